@@ -1,0 +1,96 @@
+# Everything here needs only make and a Python of 3.11 or newer; the rest is installed into .venv.
+#   make demo                              the demo, from a fresh clone
+#   make test ARGS="-m 'not slow'"         the quick tests (ARGS goes to pytest, the demo or the benchmark)
+#   make demo PYTHON=/path/to/python3.12   a Python of your choice for a new .venv
+
+PYTHON ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+TORCH := $(shell grep '^torch==' constraints.txt)
+PYTHONS := python3 python3.13 python3.12 python3.11
+
+# Stamps: each step is done again only when what it was made from has changed.
+ENV := $(VENV)/.stamp-env
+PYTORCH := $(VENV)/.stamp-torch
+BASE := $(VENV)/.stamp-base
+DEV := $(VENV)/.stamp-dev
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint format typecheck bench install install-dev clean distclean FORCE
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: install  ## Install what is needed and run the demo
+	@$(BIN)/commonground demo $(ARGS)
+
+test: install-dev  ## Install the development tools too and run the whole test suite
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: install-dev  ## Check style and formatting
+	@echo "==> ruff check"
+	@$(BIN)/ruff check
+	@echo "==> ruff format --check"
+	@$(BIN)/ruff format --check
+
+format: install-dev  ## Format the code and mend what can be mended by itself
+	@$(BIN)/ruff check --fix --exit-zero --quiet
+	@$(BIN)/ruff format
+
+typecheck: install-dev  ## Check the types (mypy, strict for src)
+	@echo "==> mypy"
+	@$(BIN)/mypy
+
+bench: install  ## Time a CIFAR-10 round
+	@$(BIN)/python benchmarks/cifar_round.py $(ARGS)
+
+install: $(BASE)  ## Make .venv with the library
+
+install-dev: $(DEV)  ## Make .venv with the library and the development tools
+
+clean:  ## Remove build output and caches (results in runs/ stay)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+distclean: clean  ## Remove .venv and the unpacked test data as well
+	rm -rf $(VENV) .ci-data
+
+# A .venv that was moved or copied here still points to its old folder: make it anew.
+ifneq ($(wildcard $(ENV)),)
+ifneq ($(shell cat $(ENV)),$(CURDIR))
+$(ENV): FORCE
+CLEAR := --clear
+endif
+endif
+
+$(ENV):
+	@for python in $(or $(PYTHON),$(PYTHONS)); do \
+	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	    echo "==> Making $(VENV) with $$("$$python" --version)"; \
+	    "$$python" -m venv $(CLEAR) $(VENV) && printf '%s\n' "$(CURDIR)" >$@; \
+	    exit; \
+	  fi; \
+	done; \
+	echo "CommonGround needs Python 3.11 or newer with its venv module, and there is none under the name(s)" \
+	  "$(or $(PYTHON),$(PYTHONS)): install one, or name yours with make PYTHON=/path/to/python3." >&2; \
+	exit 1
+
+# Alone and by its exact version: a range would let pip choose a build with gigabytes of GPU libraries.
+$(PYTORCH): $(ENV) constraints.txt
+	@echo "==> Installing $(TORCH) (a large download the first time)"
+	@$(PIP) $(TORCH)
+	@touch $@
+
+$(BASE): $(PYTORCH) pyproject.toml constraints.txt
+	@echo "==> Installing CommonGround"
+	@$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(DEV): $(PYTORCH) pyproject.toml constraints.txt
+	@echo "==> Installing CommonGround and its development tools"
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $(BASE) $@

@@ -1,0 +1,25 @@
+"""CommonGround: federated representation learning. Many clients, one shared representation, a model for each."""
+
+from importlib.metadata import version as _version
+
+from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
+from commonground.data import FederatedDataset, load_data  # data of many clients
+from commonground.engine import Run, train  # run an algorithm
+from commonground.errors import CommonGroundError  # every error raised on purpose
+from commonground.models import build_model  # the papers' networks
+
+__version__ = _version("commonground")
+
+__all__ = [
+    "Algorithm",
+    "Client",
+    "CommonGroundError",
+    "FederatedDataset",
+    "Run",
+    "Server",
+    "Tensors",
+    "Update",
+    "build_model",
+    "load_data",
+    "train",
+]

@@ -1,0 +1,225 @@
+"""What an algorithm is: a page of verbs.
+
+An algorithm says what a client does and what the server does, in its paper's own order. It knows nothing of devices,
+loaders, transport or files: the :class:`Client` it is given may be one client, a stacked cohort of many, or the inside
+of a remote machine.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Algorithm", "Batch", "Client", "Loss", "Output", "Penalty", "Server", "Tensors", "Update", "registry"]
+
+Tensors = dict[str, Tensor]
+"""Tensors by name. In a stacked cohort each has one more, leading axis (clients), which elementwise arithmetic and
+everything given to ``loss=`` and ``penalty=`` never sees."""
+
+
+class Output(NamedTuple):
+    """What a model says of a batch: ``logits`` [rows, classes] and the ``features`` [rows, …] its head saw."""
+
+    logits: Tensor
+    features: Tensor
+
+
+class Batch(NamedTuple):
+    """Inputs ``x`` [rows, …], labels ``y`` [rows] and ``weight`` [rows] (1 for a sample, 0 for padding)."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
+Loss = Callable[[Output, Tensor], Tensor]
+"""From a model's output and labels [rows] to one loss per sample [rows]; the verbs take the mean."""
+
+Penalty = Callable[[Tensors, Tensors], Tensor]
+"""From (current tensors, tensors received from the server) to a scalar that is added to the mean loss."""
+
+
+class Client(ABC):
+    """The verbs of a client.
+
+    Attributes:
+        received: what the server sent this round, by name (never changes during the round).
+        local_epochs: the run's ``--local-epochs``.
+        lr: this round's learning rate.
+    """
+
+    received: Tensors
+    local_epochs: int
+    lr: float
+
+    @abstractmethod
+    def fit(
+        self,
+        group: str | Sequence[str],
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        batch_size: int | None = None,
+        loss: Loss | None = None,
+        penalty: Penalty | None = None,
+        correction: Tensors | None = None,
+    ) -> None:
+        """Train a parameter group with mini-batch SGD and leave everything else fixed.
+
+        Momentum starts fresh at each call, as in the papers' code. Batches are reshuffled each epoch; the last one
+        of an epoch may be smaller.
+
+        Args:
+            group: the group's name or several.
+            epochs: passes over the client's training data (default: ``local_epochs``); or give
+            steps: a number of mini-batch steps; or
+            samples: a number of samples to draw, the last batch cut to fit.
+            lr, momentum, weight_decay, batch_size: default to the run's settings.
+            loss: replaces the cross-entropy.
+            penalty: added to the mean loss of each batch.
+            correction: added to each gradient, by name.
+        """
+
+    @abstractmethod
+    def batches(
+        self,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        batch_size: int | None = None,
+    ) -> Iterator[Batch]:
+        """Mini-batches as :meth:`fit` would take them. Inside the loop, ``step`` and ``set`` leave a client of a
+        stacked cohort alone that has no batch left."""
+
+    @abstractmethod
+    def gradient(
+        self,
+        group: str | Sequence[str],
+        batch: Batch | None = None,
+        *,
+        at: Tensors | None = None,
+        loss: Loss | None = None,
+        penalty: Penalty | None = None,
+    ) -> Tensors:
+        """Gradient of the mean loss with respect to a group.
+
+        Args:
+            group: what to differentiate for.
+            batch: from :meth:`batches`; by default all training data of the client.
+            at: values to use in place of the current ones, by name.
+            loss, penalty: as in :meth:`fit`.
+        """
+
+    @abstractmethod
+    def step(self, direction: Tensors, lr: float | None = None) -> None:
+        """One plain step: every named tensor moves by −lr times its direction."""
+
+    @abstractmethod
+    def get(self, group: str | Sequence[str]) -> Tensors:
+        """A copy of a group's current values."""
+
+    @abstractmethod
+    def set(self, tensors: Tensors) -> None:
+        """Replace current values by name."""
+
+    def send(self, group: str | Sequence[str] | Tensors) -> Tensors:
+        """What goes to the server: a copy of a group's values, or the given tensors."""
+        return dict(group) if isinstance(group, dict) else self.get(group)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client sent in a round: its number, its training-sample count and the tensors."""
+
+    client: int
+    samples: int
+    tensors: Tensors
+
+
+class Server:
+    """The verbs of the server.
+
+    Attributes:
+        shared: the shared tensors, by name; the algorithm replaces entries.
+        lr: this round's learning rate.
+        weighting: ``uniform`` (the papers) or ``samples``.
+    """
+
+    def __init__(self, shared: Tensors, lr: float, weighting: str) -> None:
+        self.shared = shared
+        self.lr = lr
+        self.weighting = weighting
+
+    def mean(self, updates: Sequence[Update]) -> Tensors:
+        """Mean of what was sent, by name: uniform over clients, or weighted by their training samples."""
+        weights = [float(u.samples) if self.weighting == "samples" else 1.0 for u in updates]
+        total = sum(weights)
+        mean: Tensors = {}
+        # In the order of the updates, so that every engine adds the same numbers in the same order.
+        for name, first in updates[0].tensors.items():
+            mean[name] = first * (weights[0] / total)
+            for update, weight in zip(updates[1:], weights[1:], strict=True):
+                mean[name].add_(update.tensors[name], alpha=weight / total)
+        return mean
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """Base of every algorithm: subclass it as a frozen dataclass in a file of its own.
+
+    The fields of the dataclass are its hyperparameters (``--set name=value``). Class variables:
+
+    Attributes:
+        name: the name in the command line.
+        title: the name in tables.
+        source: paper and year.
+        shared: groups that travel and are averaged.
+        personal: groups that never leave their client.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    source: ClassVar[str]
+    shared: ClassVar[tuple[str, ...]] = ()
+    personal: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def client_update(self, client: Client, round: int) -> Tensors:
+        """One client's round: train, and return what it sends (see :meth:`Client.send`)."""
+
+    def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
+        """The server's round; by default the shared tensors become the mean of what was sent."""
+        server.shared.update(server.mean(updates))
+
+    def sends(self, round: int) -> tuple[str, ...]:
+        """The groups a client sends in a round; an update that lacks one of their parameters is refused."""
+        return self.shared
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the shared tensors are a whole model, so that a global accuracy exists."""
+        return self.shared == ("all",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not inspect.isabstract(cls) and "name" in cls.__dict__:
+            registry[cls.name] = cls
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Hyperparameters and their defaults."""
+        return {f.name: f.default for f in fields(cls)}
+
+
+registry: dict[str, type[Algorithm]] = {}
+"""Every algorithm by name; a subclass enters by being defined."""

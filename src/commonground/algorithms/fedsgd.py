@@ -1,0 +1,27 @@
+"""FedSGD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update
+
+
+@dataclass(frozen=True)
+class FedSGD(Algorithm):
+    """FedSGD: each participant sends one full-batch gradient, the server takes the step (McMahan et al. 2017, §2)."""
+
+    name = "fedsgd"
+    title = "FedSGD"
+    source = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017"
+    shared = ("all",)
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        """The gradient of the client's mean loss over all its training data."""
+        return client.send(client.gradient("all"))
+
+    def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
+        """w ← w − lr · mean gradient."""
+        for name, gradient in server.mean(updates).items():
+            server.shared[name] = server.shared[name] - server.lr * gradient

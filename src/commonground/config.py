@@ -1,0 +1,171 @@
+"""One typed configuration of a run, read from TOML and flags and saved with every run."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+
+from commonground.algorithms import Algorithm, registry
+from commonground.errors import ConfigError
+
+__all__ = ["RunConfig", "make_algorithm"]
+
+
+class RunConfig(BaseModel):
+    """Everything a run's numbers depend on, and how it is carried out.
+
+    Every field is a flag of ``commonground train`` (underscores become dashes) and a key of ``config.toml``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    algorithm: str = "fedrep"
+    options: dict[str, Any] = Field({}, description="hyperparameters of the algorithm (--set name=value)")
+    data: str = Field("digits", description="a data set's name, or the path of a table")
+    clients: int | None = Field(None, ge=1, description="number of clients")
+    classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
+    partition: str | None = Field(None, description="iid, shards, dirichlet:ALPHA, lognormal, column:NAME")
+    model: str | None = Field(None, description="linear, mlp, cnn or file.py:Class; by default what suits the data")
+    model_options: dict[str, Any] = Field({}, description="options of the model (--set model.name=value)")
+    body: str | None = Field(None, description="name patterns of the body, separated by commas")
+    head: str | None = Field(None, description="name patterns of the head, separated by commas")
+    rounds: int = Field(30, ge=1, description="communication rounds T")
+    participation: float = Field(1.0, gt=0, le=1, description="share r of the clients in each round")
+    local_epochs: int = Field(1, ge=0, description="local epochs E (for FedRep those of the body)")
+    batch_size: int = Field(10, ge=1, description="samples in a mini-batch B")
+    lr: float | None = Field(None, gt=0, description="learning rate; by default what suits the data")
+    momentum: float = Field(0.5, ge=0, lt=1, description="SGD momentum, fresh in every round")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to gradients")
+    lr_schedule: str = Field("constant", description="constant, cosine, exponential:GAMMA or halve:0.5,0.75")
+    weighting: Literal["uniform", "samples"] = Field("uniform", description="how updates are averaged")
+    finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
+    engine: Literal["auto", "serial", "processes", "batched", "messages"] = Field("auto", description="how to compute")
+    workers: int | None = Field(None, ge=1, description="worker processes (default: one per core)")
+    threads: int = Field(1, ge=1, description="threads of each worker")
+    dtype: Literal["float32", "float64"] = Field("float32", description="number type of weights and inputs")
+    seed: int = Field(0, ge=0, description="seed of every draw")
+    eval_every: int = Field(1, ge=1, description="evaluate every K rounds (and after the last)")
+    eval_clients: int | None = Field(
+        None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
+    )
+
+    @field_validator("lr", "participation", "momentum", "weight_decay")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise ValueError("must be a finite number")
+        return value
+
+    @field_validator("lr_schedule")
+    @classmethod
+    def _schedule(cls, value: str) -> str:
+        _parse_schedule(value)
+        return value
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any]) -> RunConfig:
+        """Validate values from flags and files.
+
+        Raises:
+            ConfigError: an unknown key or a value out of range, in one sentence that names it.
+        """
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise ConfigError(_sentence(error, cls.model_fields)) from None
+
+    @classmethod
+    def read(cls, path: Path) -> dict[str, Any]:
+        """The values in a TOML file, with every key checked."""
+        try:
+            values = tomllib.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"the configuration file '{path}' does not exist") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"the configuration file '{path}' is not readable as TOML: {error}") from None
+        for key in values:
+            if key not in cls.model_fields:
+                raise ConfigError(f"the configuration file '{path}' has the unknown key '{key}'{_near(key, cls)}")
+        return values
+
+    def to_toml(self) -> str:
+        """The configuration as TOML, settings left at their automatic value omitted."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    def lr_at(self, round: int) -> float:
+        """Learning rate of a round (1-based)."""
+        assert self.lr is not None, "the learning rate is resolved before a run starts"
+        kind, numbers = _parse_schedule(self.lr_schedule)
+        done = (round - 1) / self.rounds
+        if kind == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * done))
+        if kind == "exponential":
+            return float(self.lr * numbers[0] ** (round - 1))
+        return self.lr * 0.5 ** sum(done >= milestone for milestone in numbers)
+
+    def participants(self, clients: int) -> int:
+        """Number of clients sampled in a round."""
+        return max(1, round(self.participation * clients))
+
+
+def _parse_schedule(text: str) -> tuple[str, tuple[float, ...]]:
+    kind, _, rest = text.partition(":")
+    try:
+        numbers = tuple(float(n) for n in rest.split(",")) if rest else ()
+    except ValueError:
+        numbers = (math.nan,)
+    fits = {
+        "constant": not numbers,
+        "cosine": not numbers,
+        "exponential": len(numbers) == 1 and 0 < numbers[0] <= 1,
+        "halve": len(numbers) >= 1 and all(0 <= n <= 1 for n in numbers),
+    }
+    if not fits.get(kind, False):
+        raise ValueError(f"'{text}' is not one of constant, cosine, exponential:GAMMA (0 < GAMMA <= 1), halve:0.5,0.75")
+    return kind, numbers
+
+
+def _near(key: str, cls: type[BaseModel]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, cls.model_fields, n=1)
+    return f"; did you mean '{near[0]}'?" if near else f"; known are {', '.join(cls.model_fields)}"
+
+
+def _sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"unknown setting '{where}'; known are {', '.join(known)}"
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"'{where}' is {first['input']!r}: {reason[0].lower()}{reason[1:]}"
+
+
+def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
+    """An algorithm by name, or from ``file.py:Class``, with its hyperparameters checked.
+
+    Raises:
+        ConfigError: unknown name or hyperparameter, or a value of the wrong type.
+    """
+    if ":" in name:
+        from commonground.models import load_class
+
+        cls: type[Algorithm] = load_class(name, Algorithm, "algorithm")
+    elif name in registry:
+        cls = registry[name]
+    else:
+        raise ConfigError(f"unknown algorithm '{name}'; known are {', '.join(sorted(registry))}")
+    known = cls.options()
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{cls.title} has no setting '{option}'; it has {', '.join(known) or 'none'}")
+    try:
+        return TypeAdapter(cls).validate_python(dict(options))
+    except ValidationError as error:
+        raise ConfigError(f"{cls.title}: {_sentence(error, known)}") from None

@@ -1,0 +1,81 @@
+"""Data of many clients: sources (where samples come from), partitions (who gets which), the federated data set."""
+
+from __future__ import annotations
+
+import os
+
+from commonground.data.federated import FederatedDataset, Preprocess, Split
+from commonground.data.partitions import IID, Column, Dirichlet, LogNormal, Partition, Shards, parse_partition
+from commonground.data.sources import (
+    Source,
+    SourceInfo,
+    available_sources,
+    data_directory,
+    default_model,
+    load_source,
+)
+
+__all__ = [
+    "IID",
+    "Column",
+    "Dirichlet",
+    "FederatedDataset",
+    "LogNormal",
+    "Partition",
+    "Preprocess",
+    "Shards",
+    "Source",
+    "SourceInfo",
+    "Split",
+    "available_sources",
+    "data_directory",
+    "default_model",
+    "load_data",
+    "load_source",
+    "parse_partition",
+]
+
+
+def load_data(
+    name: str | os.PathLike[str],
+    clients: int | None = None,
+    *,
+    classes_per_client: int | None = None,
+    partition: str | Partition | None = None,
+    seed: int = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    label: str = "label",
+) -> FederatedDataset:
+    """A source dealt to clients, in one call.
+
+    Args:
+        name: a name of :func:`available_sources`, or the path of a .csv file.
+        clients: how many; may be left out with a ``column:NAME`` partition.
+        classes_per_client: S; without a partition it means :class:`Shards`.
+        partition: a partition or its text (:func:`parse_partition`); without it and S, :class:`IID`.
+        seed: keys every draw.
+        data_dir: folder of the data files; see :func:`data_directory` for the default.
+        download: whether missing files may be downloaded.
+        label: a table's label column.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range.
+        DataError: files are missing or damaged, or the partition is impossible for them.
+
+    >>> load_data("digits", clients=20, classes_per_client=2)
+    <FederatedDataset digits: 20 clients, 1,258 training samples (61 to 64 each), 539 test samples (26 to 28 each), \
+10 classes (2 per client)>
+    """
+    if partition is None:
+        partition = "iid" if classes_per_client is None else "shards"
+    chosen = parse_partition(partition, classes_per_client) if isinstance(partition, str) else partition
+    source = load_source(
+        name,
+        data_dir,
+        download=download,
+        seed=seed,
+        label=label,
+        client_column=chosen.name if isinstance(chosen, Column) else None,
+    )
+    return FederatedDataset.from_source(source, chosen, clients, seed)

@@ -1,0 +1,78 @@
+"""What every source of samples gives, and where its files are looked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from commonground.data.federated import Array, Indices, Preprocess
+from commonground.errors import DataError
+
+__all__ = ["Source", "data_directory", "sorted_names"]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Samples before they are dealt to clients.
+
+    Attributes:
+        name: of the data.
+        x_train, x_test: [N, …] uint8 or float32; images are [N, height, width, channels].
+        y_train, y_test: int64 [N], labels 0 … classes - 1.
+        classes: number of classes.
+        class_names: one per class.
+        preprocess: how stored samples become model inputs.
+        train_columns, test_columns: further columns by name, one value per sample (for example who a sample is from).
+        model: the model that suits these samples when the user names none.
+
+    Raises:
+        DataError: samples and labels differ in number, or a label is out of range.
+    """
+
+    name: str
+    x_train: Array
+    y_train: Indices
+    x_test: Array
+    y_test: Indices
+    classes: int
+    class_names: tuple[str, ...]
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    train_columns: Mapping[str, Array] = field(default_factory=dict)
+    test_columns: Mapping[str, Array] = field(default_factory=dict)
+    model: str = "mlp"
+
+    def __post_init__(self) -> None:
+        for split, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
+            if len(x) != len(y):
+                raise DataError(f"{self.name!r} has {len(x)} {split} samples but {len(y)} {split} labels.")
+            for row in np.flatnonzero((y < 0) | (y >= self.classes))[:1]:
+                raise DataError(
+                    f"The label of {split} sample {row} of {self.name!r} is {y[row]}; "
+                    f"with {self.classes} classes it must be 0 to {self.classes - 1}."
+                )
+
+
+def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
+    """The folder data files are read from and downloaded to.
+
+    Args:
+        given: the user's own choice; without it the environment variable ``COMMONGROUND_DATA``, without that the
+            user's cache folder.
+    """
+    return Path(
+        given or os.environ.get("COMMONGROUND_DATA") or platformdirs.user_cache_dir("commonground")
+    ).expanduser()
+
+
+def sorted_names(values: Array) -> tuple[str, ...]:
+    """The distinct values as text, sorted; as numbers when all of them are whole numbers ("2" before "10")."""
+    names: list[str] = np.unique(values.astype(str)).tolist()
+    try:
+        return tuple(sorted(names, key=int))
+    except ValueError:
+        return tuple(names)

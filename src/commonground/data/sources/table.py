@@ -1,0 +1,191 @@
+"""Your own table: numbers in columns, a label, and who each row belongs to."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.federated import Array, Indices, Preprocess
+from commonground.data.sources.base import Source, sorted_names
+from commonground.errors import DataError
+from commonground.keys import numpy_stream
+
+__all__ = ["load_table"]
+
+_MISSING = {"", "na", "n/a", "nan", "nat", "null", "none", "?"}
+_TEST_SHARE = 0.25
+
+
+def load_table(path: Path, *, label: str = "label", client_column: str | None = None, seed: int = 0) -> Source:
+    """Samples from a .csv file with a header line.
+
+    Every column but the label, the client column and ``split`` is a feature and must hold numbers. Features are
+    stored as they are, in float32, and standardised by the preprocessing with the training rows' mean and deviation.
+    A column ``split`` of ``train`` and ``test`` says which rows are test rows; without it a quarter of each client's
+    rows (of each class's rows when there is no client column) is held out at random.
+
+    Args:
+        path: the file, UTF-8.
+        label: the label's column; its values may be any text and become classes in sorted order.
+        client_column: the column that says whom a row belongs to, kept in the source's columns.
+        seed: keys the hold-out.
+
+    Raises:
+        DataError: the file is missing or no such table, or a cell is missing or no number (line and column named).
+    """
+    header, rows, lines = _read(path)
+    for column in filter(None, (label, client_column)):
+        if column not in header:
+            raise DataError(f"{path} has no column {column!r}; its columns are: {', '.join(header)}.")
+    if label == client_column:
+        raise DataError(f"{path}: the column {label!r} cannot be both the label and the client column.")
+    columns = dict(zip(header, zip(*rows, strict=True), strict=True))
+    labels = _texts(path, label, columns[label], lines)
+    owners = None if client_column is None else _texts(path, client_column, columns[client_column], lines)
+    features = [name for name in header if name not in (label, client_column, "split")]
+    x = _features(path, features, columns, lines)
+    class_names = sorted_names(labels)
+    y = _positions(labels, class_names)
+    if "split" in header:
+        is_test = _given_split(path, columns["split"], lines)
+    else:
+        is_test = _held_out(path, labels if owners is None else owners, owners is not None, seed)
+    if is_test.all() or not is_test.any():
+        raise DataError(
+            f"{path} has {(~is_test).sum()} training rows and {is_test.sum()} test rows; both need at least 1."
+        )
+    mean, std = x[~is_test].mean(axis=0, dtype=np.float64), x[~is_test].std(axis=0, dtype=np.float64)
+    return Source(
+        name=path.name,
+        x_train=x[~is_test],
+        y_train=y[~is_test],
+        x_test=x[is_test],
+        y_test=y[is_test],
+        classes=len(class_names),
+        class_names=class_names,
+        preprocess=Preprocess(mean=tuple(mean.tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist())),
+        train_columns={} if client_column is None or owners is None else {client_column: owners[~is_test]},
+        test_columns={} if client_column is None or owners is None else {client_column: owners[is_test]},
+        model="mlp",
+    )
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """Column names, rows, and the line each row ends on."""
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                if not row:
+                    continue  # a blank line
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{path}, line {reader.line_num}, has {len(row)} cells; the header has {len(header)}."
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+    except FileNotFoundError:
+        raise DataError(f"There is no file {path}.") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text; a .csv file in UTF-8 is expected.") from None
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{path} could not be read as a table: {error}.") from None
+    if not header or not rows:
+        raise DataError(
+            f"{path} has {len(rows)} rows below its header; a header line and at least one row are expected."
+        )
+    doubled = sorted({name for name in header if header.count(name) > 1})
+    if doubled or "" in header:
+        raise DataError(
+            f"{path}: every column needs its own name; {', '.join(map(repr, doubled or ['']))} does not have one."
+        )
+    return header, rows, lines
+
+
+def _texts(path: Path, column: str, cells: Sequence[str], lines: Sequence[int]) -> npt.NDArray[np.str_]:
+    values = [cell.strip() for cell in cells]
+    for value, line in zip(values, lines, strict=True):
+        if value == "":
+            raise DataError(f"{path}, line {line}, column {column!r}: the cell is empty.")
+    return np.array(values, dtype=np.str_)
+
+
+def _features(path: Path, names: Sequence[str], columns: dict[str, tuple[str, ...]], lines: Sequence[int]) -> Array:
+    if not names:
+        raise DataError(f"{path} has no feature columns; at least one column of numbers beside the label is needed.")
+    other = [
+        name for name in names if not any(map(_is_number, columns[name])) and not all(map(_is_missing, columns[name]))
+    ]
+    if other:
+        raise DataError(
+            f"{path}: {', '.join(map(repr, other))} {'holds' if len(other) == 1 else 'hold'} no numbers; "
+            "a feature column must be numeric (a client column is named by the partition, column:NAME)."
+        )
+    x = np.empty((len(lines), len(names)), dtype=np.float32)
+    for number, name in enumerate(names):
+        try:
+            with np.errstate(over="ignore"):
+                x[:, number] = np.array(columns[name], dtype=np.float64)
+        except ValueError:
+            x[:, number] = np.nan  # some cell is no number: the check below finds it
+        if not np.isfinite(x[:, number]).all():
+            raise DataError(_bad_cell(path, name, columns[name], lines))
+    return x
+
+
+def _bad_cell(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) -> str:
+    largest = np.finfo(np.float32).max
+    for cell, line in zip(cells, lines, strict=True):
+        where = f"{path}, line {line}, column {name!r}:"
+        if _is_missing(cell):
+            return f"{where} the value is missing ({cell.strip()!r}); a number is expected."
+        if not (_is_number(cell) and abs(float(cell)) <= largest):
+            return f"{where} {cell.strip()!r} is not a finite number of single precision."
+    return f"{path}, column {name!r}: a value is not a plain number."
+
+
+def _is_missing(cell: str) -> bool:
+    return cell.strip().lower() in _MISSING
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return not _is_missing(cell) and float(cell) is not None
+    except ValueError:
+        return False
+
+
+def _positions(values: npt.NDArray[np.str_], names: tuple[str, ...]) -> Indices:
+    sorter = np.argsort(names)
+    return sorter[np.searchsorted(np.asarray(names)[sorter], values)].astype(np.int64)
+
+
+def _given_split(path: Path, cells: Sequence[str], lines: Sequence[int]) -> npt.NDArray[np.bool_]:
+    values = [cell.strip().lower() for cell in cells]
+    for value, line in zip(values, lines, strict=True):
+        if value not in ("train", "test"):
+            raise DataError(f"{path}, line {line}, column 'split': {value!r} is neither 'train' nor 'test'.")
+    return np.array([value == "test" for value in values])
+
+
+def _held_out(path: Path, groups: npt.NDArray[np.str_], are_clients: bool, seed: int) -> npt.NDArray[np.bool_]:
+    """Test rows: a quarter of every group, at least one; keyed by the group's name, so that groups do not interfere."""
+    is_test = np.zeros(len(groups), dtype=bool)
+    names, group = np.unique(groups, return_inverse=True)
+    for name, rows in zip(
+        names, np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1]), strict=True
+    ):
+        if len(rows) < 2:
+            if are_clients:
+                raise DataError(f"{path}: client {str(name)!r} has 1 row; at least 2 are needed, to train and to test.")
+            continue
+        shuffled = numpy_stream(seed, "table test rows", str(name)).permutation(rows)
+        is_test[shuffled[: max(1, round(_TEST_SHARE * len(rows)))]] = True
+    return is_test

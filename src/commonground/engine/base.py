@@ -1,0 +1,131 @@
+"""What an engine is: a way to carry out clients' rounds and tests. Every engine gives the same numbers."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from commonground.algorithms import Tensors, Update
+from commonground.engine.evaluation import Scores
+from commonground.engine.setup import Setup
+from commonground.engine.store import PersonalStore
+from commonground.errors import UpdateError
+
+__all__ = ["Engine", "Report", "StoreEngine", "check_report", "payload_bytes"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What comes of one client's round: its update, its mean training loss and, where the engine keeps personal
+    state centrally (simulation), the client's new personal tensors."""
+
+    update: Update
+    loss: float
+    personal: Tensors | None = None
+
+
+def payload_bytes(tensors: Tensors) -> int:
+    """Bytes of the tensors in a message."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+def check_report(setup: Setup, report: Report, round: int) -> None:
+    """Let nothing into the average that is not finite, complete and of the right shape.
+
+    Raises:
+        UpdateError: naming client, round and tensor.
+    """
+    who = f"client {setup.data.client_name(report.update.client)} in round {round}"
+    sent = report.update.tensors
+    wanted = setup.groups.names(setup.algorithm.sends(round))
+    needed = set(setup.groups.trainable(setup.algorithm.sends(round)))
+    for name in wanted:
+        if name not in sent and name in needed:
+            raise UpdateError(f"the update of {who} lacks the tensor '{name}'")
+    for name, value in sent.items():
+        if name not in setup.initial or name not in wanted:
+            raise UpdateError(f"the update of {who} holds the tensor '{name}', which this algorithm does not send")
+        shape = tuple(setup.initial[name].shape)
+        if tuple(value.shape) != shape:
+            raise UpdateError(f"the update of {who} has '{name}' of shape {tuple(value.shape)} instead of {shape}")
+    kept = list((report.personal or {}).items())
+    for name, value in [*sent.items(), *kept]:
+        if not bool(torch.isfinite(value).all()):
+            place = "update" if name in sent else "personal state"
+            raise UpdateError(
+                f"the {place} of {who} has a value in '{name}' that is not finite: training diverged; try a smaller "
+                f"--lr (it is {setup.config.lr})"
+            )
+    if math.isinf(report.loss):
+        raise UpdateError(f"the training loss of {who} is not finite: training diverged; try a smaller --lr")
+
+
+class Engine(ABC):
+    """Carries out rounds.
+
+    ``train`` leaves the clients' kept state as it was; ``commit`` makes the round's state current, so that a round
+    that fails or is interrupted leaves nothing behind.
+    """
+
+    name: str
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.check_stop: Callable[[], None] = lambda: None
+
+    @abstractmethod
+    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
+        """The round of the given clients, in their order."""
+
+    @abstractmethod
+    def commit(self, reports: Sequence[Report]) -> None:
+        """Make the personal tensors of these reports current."""
+
+    @abstractmethod
+    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
+        """Test each client's own model on its own test data."""
+
+    @abstractmethod
+    def digest(self, client: int) -> str:
+        """sha256 of a client's personal tensors."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint has to keep of the clients."""
+
+    @abstractmethod
+    def load(self, state: dict[str, Tensor], round: int) -> None:
+        """Go back to a checkpoint taken after ``round``."""
+
+    def close(self) -> None:
+        """Give back processes and files."""
+
+
+class StoreEngine(Engine):
+    """An engine in which one process holds all personal state (simulation)."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.store = PersonalStore(setup.data.clients, setup.initial_personal)
+
+    def commit(self, reports: Sequence[Report]) -> None:
+        """See :meth:`Engine.commit`."""
+        for report in reports:
+            self.store.put(report.update.client, report.personal or {})
+
+    def digest(self, client: int) -> str:
+        """See :meth:`Engine.digest`."""
+        return self.store.digest(client)
+
+    def state(self) -> dict[str, Tensor]:
+        """See :meth:`Engine.state`."""
+        return self.store.state()
+
+    def load(self, state: dict[str, Tensor], round: int) -> None:
+        """See :meth:`Engine.load`."""
+        self.store.load(state)

@@ -1,0 +1,69 @@
+"""All clients of a round stacked on a leading axis, folded into cohorts that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from commonground.algorithms import Tensors, Update
+from commonground.engine.base import Report, StoreEngine
+from commonground.engine.cohort import Cohort, check_stackable
+from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.setup import Setup
+
+__all__ = ["BatchedEngine"]
+
+# Numbers (inputs and weights) that one cohort may hold at once: 1 GiB in float32.
+COHORT_NUMBERS = 1 << 28
+
+
+class BatchedEngine(StoreEngine):
+    """Stacked local training (see :class:`~commonground.engine.cohort.Cohort`)."""
+
+    name = "batched"
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        check_stackable(setup)
+        self._cohort = Cohort(setup)
+
+    def _cohorts(self, clients: Sequence[int]) -> Iterator[list[int]]:
+        """Cut the clients into cohorts by what they need in memory; weights count four times (gradients, momentum)."""
+        data = self.setup.data
+        weights = 4 * sum(value.numel() for value in self.setup.initial.values())
+        sample = 1
+        for side in data.sample_shape:
+            sample *= side
+        sizes = data.train_sizes
+        cohort: list[int] = []
+        largest = 0
+        for client in clients:
+            largest = max(largest, int(sizes[client]))
+            if cohort and (len(cohort) + 1) * (weights + 2 * sample * largest) > COHORT_NUMBERS:
+                yield cohort
+                cohort, largest = [], int(sizes[client])
+            cohort.append(client)
+        if cohort:
+            yield cohort
+
+    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
+        """See :meth:`Engine.train`."""
+        reports: list[Report] = []
+        for members in self._cohorts(clients):
+            self.check_stop()
+            cohort = self._cohort
+            cohort.begin(round, members, shared, self.store.gather(members))
+            sent = self.setup.algorithm.client_update(cohort, round)
+            kept = {name: cohort.values[name].detach() for name in self.setup.personal_names}
+            losses = cohort.loss.tolist()
+            for c, client in enumerate(members):
+                update = Update(client, int(cohort.sizes[c]), {name: value[c] for name, value in sent.items()})
+                reports.append(Report(update, losses[c], {name: value[c] for name, value in kept.items()}))
+        return reports
+
+    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
+        """See :meth:`Engine.evaluate`."""
+        parts = []
+        for block in blocks_of(clients, self.setup.data.test_sizes):
+            self.check_stop()
+            parts.append(evaluate_block(self.setup, block, shared, self.store.gather(block), stack=True))
+        return Scores.join(parts)

@@ -1,0 +1,79 @@
+"""Which samples make up which mini-batch, drawn by key."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.errors import ConfigError
+from commonground.keys import numpy_stream
+
+__all__ = ["Plan", "batch_plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The mini-batches of one client in one call of ``fit``.
+
+    Attributes:
+        order: [steps, batch size] positions in the client's training data; −1 where a batch is shorter.
+        counts: [steps] samples in each batch.
+        last_epoch: index of the first step of the last pass over the data.
+    """
+
+    order: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+    last_epoch: int
+
+    @property
+    def steps(self) -> int:
+        """Number of mini-batches."""
+        return len(self.counts)
+
+
+def batch_plan(
+    seed: int,
+    round: int,
+    client: int,
+    phase: int,
+    *,
+    size: int,
+    batch_size: int,
+    epochs: int | None = None,
+    steps: int | None = None,
+    samples: int | None = None,
+) -> Plan:
+    """Shuffle a client's samples anew for each epoch and cut them into batches.
+
+    Args:
+        seed, round, client, phase: the key of the draw; ``phase`` counts the calls of ``fit`` in the round.
+        size: the client's number of training samples.
+        batch_size: samples in a batch; the last of an epoch holds what is left.
+        epochs, steps, samples: how much to plan; exactly one is given.
+
+    Raises:
+        ConfigError: none or several of epochs, steps, samples, or a negative one.
+    """
+    given = [(name, n) for name, n in (("epochs", epochs), ("steps", steps), ("samples", samples)) if n is not None]
+    if len(given) != 1 or given[0][1] < 0:
+        raise ConfigError(f"exactly one of epochs, steps and samples must be given, at least 0, not {dict(given)}")
+    batch_size = min(batch_size, size)
+    per_epoch = math.ceil(size / batch_size)
+    if epochs is None:
+        epochs = math.ceil(steps / per_epoch) if steps is not None else math.ceil((samples or 0) / size)
+    rng = numpy_stream(seed, "batches", round, client, phase)
+    shuffled = rng.permuted(np.tile(np.arange(size), (epochs, 1)), axis=1)
+    padded = np.full((epochs, per_epoch * batch_size), -1, dtype=np.int64)
+    padded[:, :size] = shuffled
+    order = padded.reshape(epochs * per_epoch, batch_size)
+    if steps is not None:
+        order = order[:steps]
+    if samples is not None:
+        kept = np.cumsum(order >= 0).reshape(order.shape) <= samples
+        order = np.where(kept, order, -1)
+    counts = (order >= 0).sum(axis=1)
+    order, counts = order[counts > 0], counts[counts > 0]
+    return Plan(order, counts, max(0, (epochs - 1) * per_epoch))

@@ -1,0 +1,438 @@
+"""Local training of many clients at once: tensors stacked on a leading axis, through ``torch.func``.
+
+Every verb does for each client exactly what :class:`~commonground.engine.solo.Solo` does for one, with the same
+batches and the same masks. Clients of unequal size are padded; a client that has fewer batches keeps its weights and
+its momentum from the step on at which it would have stopped alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from commonground.algorithms import Batch, Client, Output, Tensors
+from commonground.algorithms.base import Loss, Penalty
+from commonground.engine.batches import Plan, batch_plan
+from commonground.engine.linear_head import fit_linear_heads
+from commonground.engine.setup import Setup
+from commonground.engine.solo import _is_linear
+from commonground.errors import ModelError
+from commonground.keys import torch_stream
+from commonground.models import Split
+
+__all__ = ["Cohort", "check_stackable"]
+
+
+def check_stackable(setup: Setup) -> None:
+    """Raise a ModelError if the model cannot be stacked over clients of unequal size."""
+    for name, module in setup.model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ModelError(
+                f"the engine 'batched' pads batches, which would enter the statistics of the BatchNorm layer '{name}'; "
+                "use --engine processes or serial"
+            )
+
+
+class Cohort(Client):
+    """The verbs for a stacked cohort.
+
+    A tensor is kept once as long as it is common to all clients (what the server sent) and gets its leading axis when
+    it is first trained or set.
+
+    Args:
+        setup: data, model and algorithm.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.model = setup.model
+        self.local_epochs = setup.config.local_epochs
+
+    def begin(self, round: int, clients: Sequence[int], shared: Tensors, personal: Tensors) -> None:
+        """Take up a round of several clients.
+
+        Args:
+            round: 1-based round.
+            clients: their numbers.
+            shared: tensors received from the server, without a leading axis.
+            personal: the clients' own tensors, stacked in the order of ``clients``.
+        """
+        self.round, self.clients, self.received = round, list(clients), shared
+        self.lr = self.setup.config.lr_at(min(round, self.setup.config.rounds))
+        self._phase = 0
+        self._indices = [self.setup.data.train_indices(c) for c in clients]
+        self.sizes = np.array([len(i) for i in self._indices])
+        self.values: Tensors = {**shared, **{name: value.clone() for name, value in personal.items()}}
+        self._stacked = set(personal)
+        self._loaded: tuple[Tensor, Tensor] | None = None
+        self._active: Tensor | None = None
+        self.loss = torch.full((len(clients),), float("nan"))
+
+    # -- data ---------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> tuple[Tensor, Tensor]:
+        """Training data of all clients one after the other: rows in storage order [Σn, …] and labels [Σn]."""
+        if self._loaded is None:
+            self._loaded = self.setup.samples.rows("train", np.concatenate(self._indices))
+        return self._loaded
+
+    def _starts(self) -> Tensor:
+        """[C] position of each client's first sample in :meth:`_rows`."""
+        return torch.from_numpy(np.concatenate([[0], np.cumsum(self.sizes)[:-1]]))
+
+    def _plans(
+        self, epochs: int | None, steps: int | None, samples: int | None, batch_size: int | None
+    ) -> tuple[Tensor, Tensor, list[Plan]]:
+        """Batches of all clients: positions [C, steps, B] with −1 for padding, first step of the last pass [C]."""
+        if epochs is None and steps is None and samples is None:
+            epochs = self.local_epochs
+        self._phase += 1
+        plans = [
+            batch_plan(
+                self.setup.config.seed,
+                self.round,
+                client,
+                self._phase,
+                size=int(size),
+                batch_size=batch_size or self.setup.config.batch_size,
+                epochs=epochs,
+                steps=steps,
+                samples=samples,
+            )
+            for client, size in zip(self.clients, self.sizes, strict=True)
+        ]
+        longest = max(p.steps for p in plans)
+        widest = max((p.order.shape[1] for p in plans if p.steps), default=1)
+        order = np.full((len(plans), longest, widest), -1, dtype=np.int64)
+        for row, plan in zip(order, plans, strict=True):
+            row[: plan.steps, : plan.order.shape[1]] = plan.order
+        return torch.from_numpy(order), torch.tensor([p.last_epoch for p in plans]), plans
+
+    def _masks(self, phase: int, step: int, plans: Sequence[Plan] | None, rows: int) -> Tensors:
+        """Dropout masks [C, rows, …] by buffer name; a client's mask is the one it would draw alone."""
+        masks: Tensors = {}
+        for name, (layer, shape) in self.setup.dropouts.items():
+            drawn = torch.ones((len(self.clients), rows, *shape), dtype=self.setup.samples.dtype)
+            for c, client in enumerate(self.clients):
+                full = plans[c].order.shape[1] if plans is not None else int(self.sizes[c])
+                stream = torch_stream(self.setup.config.seed, "dropout", self.round, client, phase, step, name)
+                drawn[c, :full] = layer.draw(full, shape, stream, drawn.dtype)
+            masks[f"{name}.mask"] = drawn
+        return masks
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+
+    def _stack(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self._stacked:
+                value = self.values[name]
+                self.values[name] = value.expand(len(self.clients), *value.shape).clone()
+                self._stacked.add(name)
+
+    def _keep_inactive(self, old: Tensor, new: Tensor) -> Tensor:
+        """New values for the clients that have a batch, old ones for the others."""
+        if self._active is None:
+            return new
+        return torch.where(self._active.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+    def get(self, group: str | Sequence[str]) -> Tensors:
+        """See :meth:`commonground.algorithms.Client.get`; stacked."""
+        names = self.setup.groups.names(group)
+        self._stack(names)
+        return {name: self.values[name].detach().clone() for name in names}
+
+    def set(self, tensors: Tensors) -> None:
+        """See :meth:`commonground.algorithms.Client.set`."""
+        self._stack(list(tensors))
+        for name, value in tensors.items():
+            self.values[name] = self._keep_inactive(self.values[name], value.expand_as(self.values[name])).clone()
+
+    def step(self, direction: Tensors, lr: float | None = None) -> None:
+        """See :meth:`commonground.algorithms.Client.step`."""
+        rate = self.lr if lr is None else lr
+        self._stack(list(direction))
+        self.set({name: self.values[name] - rate * value for name, value in direction.items()})
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def _call(
+        self, module: nn.Module, names: Mapping[str, str], values: Tensors, masks: Tensors, x: Tensor, features: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run ``module`` for every client on its own rows x [C, B, …].
+
+        Args:
+            module: the model or the rest of a split.
+            names: names in the whole model to names inside ``module``.
+            values: tensors by name in the whole model; stacked ones carry the leading axis.
+            masks: dropout masks by buffer name, stacked.
+            x: inputs, stacked.
+            features: whether to return what the head saw as well.
+        """
+        stacked = {inner: values[name] for name, inner in names.items() if name in self._stacked}
+        common = {inner: values[name] for name, inner in names.items() if name not in self._stacked}
+        head = self.setup.head_module
+        if features and head is None:
+            raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
+
+        def one(own: Tensors, own_masks: Tensors, rows: Tensor) -> tuple[Tensor, ...]:
+            box: list[Tensor] = []
+            handle = head.register_forward_pre_hook(lambda _, i: box.append(i[0])) if features and head else None
+            try:
+                out = functional_call(module, {**common, **own, **own_masks}, (rows,))
+            finally:
+                if handle is not None:
+                    handle.remove()
+            return (out, box[0]) if features else (out,)
+
+        try:
+            result = vmap(one)(stacked, masks, x)
+        except RuntimeError as error:
+            text = str(error).splitlines()[0]
+            raise ModelError(f"the model cannot be stacked over clients ({text}); use --engine processes") from error
+        return result[0], result[1] if features else None
+
+    def _losses(
+        self,
+        module: nn.Module,
+        names: Mapping[str, str],
+        values: Tensors,
+        masks: Tensors,
+        batch: Batch,
+        loss: Loss | None,
+    ) -> Tensor:
+        """[C] mean loss of each client's batch (0 where it has none)."""
+        logits, features = self._call(module, names, values, masks, batch.x, loss is not None)
+        clients, rows = batch.y.shape
+        if loss is None:
+            each = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view(clients, rows)
+        else:
+            each = vmap(lambda z, f, y: loss(Output(z, f), y))(logits, features, batch.y)
+        return (each * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
+
+    def _penalties(self, penalty: Penalty, values: Tensors) -> Tensor:
+        stacked = {n: v for n, v in values.items() if n in self._stacked}
+        common = {n: v for n, v in values.items() if n not in self._stacked}
+        return vmap(lambda own: penalty({**common, **own}, self.received))(stacked)
+
+    @contextmanager
+    def _training(self, names: Sequence[str]) -> Iterator[None]:
+        self.model.train()
+        yield
+
+    def _features(self, split: Split) -> Tensor:
+        """Outputs of the frozen first part for every client, padded [C, n_max, …].
+
+        While the first part is common to all, every sample of the cohort goes through it in one pass.
+        """
+        inner = _names_inside(split.first, self.values)
+        rows, _ = self._rows()
+        arrange = self.setup.samples.arrange
+        with torch.no_grad():
+            if not any(name in self._stacked for name in inner if name not in split.rest_names or not split.captured):
+                values = {i: self.values[n] if n not in self._stacked else self.values[n][0] for n, i in inner.items()}
+                flat = torch.cat(
+                    [
+                        split.features(lambda x: functional_call(split.first, values, (x,)), arrange(chunk))
+                        for chunk in rows.split(4096)
+                    ]
+                )
+                return self._pad(flat)
+            if split.captured:
+                raise ModelError("features of differing bodies need a model that is a chain of layers")
+            padded = self._pad(rows)
+            return self._call(split.first, inner, self.values, {}, _arranged(arrange, padded), False)[0]
+
+    def _pad(self, flat: Tensor) -> Tensor:
+        """Rows of all clients one after the other [Σn, …] as [C, n_max, …], padded with the client's own rows."""
+        position = torch.arange(int(self.sizes.max())).unsqueeze(0)
+        inside = position.clamp(max=int(self.sizes.max())) % torch.from_numpy(self.sizes).unsqueeze(1)
+        return flat[inside + self._starts().unsqueeze(1)]
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        group: str | Sequence[str],
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        batch_size: int | None = None,
+        loss: Loss | None = None,
+        penalty: Penalty | None = None,
+        correction: Tensors | None = None,
+    ) -> None:
+        """See :meth:`commonground.algorithms.Client.fit`."""
+        config = self.setup.config
+        lr = self.lr if lr is None else lr
+        momentum = config.momentum if momentum is None else momentum
+        weight_decay = config.weight_decay if weight_decay is None else weight_decay
+        names = self.setup.groups.trainable(group)
+        order, last_epoch, plans = self._plans(epochs, steps, samples, batch_size)
+        if not names or not order.shape[1]:
+            return
+        self._stack(names)
+        # Each client decides by itself alone whether features are computed once; a cohort does if all would.
+        whole = all(p.counts.sum() >= n for p, n in zip(plans, self.sizes, strict=True))
+        split = self.setup.split(frozenset(names)) if whole else None
+        if split is not None and split.captured and any(n in self._stacked for n in self._outside(split)):
+            split = None
+        with self._training(names):
+            module: nn.Module = self.model
+            inner = _names_inside(module, self.values)
+            rows, y = self._rows()
+            starts = self._starts().view(-1, 1)
+            arrange = self.setup.samples.arrange
+            if split is not None:
+                padded = self._features(split)
+                plain = loss is None and penalty is None and correction is None
+                if plain and _is_linear(split, names):
+                    weight = self.values[names[0]]
+                    bias = self.values[names[1]] if len(names) > 1 else None
+                    self.loss = fit_linear_heads(
+                        weight,
+                        bias,
+                        padded,
+                        self._pad(y),
+                        order,
+                        lr=lr,
+                        momentum=momentum,
+                        weight_decay=weight_decay,
+                        last_epoch=last_epoch,
+                    )
+                    return
+                rows, y = padded.flatten(0, 1), self._pad(y).flatten()
+                starts = torch.arange(len(self.clients)).view(-1, 1) * padded.shape[1]
+                module, inner, arrange = split.rest, split.rest_names, None
+            self._sgd(
+                names,
+                module,
+                inner,
+                (rows, y, starts, arrange),
+                (order, last_epoch, plans),
+                (lr, momentum, weight_decay),
+                (loss, penalty, correction),
+            )
+
+    def _outside(self, split: Split) -> list[str]:
+        return [name for name in self.values if name not in split.rest_names]
+
+    def _sgd(self, names, module, inner, data, schedule, rates, extras):  # type: ignore[no-untyped-def]
+        rows, y, starts, arrange = data
+        order, last_epoch, plans = schedule
+        lr, momentum, weight_decay = rates
+        loss, penalty, correction = extras
+        there = order >= 0
+        active = there.any(2)  # [C, steps]
+        ragged = (~active).any(0).tolist()
+        positions = order.clamp(min=0) + starts.unsqueeze(2)
+        weights = there.to(rows.dtype)
+        buffers = {name: torch.zeros_like(self.values[name]) for name in names}
+        total = torch.zeros(len(self.clients), dtype=rows.dtype)
+        seen = torch.zeros(len(self.clients), dtype=rows.dtype)
+        phase = self._phase
+        for step in range(order.shape[1]):
+            index = positions[:, step]
+            x = rows[index]
+            batch = Batch(_arranged(arrange, x), y[index], weights[:, step])
+            masks = self._masks(phase, step, plans, order.shape[2])
+            leaves = {name: self.values[name].detach().requires_grad_() for name in names}
+            values = {**self.values, **leaves}
+            each = self._losses(module, inner, values, masks, batch, loss)
+            recorded = (last_epoch <= step) * weights[:, step].sum(1)
+            total += each.detach() * recorded
+            seen += recorded
+            if penalty is not None:
+                each = each + self._penalties(penalty, values)
+            gradients = torch.autograd.grad(each.sum(), list(leaves.values()))
+            self._active = active[:, step] if ragged[step] else None
+            for name, gradient in zip(names, gradients, strict=True):
+                value, buffer = self.values[name], buffers[name]
+                if correction is not None and name in correction:
+                    gradient = gradient + correction[name]
+                if weight_decay:
+                    gradient = gradient.add(value, alpha=weight_decay)
+                moved = buffer.mul(momentum).add_(gradient)
+                buffers[name] = self._keep_inactive(buffer, moved)
+                self.values[name] = self._keep_inactive(value, value.sub(moved, alpha=lr))
+        self._active = None
+        self.loss = total / seen.clamp(min=1)
+
+    def batches(
+        self,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        batch_size: int | None = None,
+    ) -> Iterator[Batch]:
+        """See :meth:`commonground.algorithms.Client.batches`."""
+        order, _, plans = self._plans(epochs, steps, samples, batch_size)
+        phase = self._phase
+        rows, y = self._rows()
+        there = order >= 0
+        positions = order.clamp(min=0) + self._starts().view(-1, 1, 1)
+        try:
+            for step in range(order.shape[1]):
+                index = positions[:, step]
+                self._active = there[:, step].any(1)
+                self._batch_masks = self._masks(phase, step, plans, order.shape[2])
+                yield Batch(
+                    _arranged(self.setup.samples.arrange, rows[index]), y[index], there[:, step].to(rows.dtype)
+                )
+        finally:
+            self._active = None
+
+    def gradient(
+        self,
+        group: str | Sequence[str],
+        batch: Batch | None = None,
+        *,
+        at: Tensors | None = None,
+        loss: Loss | None = None,
+        penalty: Penalty | None = None,
+    ) -> Tensors:
+        """See :meth:`commonground.algorithms.Client.gradient`; stacked."""
+        names = self.setup.groups.trainable(group)
+        self._stack(names)
+        if batch is None:
+            rows, y = self._rows()
+            there = torch.arange(int(self.sizes.max())).unsqueeze(0) < torch.from_numpy(self.sizes).unsqueeze(1)
+            batch = Batch(
+                _arranged(self.setup.samples.arrange, self._pad(rows)), self._pad(y), there.to(rows.dtype)
+            )
+            self._batch_masks = self._masks(0, 0, None, batch.y.shape[1])
+        if at:
+            self._stack(list(at))
+        with self._training(names):
+            values = {**self.values, **(at or {})}
+            leaves = {name: values[name].detach().requires_grad_() for name in names}
+            values |= leaves
+            each = self._losses(
+                self.model, _names_inside(self.model, values), values, self._batch_masks, batch, loss
+            )
+            self.loss = each.detach()
+            if penalty is not None:
+                each = each + self._penalties(penalty, values)
+            gradients = torch.autograd.grad(each.sum(), list(leaves.values()))
+        return dict(zip(names, gradients, strict=True))
+
+
+def _names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
+    """Tensors of a module that goes by the whole model's names (the model, or its leading layers)."""
+    own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
+    return {name: name for name in values if name in own}
+
+
+def _arranged(arrange, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    """Stacked rows [C, B, …] as the model takes them."""
+    return x if arrange is None else arrange(x)

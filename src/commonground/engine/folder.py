@@ -1,0 +1,206 @@
+"""A run's folder: written so that a crash at any moment leaves it valid.
+
+Whole files are written under a temporary name and renamed; ``rounds.jsonl`` grows by whole lines. A checkpoint is one
+safetensors file, so it is either there or not.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from commonground.config import RunConfig
+from commonground.errors import RunError
+
+__all__ = ["Checkpoint", "RunFolder", "write_atomically"]
+
+# Settings that may differ when a run is continued: they do not touch its numbers.
+_FREE = {"workers"}
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file under a temporary name in the same folder, then rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.replace(part, path)
+
+
+class Checkpoint:
+    """What a run needs to go on: the round, running totals and every tensor.
+
+    Args:
+        round: rounds done.
+        totals: bytes and seconds so far, times each client took part, and the like.
+        shared: the server's tensors.
+        clients: the engine's state of the clients.
+    """
+
+    def __init__(
+        self, round: int, totals: dict[str, Any], shared: Mapping[str, Tensor], clients: Mapping[str, Tensor]
+    ) -> None:
+        self.round = round
+        self.totals = totals
+        self.shared = dict(shared)
+        self.clients = dict(clients)
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: the folder, created with the first file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run has begun here."""
+        return (self.path / "config.toml").is_file()
+
+    def check_free(self) -> None:
+        """Raise a RunError if another run is here, or the path cannot become a folder."""
+        if self.exists:
+            raise RunError(f"'{self.path}' already holds a run; add --resume to continue it or choose another --out")
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"'{self.path}' is a file; --out needs a folder")
+
+    def begin(self, config: RunConfig) -> None:
+        """Write the configuration."""
+        try:
+            write_atomically(self.path / "config.toml", config.to_toml())
+        except OSError as error:
+            raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
+
+    def config(self) -> RunConfig:
+        """The configuration the run was started with."""
+        return RunConfig.make(RunConfig.read(self.path / "config.toml"))
+
+    def check_same(self, config: RunConfig) -> None:
+        """Raise a RunError that names the first setting that differs from the run in this folder."""
+        before, now = self.config().model_dump(), config.model_dump()
+        for key, value in before.items():
+            if key not in _FREE and now[key] != value:
+                raise RunError(
+                    f"the run in '{self.path}' was started with {key} = {value!r}, not {now[key]!r}; resume it with "
+                    "the same settings or choose another --out"
+                )
+
+    # -- rounds -------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rounds written so far; a line cut short by a crash is left out."""
+        path = self.path / "rounds.jsonl"
+        rows: list[dict[str, Any]] = []
+        for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def keep_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replace the rounds by these."""
+        write_atomically(self.path / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """Append one round, as one write."""
+        line = (json.dumps(row) + "\n").encode()
+        descriptor = os.open(self.path / "rounds.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted((self.path / "checkpoint").glob("round-*.safetensors"))
+
+    def save(self, checkpoint: Checkpoint, *, name: str | None = None) -> Path:
+        """Write a checkpoint, then remove older ones."""
+        folder = self.path / "checkpoint"
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder / (name or f"round-{checkpoint.round:06d}.safetensors")
+        part = target.with_name(f".{target.name}.part")
+        tensors = {f"shared/{n}": t.contiguous() for n, t in checkpoint.shared.items()}
+        tensors |= {f"clients/{n}": t.contiguous() for n, t in checkpoint.clients.items()}
+        save_file(tensors, part, {"round": str(checkpoint.round), "totals": json.dumps(checkpoint.totals)})
+        os.replace(part, target)
+        for other in self._checkpoints() if name is None else []:
+            if other != target:
+                other.unlink()
+        return target
+
+    def load(self, name: str | None = None) -> Checkpoint | None:
+        """The newest checkpoint (or the named one), or None if there is none.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        found = self._checkpoints() if name is None else [self.path / "checkpoint" / name]
+        if not found or not found[-1].is_file():
+            return None
+        shared: dict[str, Tensor] = {}
+        clients: dict[str, Tensor] = {}
+        try:
+            with safe_open(found[-1], "pt") as file:
+                meta = file.metadata()
+                for key in file.keys():  # noqa: SIM118 (not a mapping)
+                    kind, _, tensor = key.partition("/")
+                    (shared if kind == "shared" else clients)[tensor] = file.get_tensor(key)
+            return Checkpoint(int(meta["round"]), json.loads(meta["totals"]), shared, clients)
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            raise RunError(f"the checkpoint '{found[-1]}' cannot be read: {error}") from None
+
+    # -- results ------------------------------------------------------------------------------------------------
+
+    def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write ``clients.csv``."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path / "clients.csv", text.getvalue())
+
+    def clients(self) -> list[dict[str, Any]]:
+        """The rows of ``clients.csv``, numbers as numbers."""
+        path = self.path / "clients.csv"
+        with path.open(encoding="utf-8", newline="") as file:
+            return [{k: _number(v) if k != "name" else v for k, v in row.items()} for row in csv.DictReader(file)]
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``, the last file of a run."""
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary, or None while the run is not finished.
+
+        Raises:
+            RunError: it is not readable.
+        """
+        path = self.path / "summary.json"
+        try:
+            return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+        except (OSError, ValueError) as error:
+            raise RunError(f"'{path}' cannot be read: {error}") from None
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text

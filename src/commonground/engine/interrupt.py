@@ -1,0 +1,45 @@
+"""Ctrl-C that ends a run between two steps, with a valid checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from commonground.errors import Interrupted
+
+__all__ = ["StopFlag"]
+
+
+class StopFlag:
+    """While in use, the first SIGINT or SIGTERM is remembered until :meth:`check`; a second one acts at once.
+
+    Signals can only be caught in the main thread; elsewhere this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopFlag:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            raise Interrupted("stopped at once")
+        self._asked = True
+
+    def check(self) -> None:
+        """Raise :class:`~commonground.errors.Interrupted` if a signal has come."""
+        if self._asked:
+            raise Interrupted("stopped")

@@ -1,0 +1,185 @@
+"""Server and clients as separate objects that exchange nothing but bytes.
+
+This is the algorithm as it runs on a network, in one process: each client owns its data and a folder for its personal
+tensors, rebuilds the model from the run's configuration, and answers messages. The server never sees a personal
+tensor.
+
+A client keeps the state of every round it took part in until the server says that a later one is safe in a
+checkpoint; a task of round t starts from the newest state before t. So a server that falls back to a checkpoint and
+repeats rounds gets the same answers.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from commonground.algorithms import Tensors, Update
+from commonground.data import FederatedDataset
+from commonground.engine.base import Engine, Report
+from commonground.engine.evaluation import Scores, evaluate_block
+from commonground.engine.serial import run_client
+from commonground.engine.setup import Setup
+from commonground.engine.solo import Solo
+from commonground.engine.store import digest
+from commonground.engine.wire import pack, unpack
+
+__all__ = ["MessageClient", "MessageEngine"]
+
+
+class MessageClient:
+    """A client of the federation: its own data, its own folder, and an answer to every message.
+
+    Args:
+        setup: the run on the client's side; its data set holds this one client.
+        number: the client's number in the federation, which keys its draws.
+        folder: where it keeps its personal tensors.
+    """
+
+    def __init__(self, setup: Setup, number: int, folder: Path) -> None:
+        self.setup = setup
+        self.number = number
+        self.folder = folder
+
+    def handle(self, message: bytes) -> bytes:
+        """Answer one message of the server."""
+        fields, shared = unpack(message)
+        answer: dict[str, Any]
+        if fields["kind"] == "train":
+            self._forget(fields["round"], fields["safe"])
+            report = run_client(
+                Solo(self.setup), fields["round"], 0, shared, self._newest(fields["round"]), key=self.number
+            )
+            self._keep(fields["round"], report.personal or {})
+            answer = {"client": self.number, "samples": report.update.samples, "loss": report.loss}
+            return pack(answer, report.update.tensors)
+        personal = self._newest(fields["round"] + 1)
+        if fields["kind"] == "evaluate":
+            stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
+            scores = evaluate_block(self.setup, [0], shared, stacked, stack=False)
+            answer = {"correct": int(scores.correct[0]), "count": int(scores.count[0]), "loss": float(scores.loss[0])}
+        else:
+            answer = {"digest": digest(personal)}
+        return pack(answer, {})
+
+    def _states(self) -> dict[int, Path]:
+        return {int(p.stem.split("-")[1]): p for p in self.folder.glob("round-*.safetensors")}
+
+    def _newest(self, before: int) -> Tensors:
+        """Personal tensors after the last round before ``before`` in which the client took part."""
+        rounds = [r for r in self._states() if r < before]
+        if not rounds:
+            return self.setup.initial_personal
+        return unpack(self._states()[max(rounds)].read_bytes())[1]
+
+    def _keep(self, round: int, personal: Tensors) -> None:
+        if not personal:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / f".round-{round:06d}.part"
+        part.write_bytes(pack({"round": round}, personal))
+        os.replace(part, self.folder / f"round-{round:06d}.safetensors")
+
+    def _forget(self, round: int, safe: int) -> None:
+        """Drop states that are repeated now (≥ ``round``) and those older than the newest one up to ``safe``."""
+        states = self._states()
+        old = [r for r in states if r <= safe]
+        for r, path in states.items():
+            if r >= round or (old and r < max(old)):
+                path.unlink()
+
+
+class MessageEngine(Engine):
+    """The server's side of the message transport.
+
+    Args:
+        setup: the run.
+        folder: parent of the clients' folders; a temporary one by default.
+        deliver: carries a message to a client and brings the answer; by default to :class:`MessageClient` objects in
+            this process.
+    """
+
+    name = "messages"
+
+    def __init__(
+        self, setup: Setup, folder: Path | None = None, deliver: Callable[[int, bytes], bytes] | None = None
+    ) -> None:
+        super().__init__(setup)
+        self._temporary = tempfile.TemporaryDirectory() if folder is None else None
+        self.folder = Path(self._temporary.name) if self._temporary else Path(folder or "")
+        self.deliver = deliver or self._to_client
+        self._round = 0
+        self._safe = 0
+
+    def _to_client(self, number: int, message: bytes) -> bytes:
+        data = _only(self.setup.data, number)
+        setup = replace(self.setup, data=data, _splits={})
+        return MessageClient(setup, number, self.folder / f"client-{number}").handle(message)
+
+    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
+        """See :meth:`Engine.train`."""
+        message = pack({"kind": "train", "round": round, "safe": self._safe}, shared)
+        reports = []
+        for client in clients:
+            self.check_stop()
+            fields, tensors = unpack(self.deliver(client, message))
+            reports.append(Report(Update(client, fields["samples"], tensors), fields["loss"]))
+        self._round = round
+        return reports
+
+    def commit(self, reports: Sequence[Report]) -> None:
+        """Nothing to do: the clients keep their own state, and a repeated round replaces it."""
+
+    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
+        """See :meth:`Engine.evaluate`; every client tests itself."""
+        message = pack({"kind": "evaluate", "round": self._round}, shared)
+        answers = []
+        for client in clients:
+            self.check_stop()
+            answers.append(unpack(self.deliver(client, message))[0])
+        return Scores(
+            np.asarray(clients, dtype=np.int64),
+            np.array([a["correct"] for a in answers]),
+            np.array([a["count"] for a in answers]),
+            np.array([a["loss"] for a in answers]),
+        )
+
+    def digest(self, client: int) -> str:
+        """See :meth:`Engine.digest`; computed by the client."""
+        message = pack({"kind": "digest", "round": self._round}, {})
+        return str(unpack(self.deliver(client, message))[0]["digest"])
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing: personal state is the clients' own. From now on their states up to this round are safe."""
+        self._safe = self._round
+        return {"round": torch.tensor(self._round)}
+
+    def load(self, state: dict[str, Tensor], round: int) -> None:
+        """See :meth:`Engine.load`."""
+        self._round = self._safe = round
+
+    def close(self) -> None:
+        """Remove the clients' folders if they were temporary."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+def _only(data: FederatedDataset, client: int) -> FederatedDataset:
+    """A data set with one client's samples alone."""
+    train, test = data.train_indices(client), data.test_indices(client)
+    return FederatedDataset.from_arrays(
+        [(data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test])],
+        name=data.name,
+        classes=data.classes,
+        class_names=data.class_names,
+        preprocess=data.preprocess,
+        client_names=(data.client_name(client),),
+    )

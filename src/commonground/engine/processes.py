@@ -1,0 +1,181 @@
+"""Clients shared out to worker processes, each with one working model and its own threads.
+
+Two processes of one thread each are faster than one process of two threads, and a client computes alone in either, so
+the numbers are those of the serial engine bit for bit. The data set is never copied: with ``fork`` the workers see
+the parent's pages, elsewhere tensors in shared memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+import torch
+
+from commonground.algorithms import Tensors, Update
+from commonground.engine.base import Report, StoreEngine
+from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.serial import run_client
+from commonground.engine.setup import Setup
+from commonground.engine.solo import Solo
+from commonground.errors import CommonGroundError, RunError
+
+__all__ = ["ProcessEngine", "default_workers"]
+
+
+def default_workers() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _to_arrays(tensors: Tensors) -> dict[str, np.ndarray[Any, Any]]:
+    return {name: value.detach().numpy() for name, value in tensors.items()}
+
+
+def _to_tensors(arrays: dict[str, np.ndarray[Any, Any]]) -> Tensors:
+    return {name: torch.from_numpy(value) for name, value in arrays.items()}
+
+
+def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads: int) -> None:
+    """A worker's life: take tasks from the pipe until it is closed."""
+    # The parent alone reacts to Ctrl-C. Copies of the other workers' pipe ends must go, or their end is never seen.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in others:
+        other.close()
+    torch.set_num_threads(threads)
+    solo = Solo(setup)
+    shared: Tensors = {}
+    while True:
+        try:
+            kind, content = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            if kind == "shared":
+                shared = _to_tensors(content)
+                continue
+            answer: Any
+            if kind == "train":
+                round, client, personal = content
+                report = run_client(solo, round, client, shared, _to_tensors(personal))
+                sent, kept = _to_arrays(report.update.tensors), _to_arrays(report.personal or {})
+                answer = (client, report.update.samples, sent, report.loss, kept)
+            else:
+                clients, personal = content
+                answer = evaluate_block(setup, clients, shared, _to_tensors(personal), stack=False)
+            message = ("done", answer)
+        except CommonGroundError as error:
+            message = ("error", error)
+        except Exception as error:  # a fault of a user's model or algorithm must reach the parent, with its place
+            import traceback
+
+            message = ("fault", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        with contextlib.suppress(BrokenPipeError):
+            pipe.send(message)
+
+
+class ProcessEngine(StoreEngine):
+    """A pool of worker processes.
+
+    Args:
+        setup: data, model and algorithm; workers start with a copy of it.
+    """
+
+    name = "processes"
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        config = setup.config
+        wanted = min(config.workers or default_workers(), setup.data.clients)
+        # Everything computed lazily is computed before the fork, once for all workers.
+        _ = setup.samples, setup.dropouts, setup.head_module
+        context = mp.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._workers: list[mp.process.BaseProcess] = []
+        self._pipes: list[Connection] = []
+        for _number in range(wanted):
+            here, there = context.Pipe()
+            inherited = [*self._pipes, here] if context.get_start_method() == "fork" else []
+            worker = context.Process(target=_serve, args=(there, inherited, setup, config.threads), daemon=True)
+            worker.start()
+            there.close()
+            self._workers.append(worker)
+            self._pipes.append(here)
+
+    def _map(self, shared: Tensors, tasks: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
+        """Answers to tasks, in their order; a worker gets its next task when it has answered the last one."""
+        arrays = _to_arrays(shared)
+        answers: list[Any] = [None] * len(tasks)
+        waiting = iter(enumerate(tasks))
+        busy: dict[Connection, int] = {}
+
+        def give(pipe: Connection) -> None:
+            following = next(waiting, None)
+            if following is not None:
+                number, (kind, content) = following
+                pipe.send((kind, content()))
+                busy[pipe] = number
+
+        try:
+            for pipe in self._pipes[: len(tasks)]:
+                pipe.send(("shared", arrays))
+                give(pipe)
+            while busy:
+                for ready in wait(list(busy), timeout=0.2):
+                    assert isinstance(ready, Connection)
+                    status, answer = ready.recv()
+                    if status == "error":
+                        raise answer
+                    if status == "fault":
+                        raise RuntimeError(f"a worker process failed: {answer}")
+                    answers[busy.pop(ready)] = answer
+                    give(ready)
+                self.check_stop()
+        except (EOFError, ConnectionError) as error:
+            codes = [w.exitcode for w in self._workers if w.exitcode not in (None, 0)]
+            raise RunError(
+                f"a worker process ended unexpectedly (exit code {codes[0] if codes else 'unknown'}), perhaps for lack "
+                "of memory; the run can be continued with --resume"
+            ) from error
+        return answers
+
+    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
+        """See :meth:`Engine.train`; the largest clients start first, so that no worker is left waiting at the end."""
+        sizes = self.setup.data.train_sizes
+        order = sorted(range(len(clients)), key=lambda i: -int(sizes[clients[i]]))
+
+        def task(client: int) -> tuple[str, Callable[[], Any]]:
+            return "train", lambda: (round, client, _to_arrays(self.store.get(client)))
+
+        reports: list[Report | None] = [None] * len(clients)
+        for i, answer in zip(order, self._map(shared, [task(clients[i]) for i in order]), strict=True):
+            client, samples, sent, loss, kept = answer
+            reports[i] = Report(Update(client, samples, _to_tensors(sent)), loss, _to_tensors(kept))
+        return [report for report in reports if report is not None]
+
+    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
+        """See :meth:`Engine.evaluate`."""
+
+        def task(block: list[int]) -> tuple[str, Callable[[], Any]]:
+            return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)))
+
+        blocks = blocks_of(clients, self.setup.data.test_sizes)
+        return Scores.join(self._map(shared, [task(block) for block in blocks]))
+
+    def close(self) -> None:
+        """End the workers."""
+        for pipe in self._pipes:
+            pipe.close()
+        for worker in self._workers:
+            worker.join(timeout=0.5)
+            if worker.is_alive():
+                worker.terminate()
+                worker.join()
+        self._pipes, self._workers = [], []

@@ -1,0 +1,179 @@
+"""What every engine starts from: the data, the model, its groups and the algorithm, and samples as model inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from commonground.algorithms import Algorithm, Tensors
+from commonground.config import RunConfig
+from commonground.data import FederatedDataset
+from commonground.errors import ModelError
+from commonground.models import Groups, KeyedDropout, Split, find_split, tensors_of
+
+__all__ = ["Samples", "Setup"]
+
+
+class Samples:
+    """Stored samples as model inputs: scaled, normalised, images in channels-last memory.
+
+    Args:
+        data: the federated data set; its arrays are used in place, never copied as a whole.
+        dtype: the model's number type.
+    """
+
+    def __init__(self, data: FederatedDataset, dtype: torch.dtype) -> None:
+        self.data = data
+        self.dtype = dtype
+        self._image = len(data.sample_shape) == 3
+        p = data.preprocess
+        self._scale = p.scale
+        self._mean = torch.tensor(p.mean, dtype=dtype) if p.mean else None
+        self._std = torch.tensor(p.std, dtype=dtype) if p.std else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One sample's shape as the model sees it; images as (channels, height, width)."""
+        s = self.data.sample_shape
+        return (s[2], s[0], s[1]) if self._image else tuple(s)
+
+    def rows(self, split: str, index: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs in storage order (images channels last) [n, …] and labels [n] of samples given by position."""
+        train = split == "train"
+        x = torch.from_numpy((self.data.x_train if train else self.data.x_test)[index])
+        y = torch.from_numpy((self.data.y_train if train else self.data.y_test)[index])
+        x = x.to(self.dtype)
+        if self._scale != 1.0:
+            x = x.mul_(self._scale) if x.dtype == self.dtype else x * self._scale
+        if self._mean is not None:
+            x = x.sub_(self._mean)
+        if self._std is not None:
+            x = x.div_(self._std)
+        return x, y
+
+    def arrange(self, rows: Tensor) -> Tensor:
+        """Rows in storage order [n, …] as the model takes them: images as (channels, height, width), as a view."""
+        return rows.movedim(-1, -3) if self._image else rows
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All a worker needs to carry out any client's round.
+
+    Attributes:
+        config: the run's configuration, every automatic setting resolved.
+        data: the federated data set.
+        model: the module; its tensors are working memory, the initial values are ``initial``.
+        groups: the model's parameter groups.
+        algorithm: the algorithm.
+        initial: initial values of every tensor by name.
+    """
+
+    config: RunConfig
+    data: FederatedDataset
+    model: nn.Module
+    groups: Groups
+    algorithm: Algorithm
+    initial: Tensors
+    _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def build(
+        cls, config: RunConfig, data: FederatedDataset, model: nn.Module, groups: Groups, algorithm: Algorithm
+    ) -> Setup:
+        """Check that algorithm, model and data fit, and take the model's present weights as the start.
+
+        Raises:
+            ModelError: the model's output does not fit the data, or the algorithm's groups do not cover the model.
+        """
+        groups.check_cover(algorithm.shared, algorithm.personal)
+        initial = {name: t.detach().clone() for name, t in tensors_of(model).items()}
+        setup = cls(config, data, model, groups, algorithm, initial)
+        setup._check_output()
+        return setup
+
+    def _check_output(self) -> None:
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                out = self.model(self.probe)
+        except (RuntimeError, TypeError, ValueError) as error:
+            text = str(error).splitlines()[0]
+            raise ModelError(f"the model cannot take samples of shape {self.samples.shape}: {text}") from error
+        if out.ndim != 2 or out.shape[1] != self.data.classes:
+            raise ModelError(
+                f"the model gives outputs of shape {tuple(out.shape[1:])}, but the data has {self.data.classes} classes"
+            )
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The data as model inputs."""
+        return Samples(self.data, getattr(torch, self.config.dtype))
+
+    @cached_property
+    def probe(self) -> Tensor:
+        """Two real inputs, to try the model on."""
+        n = len(self.data.y_train)
+        return self.samples.arrange(self.samples.rows("train", np.array([0, n - 1]))[0])
+
+    @cached_property
+    def shared_names(self) -> tuple[str, ...]:
+        """Tensors that travel."""
+        return self.groups.names(self.algorithm.shared)
+
+    @cached_property
+    def personal_names(self) -> tuple[str, ...]:
+        """Tensors that never leave their client."""
+        return self.groups.names(self.algorithm.personal)
+
+    @cached_property
+    def initial_personal(self) -> Tensors:
+        """A client's personal tensors before its first round."""
+        return {name: self.initial[name] for name in self.personal_names}
+
+    @cached_property
+    def initial_shared(self) -> Tensors:
+        """The server's tensors before the first round."""
+        return {name: self.initial[name].clone() for name in self.shared_names}
+
+    @cached_property
+    def dropouts(self) -> dict[str, tuple[KeyedDropout, tuple[int, ...]]]:
+        """Dropout layers by name, each with the shape of one sample there."""
+        found: dict[str, tuple[KeyedDropout, tuple[int, ...]]] = {}
+        layers = {n: m for n, m in self.model.named_modules() if isinstance(m, KeyedDropout) and m.p > 0}
+        handles = [
+            layer.register_forward_pre_hook(
+                lambda m, inputs, n=name: found.__setitem__(n, (m, tuple(inputs[0].shape[1:])))
+            )
+            for name, layer in layers.items()
+        ]
+        self.model.eval()
+        with torch.no_grad():
+            self.model(self.probe)
+        for handle in handles:
+            handle.remove()
+        return {name: found[name] for name in layers if name in found}
+
+    @cached_property
+    def head_module(self) -> nn.Module | None:
+        """The module whose input is ``Output.features``: the one that holds exactly the head, if there is one."""
+        names = set(self.groups.names("head"))
+        for name, module in self.model.named_modules():
+            if name and {f"{name}.{t}" for t in tensors_of(module)} == names:
+                return module
+        return None
+
+    def split(self, trained: frozenset[str]) -> Split | None:
+        """Where the model can be cut when only ``trained`` changes (see :func:`~commonground.models.find_split`)."""
+        if trained not in self._splits:
+            self._splits[trained] = find_split(self.model, trained, self.probe)
+        return self._splits[trained]
+
+    def with_algorithm(self, algorithm: Algorithm, initial: Tensors) -> Setup:
+        """The same data and model under another algorithm, starting from other weights."""
+        return replace(self, algorithm=algorithm, initial=initial)

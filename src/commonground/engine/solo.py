@@ -1,0 +1,304 @@
+"""One client's local training on a working model: what the serial and process engines and a remote client run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from commonground.algorithms import Batch, Client, Output, Tensors
+from commonground.algorithms.base import Loss, Penalty
+from commonground.engine.batches import Plan, batch_plan
+from commonground.engine.linear_head import fit_linear_heads
+from commonground.engine.setup import Setup
+from commonground.errors import ModelError
+from commonground.keys import torch_stream
+from commonground.models import Split, tensors_of
+
+__all__ = ["Solo"]
+
+# Convolutions over a few dozen images stay in the cache; a whole client at once runs at half the speed.
+FEATURE_CHUNK = 25
+
+
+class Solo(Client):
+    """The verbs for one client at a time, on one module whose tensors are overwritten for each client.
+
+    Args:
+        setup: data, model and algorithm.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.model = setup.model
+        self.live = tensors_of(setup.model)
+        self._parameters = dict(setup.model.named_parameters())
+        self.local_epochs = setup.config.local_epochs
+        self._index: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    def begin(self, round: int, client: int, key: int, shared: Tensors, personal: Tensors) -> None:
+        """Take up a client's round.
+
+        Args:
+            round: 1-based round.
+            client: the client's position in the data set at hand.
+            key: the client's number in the federation, which keys its draws.
+            shared: tensors received from the server.
+            personal: the client's own tensors.
+        """
+        self.round, self.key, self.received = round, key, shared
+        self.lr = self.setup.config.lr_at(min(round, self.setup.config.rounds))
+        self._phase = 0
+        self._index = self.setup.data.train_indices(client)
+        self._loaded: tuple[Tensor, Tensor] | None = None
+        self.loss = float("nan")
+        with torch.no_grad():
+            for name, value in {**shared, **personal}.items():
+                self.live[name].copy_(value)
+
+    @property
+    def size(self) -> int:
+        """The client's number of training samples."""
+        return len(self._index)
+
+    def _data(self) -> tuple[Tensor, Tensor]:
+        """All of the client's training data: rows in storage order [n, …] and labels [n]."""
+        if self._loaded is None:
+            self._loaded = self.setup.samples.rows("train", self._index)
+        return self._loaded
+
+    def _plan(
+        self, epochs: int | None, steps: int | None, samples: int | None, batch_size: int | None
+    ) -> tuple[Plan, int]:
+        if epochs is None and steps is None and samples is None:
+            epochs = self.local_epochs
+        self._phase += 1
+        plan = batch_plan(
+            self.setup.config.seed,
+            self.round,
+            self.key,
+            self._phase,
+            size=self.size,
+            batch_size=batch_size or self.setup.config.batch_size,
+            epochs=epochs,
+            steps=steps,
+            samples=samples,
+        )
+        return plan, self._phase
+
+    def _drop(self, phase: int, step: int, rows: int, full: int) -> None:
+        """Give every dropout layer its mask for a step; drawn for a full batch, cut to the rows at hand."""
+        for name, (layer, shape) in self.setup.dropouts.items():
+            stream = torch_stream(self.setup.config.seed, "dropout", self.round, self.key, phase, step, name)
+            layer.mask = layer.draw(full, shape, stream, self.setup.samples.dtype)[:rows]
+
+    @contextmanager
+    def _training(self, names: Sequence[str]) -> Iterator[list[nn.Parameter]]:
+        """Training mode, with gradients for the named parameters alone; frozen normalisation keeps its statistics."""
+        wanted = set(names)
+        for name, parameter in self._parameters.items():
+            parameter.requires_grad_(name in wanted)
+        self.model.train()
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and f"{name}.weight" not in wanted:
+                module.eval()
+        try:
+            yield [self._parameters[name] for name in names]
+        finally:
+            for parameter in self._parameters.values():
+                parameter.requires_grad_(True)
+
+    def _features(self, split: Split) -> Tensor:
+        """Outputs of the frozen first part for all of the client's training data [n, …]."""
+        rows, _ = self._data()
+        with torch.no_grad():
+            parts = [
+                split.features(split.first, self.setup.samples.arrange(chunk)) for chunk in rows.split(FEATURE_CHUNK)
+            ]
+        return torch.cat(parts)
+
+    def fit(
+        self,
+        group: str | Sequence[str],
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        batch_size: int | None = None,
+        loss: Loss | None = None,
+        penalty: Penalty | None = None,
+        correction: Tensors | None = None,
+    ) -> None:
+        """See :meth:`commonground.algorithms.Client.fit`."""
+        config = self.setup.config
+        lr = self.lr if lr is None else lr
+        momentum = config.momentum if momentum is None else momentum
+        weight_decay = config.weight_decay if weight_decay is None else weight_decay
+        names = self.setup.groups.trainable(group)
+        plan, phase = self._plan(epochs, steps, samples, batch_size)
+        if not names or not plan.steps:
+            return
+        # Features are worth computing once if the phase goes over the whole data at least once.
+        split = self.setup.split(frozenset(names)) if plan.counts.sum() >= self.size else None
+        with self._training(names) as parameters:
+            module: nn.Module = self.model
+            rows, y = self._data()
+            x, arrange = rows, self.setup.samples.arrange
+            if split is not None:
+                x, arrange, module = self._features(split), _as_is, split.rest
+                plain = loss is None and penalty is None and correction is None
+                if plain and _is_linear(split, names):
+                    self.loss = self._fit_linear(parameters, x, y, plan, lr, momentum, weight_decay)
+                    return
+            optimizer = torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, fused=True)
+            order = torch.from_numpy(plan.order)
+            full = plan.order.shape[1]
+            total, seen = 0.0, 0
+            record: list[Tensor] = []
+            for step, count in enumerate(plan.counts.tolist()):
+                index = order[step, :count]
+                self._drop(phase, step, count, full)
+                value = self._loss(module, arrange(x[index]), y[index], loss)
+                if step >= plan.last_epoch:
+                    record.append(value.detach() * count)
+                    seen += count
+                if penalty is not None:
+                    value = value + penalty(self.live, self.received)
+                optimizer.zero_grad()
+                value.backward()  # type: ignore[no-untyped-call]
+                if correction is not None:
+                    for name, parameter in zip(names, parameters, strict=True):
+                        if name in correction and parameter.grad is not None:
+                            parameter.grad.add_(correction[name])
+                optimizer.step()
+            total = float(torch.stack(record).sum())
+            self.loss = total / seen
+
+    def _fit_linear(
+        self,
+        parameters: list[nn.Parameter],
+        features: Tensor,
+        y: Tensor,
+        plan: Plan,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> float:
+        weight = parameters[0].data.unsqueeze(0)
+        bias = parameters[1].data.unsqueeze(0) if len(parameters) > 1 else None
+        losses = fit_linear_heads(
+            weight,
+            bias,
+            features.unsqueeze(0),
+            y.unsqueeze(0),
+            torch.from_numpy(plan.order).unsqueeze(0),
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            last_epoch=torch.tensor([plan.last_epoch]),
+        )
+        return float(losses[0])
+
+    def _loss(self, module: nn.Module, x: Tensor, y: Tensor, loss: Loss | None) -> Tensor:
+        """Mean loss of a batch."""
+        if loss is None:
+            return F.cross_entropy(module(x), y)
+        return loss(self._output(module, x), y).mean()
+
+    def _output(self, module: nn.Module, x: Tensor) -> Output:
+        """Logits and what the head saw."""
+        head = self.setup.head_module
+        if head is None:
+            raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
+        box: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
+        try:
+            return Output(module(x), box[0])
+        finally:
+            handle.remove()
+
+    def batches(
+        self,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        batch_size: int | None = None,
+    ) -> Iterator[Batch]:
+        """See :meth:`commonground.algorithms.Client.batches`."""
+        plan, phase = self._plan(epochs, steps, samples, batch_size)
+        rows, y = self._data()
+        order = torch.from_numpy(plan.order)
+        for step, count in enumerate(plan.counts.tolist()):
+            index = order[step, :count]
+            self._drop(phase, step, count, plan.order.shape[1])
+            yield Batch(self.setup.samples.arrange(rows[index]), y[index], torch.ones(count, dtype=rows.dtype))
+
+    def gradient(
+        self,
+        group: str | Sequence[str],
+        batch: Batch | None = None,
+        *,
+        at: Tensors | None = None,
+        loss: Loss | None = None,
+        penalty: Penalty | None = None,
+    ) -> Tensors:
+        """See :meth:`commonground.algorithms.Client.gradient`."""
+        names = self.setup.groups.trainable(group)
+        if batch is None:
+            rows, y = self._data()
+            self._drop(0, 0, len(y), len(y))
+            batch = Batch(self.setup.samples.arrange(rows), y, torch.ones(len(y), dtype=rows.dtype))
+        with self._training(names), self._at(at or {}):
+            value = self._loss(self.model, batch.x, batch.y, loss)
+            self.loss = float(value.detach())
+            if penalty is not None:
+                value = value + penalty(self.live, self.received)
+            gradients = torch.autograd.grad(value, [self._parameters[name] for name in names])
+        return dict(zip(names, gradients, strict=True))
+
+    @contextmanager
+    def _at(self, values: Tensors) -> Iterator[None]:
+        """Put other values into the model for a while."""
+        kept = {name: self.live[name].detach().clone() for name in values}
+        self.set(values)
+        try:
+            yield
+        finally:
+            self.set(kept)
+
+    def step(self, direction: Tensors, lr: float | None = None) -> None:
+        """See :meth:`commonground.algorithms.Client.step`."""
+        with torch.no_grad():
+            for name, value in direction.items():
+                self.live[name].sub_(value, alpha=self.lr if lr is None else lr)
+
+    def get(self, group: str | Sequence[str]) -> Tensors:
+        """See :meth:`commonground.algorithms.Client.get`."""
+        return {name: self.live[name].detach().clone() for name in self.setup.groups.names(group)}
+
+    def set(self, tensors: Tensors) -> None:
+        """See :meth:`commonground.algorithms.Client.set`."""
+        with torch.no_grad():
+            for name, value in tensors.items():
+                self.live[name].copy_(value)
+
+
+def _as_is(rows: Tensor) -> Tensor:
+    return rows
+
+
+def _is_linear(split: Split, names: Sequence[str]) -> bool:
+    """Whether what is trained is exactly one linear layer at the end of the model, on vectors."""
+    rest = split.rest
+    if isinstance(rest, nn.Sequential) and len(rest) == 1:
+        rest = rest[0]
+    return isinstance(rest, nn.Linear) and len(names) == len(list(rest.parameters())) and rest.weight.requires_grad

@@ -1,0 +1,526 @@
+"""A run: rounds, evaluation, checkpoints and results."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from commonground.algorithms import Algorithm, Server, Tensors
+from commonground.algorithms.head_tuning import HeadTuning
+from commonground.config import RunConfig, make_algorithm
+from commonground.data import FederatedDataset, default_model, load_data
+from commonground.engine.base import Engine, Report, check_report, payload_bytes
+from commonground.engine.choose import make_engine
+from commonground.engine.evaluation import Scores
+from commonground.engine.folder import Checkpoint, RunFolder
+from commonground.engine.interrupt import StopFlag
+from commonground.engine.setup import Samples, Setup
+from commonground.engine.store import digest
+from commonground.errors import ConfigError, RunError
+from commonground.keys import numpy_stream
+from commonground.models import Groups, build_model, prepare
+
+__all__ = ["Observer", "Run", "run_training", "sample_clients", "train"]
+
+# Beyond this many clients, rounds during training are judged on a fixed panel, so that a round's cost depends on the
+# sampled clients and not on how many exist; the last evaluation always covers everyone.
+PANEL_FROM = 2_000
+PANEL = 200
+
+
+class Observer(Protocol):
+    """What a progress display hears."""
+
+    def begin(self, setup: Setup, engine: str, done: int) -> None:
+        """The run starts, or goes on after ``done`` rounds."""
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """A round is done; ``row`` is its line of ``rounds.jsonl``."""
+
+    def note(self, text: str) -> None:
+        """Something worth one line."""
+
+    def end(self) -> None:
+        """The run is over, or stopped."""
+
+
+class _Silent:
+    def begin(self, setup: Setup, engine: str, done: int) -> None: ...
+
+    def round(self, row: Mapping[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """The result of a run.
+
+    Attributes:
+        config: every setting, automatic ones resolved.
+        summary: what ``summary.json`` holds.
+        history: one dict per round, as in ``rounds.jsonl``.
+        clients: one dict per client, as in ``clients.csv``.
+        shared: the server's final tensors, by name.
+        folder: where the files are, if anywhere.
+    """
+
+    config: RunConfig
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+    clients: list[dict[str, Any]] = field(repr=False)
+    shared: Tensors = field(repr=False)
+    folder: Path | None = None
+
+    @property
+    def personal_accuracy(self) -> dict[str, float]:
+        """mean, std, p10 and min over clients after the last round, and the mean over the last 10 rounds."""
+        return dict(self.summary["personal_accuracy"])
+
+    @property
+    def global_accuracy(self) -> float | None:
+        """Accuracy of the single shared model, averaged over clients; None where a method has none."""
+        value = self.summary["global_accuracy"]
+        return None if value is None else float(value)
+
+
+def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
+    """The participants of a round: ``participation`` · clients of them, without replacement, in ascending order."""
+    wanted = config.participants(clients)
+    if wanted == clients:
+        return list(range(clients))
+    chosen = numpy_stream(config.seed, "participants", round).choice(clients, wanted, replace=False, shuffle=False)
+    return sorted(int(c) for c in chosen)
+
+
+def resolve(config: RunConfig, data: FederatedDataset) -> RunConfig:
+    """Fill in what was left to us: the number of clients, the model and the learning rate that suit the data."""
+    small = data.name == "digits" or len(data.sample_shape) == 1
+    return config.model_copy(
+        update={
+            "clients": data.clients,
+            "model": config.model or default_model(config.data),
+            "lr": config.lr or (0.05 if small else 0.01),
+        }
+    )
+
+
+def prepare_setup(
+    config: RunConfig,
+    data: FederatedDataset | None = None,
+    model: nn.Module | None = None,
+    algorithm: Algorithm | None = None,
+    *,
+    data_dir: str | None = None,
+) -> Setup:
+    """Load what a configuration names and check that it fits together.
+
+    Args:
+        config: the run's configuration.
+        data, model, algorithm: objects to use in place of what the configuration names.
+        data_dir: folder of the data files.
+    """
+    algorithm = algorithm or make_algorithm(config.algorithm, config.options)
+    if config.finetune_epochs and not algorithm.has_global_model:
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
+            "none"
+        )
+    if data is None:
+        data = load_data(
+            config.data,
+            config.clients,
+            classes_per_client=config.classes_per_client,
+            partition=config.partition,
+            seed=config.seed,
+            data_dir=data_dir,
+        )
+    config = resolve(config, data)
+    dtype = getattr(torch, config.dtype)
+    samples = Samples(data, dtype)
+    if model is None:
+        assert config.model is not None
+        model = build_model(
+            config.model, samples.shape, data.classes, seed=config.seed, options=config.model_options, dtype=dtype
+        )
+    else:
+        model = prepare(model, samples.shape, dtype)
+    patterns = dict(getattr(model, "groups", {}))
+    if config.body or config.head:
+        patterns = {k: v.split(",") for k, v in (("body", config.body), ("head", config.head)) if v}
+    return Setup.build(config, data, model, Groups(model, patterns), algorithm)
+
+
+def train(
+    algorithm: str | Algorithm = "fedrep",
+    data: FederatedDataset | str = "digits",
+    *,
+    model: str | nn.Module | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+    data_dir: str | None = None,
+    **settings: Any,
+) -> Run:
+    """Train one algorithm on one federated data set.
+
+    Args:
+        algorithm: a name (``commonground list algorithms``) or an :class:`~commonground.algorithms.Algorithm`.
+        data: a federated data set, or a name to load with the ``clients``, ``classes_per_client``, ``partition`` and
+            ``seed`` of the settings.
+        model: a name, or any ``nn.Module`` (trained in place of a copy; give ``head=`` and ``body=`` name patterns
+            unless the head is its last ``nn.Linear``); by default what suits the data.
+        out: folder for the run's files; by default none are written.
+        resume: continue the run in ``out``.
+        observer: hears of every round.
+        data_dir: folder of the data files (default: ``COMMONGROUND_DATA``, else a cache folder).
+        **settings: any field of :class:`~commonground.config.RunConfig`.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        CommonGroundError: anything wrong with settings, data, model or files, in one sentence.
+    """
+    values = dict(settings)
+    values["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
+    values["data"] = data if isinstance(data, str) else data.name
+    if isinstance(model, str):
+        values["model"] = model
+    elif model is not None:
+        values["model"] = type(model).__name__
+    setup = prepare_setup(
+        RunConfig.make(values),
+        None if isinstance(data, str) else data,
+        model if isinstance(model, nn.Module) else None,
+        None if isinstance(algorithm, str) else algorithm,
+        data_dir=data_dir,
+    )
+    return run_training(setup, out=Path(out) if out is not None else None, resume=resume, observer=observer)
+
+
+def run_training(
+    setup: Setup, *, out: Path | None = None, resume: bool = False, observer: Observer | None = None
+) -> Run:
+    """Carry out a prepared run; see :func:`train`."""
+    folder = RunFolder(out) if out is not None else None
+    if folder is not None:
+        if resume and folder.exists:
+            folder.check_same(setup.config)
+        else:
+            folder.check_free()
+    torch.set_num_threads(setup.config.threads)
+    return _Training(setup, folder, observer or _Silent()).run()
+
+
+class _Training:
+    """One run in progress."""
+
+    def __init__(self, setup: Setup, folder: RunFolder | None, observer: Observer) -> None:
+        self.setup, self.folder, self.observer = setup, folder, observer
+        self.config = setup.config
+        self.history: list[dict[str, Any]] = []
+        self.shared: Tensors = dict(setup.initial_shared)
+        self.totals: dict[str, Any] = {
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "seconds": 0.0,
+            "data_fingerprint": setup.data.fingerprint(),
+        }
+        self.took_part = np.zeros(setup.data.clients, dtype=np.int32)
+        self.done = 0
+        self._saved_at = time.perf_counter()
+        self._save_cost = 0.0
+
+    def run(self) -> Run:
+        """All rounds that are left, then the results."""
+        finished = self._restore_finished()
+        if finished is not None:
+            return finished
+        engine = make_engine(self.config.engine, self.setup, self.folder.path if self.folder else None)
+        with StopFlag() as stop:
+            engine.check_stop = stop.check
+            try:
+                if self.folder is not None:
+                    self._restore(engine)
+                    if not self.folder.exists:
+                        self.folder.begin(self.config)
+                self.observer.begin(self.setup, engine.name, self.done)
+                try:
+                    for round in range(self.done + 1, self.config.rounds + 1):
+                        stop.check()
+                        self._round(engine, round)
+                        self._save_if_due(engine)
+                finally:
+                    # Also after an error or Ctrl-C: what is finished is kept.
+                    self._save(engine)
+                return self._finish(engine)
+            finally:
+                self.observer.end()
+                engine.close()
+
+    # -- one round ----------------------------------------------------------------------------------------------
+
+    def _round(self, engine: Engine, round: int) -> None:
+        began = time.perf_counter()
+        clients = sample_clients(self.config, self.setup.data.clients, round)
+        reports = engine.train(round, clients, self.shared)
+        for report in reports:
+            check_report(self.setup, report, round)
+        shared = dict(self.shared)
+        if any(r.update.tensors for r in reports):
+            server = Server(shared, self.config.lr_at(round), self.config.weighting)
+            self.setup.algorithm.server_update(server, [r.update for r in reports], round)
+            shared = server.shared
+        trained = time.perf_counter()
+        scores = self._evaluate(engine, shared, round, reports)
+        row = self._row(round, clients, reports, scores, trained - began, time.perf_counter() - trained)
+        # From here on nothing can fail: the round becomes part of the run as a whole.
+        self.shared = shared
+        self.done = round
+        self.took_part[clients] += 1
+        self.totals["seconds"] += time.perf_counter() - began
+        self.totals["bytes_up"] += row["bytes_up"]
+        self.totals["bytes_down"] += row["bytes_down"]
+        self.history.append(row)
+        if self.folder is not None:
+            self.folder.add_row(row)
+        self.observer.round(row)
+
+    def _evaluate(
+        self, engine: Engine, shared: Tensors, round: int, reports: Sequence[Report]
+    ) -> Scores | None:
+        engine.commit(reports)
+        if round % self.config.eval_every and round != self.config.rounds:
+            return None
+        return engine.evaluate(self._panel(), shared)
+
+    def _panel(self) -> Sequence[int]:
+        """Clients evaluated during training."""
+        clients = self.setup.data.clients
+        size = self.config.eval_clients or (clients if clients <= PANEL_FROM else PANEL)
+        if size >= clients:
+            return range(clients)
+        chosen = numpy_stream(self.config.seed, "panel").choice(clients, size, replace=False, shuffle=False)
+        return sorted(int(c) for c in chosen)
+
+    def _row(
+        self,
+        round: int,
+        clients: Sequence[int],
+        reports: Sequence[Report],
+        scores: Scores | None,
+        seconds: float,
+        eval_seconds: float,
+    ) -> dict[str, Any]:
+        accuracy = None if scores is None else float(scores.accuracy.mean())
+        return {
+            "round": round,
+            "train_loss": float(np.mean([r.loss for r in reports])),
+            "personal_accuracy": accuracy,
+            "global_accuracy": accuracy if self.setup.algorithm.has_global_model else None,
+            "bytes_up": sum(payload_bytes(r.update.tensors) for r in reports),
+            "bytes_down": payload_bytes(self.shared) * len(clients),
+            "seconds": _rounded(seconds),
+            "eval_seconds": _rounded(eval_seconds),
+            "lr": self.config.lr_at(round),
+            "participants": len(clients),
+            "evaluated_clients": 0 if scores is None else len(scores.clients),
+        }
+
+    # -- checkpoints --------------------------------------------------------------------------------------------
+
+    def _checkpoint(self, engine: Engine) -> Checkpoint:
+        took_part = {"took_part": torch.from_numpy(self.took_part)}
+        return Checkpoint(self.done, self.totals, self.shared, engine.state() | took_part)
+
+    def _save(self, engine: Engine) -> None:
+        if self.folder is None or not self.folder.exists:
+            return
+        began = time.perf_counter()
+        self.folder.save(self._checkpoint(engine))
+        self._saved_at = time.perf_counter()
+        self._save_cost = self._saved_at - began
+
+    def _save_if_due(self, engine: Engine) -> None:
+        """Keep checkpoints under 5 % of the time: after a SIGKILL, the rounds since the last one are repeated."""
+        if time.perf_counter() - self._saved_at > max(0.5, 20 * self._save_cost):
+            self._save(engine)
+
+    def _restore_finished(self) -> Run | None:
+        summary = self.folder.summary() if self.folder is not None else None
+        if self.folder is None or summary is None:
+            return None
+        self._check_data(summary["data_fingerprint"])
+        self.observer.note(f"the run in '{self.folder.path}' is already finished")
+        checkpoint = self.folder.load("finetuned.safetensors") or self.folder.load()
+        shared = checkpoint.shared if checkpoint is not None else {}
+        return Run(self.config, summary, self.folder.rows(), self.folder.clients(), shared, self.folder.path)
+
+    def _check_data(self, fingerprint: str) -> None:
+        if fingerprint != self.totals["data_fingerprint"]:
+            raise RunError(
+                f"the run in '{self.folder.path if self.folder else ''}' was started on other data (fingerprint "
+                f"{fingerprint[:12]}, now {self.totals['data_fingerprint'][:12]})"
+            )
+
+    def _restore(self, engine: Engine) -> None:
+        assert self.folder is not None
+        checkpoint = self.folder.load()
+        if checkpoint is None:
+            self.folder.keep_rows([]) if self.folder.exists else None
+            return
+        self._check_data(checkpoint.totals["data_fingerprint"])
+        self.done, self.totals, self.shared = checkpoint.round, checkpoint.totals, checkpoint.shared
+        self.took_part = checkpoint.clients.pop("took_part").numpy().copy()
+        engine.load(checkpoint.clients, self.done)
+        self.history = [row for row in self.folder.rows() if row["round"] <= self.done]
+        self.folder.keep_rows(self.history)
+
+    # -- results ------------------------------------------------------------------------------------------------
+
+    def _finish(self, engine: Engine) -> Run:
+        began = time.perf_counter()
+        everyone = range(self.setup.data.clients)
+        global_scores: Scores | None = None
+        shared = self.shared
+        setup = self.setup
+        if setup.algorithm.has_global_model:
+            global_scores = engine.evaluate(everyone, shared)
+        tuned: Engine | None = None
+        try:
+            if self.config.finetune_epochs:
+                tuned, shared = self._finetune(engine)
+            judge = tuned or engine
+            scores = global_scores if tuned is None and global_scores else judge.evaluate(everyone, shared)
+            self.totals["seconds"] += time.perf_counter() - began
+            clients = self._client_rows(scores, global_scores)
+            summary = self._summary(engine.name, scores, global_scores, self._weights_sha256(judge, shared))
+            if self.folder is not None:
+                if tuned is not None:
+                    self.folder.save(
+                        Checkpoint(self.done, self.totals, shared, tuned.state()), name="finetuned.safetensors"
+                    )
+                self.folder.write_clients(clients)
+                self.folder.write_summary(summary)
+        finally:
+            if tuned is not None:
+                tuned.close()
+        return Run(self.config, summary, self.history, clients, shared, self.folder.path if self.folder else None)
+
+    def _finetune(self, engine: Engine) -> tuple[Engine, Tensors]:
+        """Train every client's head on the final global model; returns the engine that holds them, and the body."""
+        round = self.config.rounds + 1
+        self.observer.note(f"fine-tuning every client's head for {self.config.finetune_epochs} epochs")
+        setup = self.setup.with_algorithm(HeadTuning(self.config.finetune_epochs), dict(self.shared))
+        folder = self.folder.path / "finetuning" if self.folder else None
+        tuned = make_engine(engine.name, setup, folder)
+        tuned.check_stop = engine.check_stop
+        body = {name: self.shared[name] for name in setup.shared_names}
+        reports = tuned.train(round, range(setup.data.clients), body)
+        for report in reports:
+            check_report(setup, report, round)
+        tuned.commit(reports)
+        return tuned, body
+
+    def _weights_sha256(self, engine: Engine, shared: Tensors) -> str:
+        """Over the shared tensors and every client's personal ones, each side digested with names in order."""
+        sha = hashlib.sha256(f"shared {digest(shared)}\n".encode())
+        for client in range(self.setup.data.clients):
+            sha.update(f"client {client} {engine.digest(client)}\n".encode())
+        return sha.hexdigest()
+
+    def _client_rows(self, scores: Scores, global_scores: Scores | None) -> list[dict[str, Any]]:
+        data = self.setup.data
+        train_sizes = data.train_sizes
+        classes = (data.class_counts("train") > 0).sum(1)
+        return [
+            {
+                "client": c,
+                "name": data.client_name(c),
+                "train_samples": int(train_sizes[c]),
+                "test_samples": int(scores.count[c]),
+                "classes": int(classes[c]),
+                "rounds": int(self.took_part[c]),
+                "personal_accuracy": float(scores.accuracy[c]),
+                "global_accuracy": "" if global_scores is None else float(global_scores.accuracy[c]),
+                "test_loss": float(scores.loss[c]),
+            }
+            for c in range(data.clients)
+        ]
+
+    def _summary(
+        self, engine: str, scores: Scores, global_scores: Scores | None, weights_sha256: str
+    ) -> dict[str, Any]:
+        config, accuracy = self.config, scores.accuracy
+        last = [r for r in self.history if r["round"] > config.rounds - 10 and r["personal_accuracy"] is not None]
+        tuned = config.finetune_epochs > 0
+        last10 = float(np.mean([r["personal_accuracy"] for r in last]))
+        return {
+            "algorithm": config.algorithm,
+            "data": config.data,
+            "model": config.model,
+            "clients": self.setup.data.clients,
+            "rounds": config.rounds,
+            "seed": config.seed,
+            "engine": engine,
+            "personal_accuracy": {
+                "mean": float(accuracy.mean()),
+                "std": float(accuracy.std()),
+                "p10": float(np.quantile(accuracy, 0.1)),
+                "min": float(accuracy.min()),
+                "last10": float(accuracy.mean()) if tuned else last10,
+            },
+            "personal_accuracy_of": _what_is_personal(self.setup, config),
+            "global_accuracy": None if global_scores is None else float(global_scores.accuracy.mean()),
+            "global_accuracy_last10": None if global_scores is None else last10,
+            "bytes_up": self.totals["bytes_up"],
+            "bytes_down": self.totals["bytes_down"],
+            "seconds": _rounded(self.totals["seconds"]),
+            "peak_rss_bytes": _peak_rss(),
+            "weights_sha256": weights_sha256,
+            "data_fingerprint": self.totals["data_fingerprint"],
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": {
+                "platform": platform.platform(),
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "threads": config.threads,
+            },
+        }
+
+
+def _what_is_personal(setup: Setup, config: RunConfig) -> str:
+    if config.finetune_epochs:
+        return f"the final global model after {config.finetune_epochs} epochs on each client's head"
+    if setup.algorithm.has_global_model:
+        return "the global model (this method has no personal one; see --finetune-epochs)"
+    if not setup.shared_names:
+        return "each client's own model"
+    return "the last shared tensors with each client's last personal ones, before further local training"
+
+
+def _rounded(seconds: float) -> float:
+    """Seconds to a tenth of a millisecond."""
+    return round(seconds, 4)
+
+
+def _peak_rss() -> int:
+    """Largest resident memory of this process or of a worker that has ended, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return max(usage) * unit

@@ -1,0 +1,31 @@
+"""Errors a user can act on: one clear sentence each, shown without a traceback by the command (exit code 2)."""
+
+from __future__ import annotations
+
+
+class CommonGroundError(Exception):
+    """Base of every error raised on purpose. Its text is one sentence that names what is wrong and what was expected."""
+
+
+class ConfigError(CommonGroundError):
+    """A setting is unknown, out of range, or in conflict with another one."""
+
+
+class DataError(CommonGroundError):
+    """A data file, data set or partition request is missing, damaged or impossible."""
+
+
+class ModelError(CommonGroundError):
+    """A model does not fit its data, or its parameter groups do not cover it."""
+
+
+class RunError(CommonGroundError):
+    """A run's folder is missing, belongs to another run, or holds something unreadable."""
+
+
+class UpdateError(CommonGroundError):
+    """A client's update is not finite, incomplete or of the wrong shape; it has not reached the average."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user asked to stop; everything finished so far is in the checkpoint (exit code 130)."""

@@ -1,0 +1,23 @@
+"""The papers' networks, parameter groups, and what the engines need to know about any model."""
+
+from commonground.models.build import available_models, build_model, load_class, prepare
+from commonground.models.dropout import KeyedDropout, use_keyed_dropout
+from commonground.models.groups import Groups, tensors_of
+from commonground.models.networks import MLP, ConvNet, Linear
+from commonground.models.split import Split, find_split
+
+__all__ = [
+    "MLP",
+    "ConvNet",
+    "Groups",
+    "KeyedDropout",
+    "Linear",
+    "Split",
+    "available_models",
+    "build_model",
+    "find_split",
+    "load_class",
+    "prepare",
+    "tensors_of",
+    "use_keyed_dropout",
+]

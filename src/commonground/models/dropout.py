@@ -1,0 +1,49 @@
+"""Dropout whose masks are drawn by key, so that every engine drops the same units."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["KeyedDropout", "use_keyed_dropout"]
+
+
+class KeyedDropout(nn.Module):
+    """Dropout that multiplies by a mask it is given instead of drawing one.
+
+    The engine writes ``mask`` (shape of the input, values 0 or 1/(1-p)) before each training step. The mask is a
+    buffer, so a stacked cohort can hand in one mask per client; it is not persistent, so it never travels.
+
+    Args:
+        p: probability of zeroing a unit.
+    """
+
+    mask: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("mask", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Input of any shape; in evaluation mode, or with p = 0, the input itself."""
+        return x * self.mask if self.training and self.p > 0 else x
+
+    def draw(self, rows: int, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """A fresh mask [rows, *shape]."""
+        keep = torch.rand((rows, *shape), generator=generator) >= self.p
+        return keep.to(dtype) / (1.0 - self.p)
+
+    def extra_repr(self) -> str:
+        """For ``print(model)``."""
+        return f"p={self.p}"
+
+
+def use_keyed_dropout(model: nn.Module) -> nn.Module:
+    """Replace every ``nn.Dropout`` inside a model by :class:`KeyedDropout` (in place) and return the model."""
+    for name, child in model.named_children():
+        if isinstance(child, nn.Dropout):
+            setattr(model, name, KeyedDropout(child.p))
+        else:
+            use_keyed_dropout(child)
+    return model

@@ -1,0 +1,106 @@
+"""Parameter groups: names such as ``body`` and ``head`` for parts of any ``nn.Module``.
+
+A group is a tuple of tensor names (parameters *and* floating-point buffers, so that BatchNorm statistics follow the
+module they belong to). Integer buffers (``num_batches_tracked``) belong to no group: they never travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+from commonground.errors import ModelError
+
+__all__ = ["Groups", "tensors_of"]
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The live parameters and persistent floating-point buffers of a model, in its own order."""
+    live = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: live[name] for name in model.state_dict() if live[name].is_floating_point()}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
+
+
+class Groups:
+    """Named groups of a model's tensors.
+
+    Args:
+        model: any module.
+        patterns: group name to name patterns. A pattern is a tensor's name, a submodule's name (all it holds) or a
+            shell pattern (``"layers.*.weight"``). ``head`` defaults to the last ``nn.Linear``; ``body`` to all the
+            rest; ``lower``/``upper`` (LG-FedAvg's local and global parts) to ``body``/``head``; ``all`` always exists.
+
+    Raises:
+        ModelError: a pattern matches nothing, or ``body`` and ``head`` (``lower`` and ``upper``) overlap or leave
+            a tensor out.
+    """
+
+    def __init__(self, model: nn.Module, patterns: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._all = tuple(tensors_of(model))
+        self._trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
+        self._groups: dict[str, tuple[str, ...]] = {"all": self._all}
+        patterns = dict(patterns or {})
+        for group, wanted in patterns.items():
+            self._groups[group] = self._select(group, wanted)
+        if "head" not in patterns:
+            if "body" in patterns:
+                self._groups["head"] = self._rest("body")
+            else:
+                self._groups["head"] = self._select("head", [_last_linear(model)])
+        if "body" not in patterns:
+            self._groups["body"] = self._rest("head")
+        if "lower" not in patterns:
+            self._groups["lower"] = self._rest("upper") if "upper" in patterns else self._groups["body"]
+        if "upper" not in patterns:
+            self._groups["upper"] = self._rest("lower")
+        for one, other in (("body", "head"), ("lower", "upper")):
+            self.check_cover((one,), (other,))
+
+    def _select(self, group: str, patterns: Sequence[str]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not any(_matches(name, pattern) for name in self._all):
+                raise ModelError(
+                    f"the pattern '{pattern}' of the group '{group}' matches no tensor of the model, which has "
+                    f"{', '.join(self._all[:8])}{', …' if len(self._all) > 8 else ''}"
+                )
+        return tuple(name for name in self._all if any(_matches(name, p) for p in patterns))
+
+    def _rest(self, group: str) -> tuple[str, ...]:
+        return tuple(name for name in self._all if name not in self._groups[group])
+
+    def __contains__(self, group: object) -> bool:
+        return group in self._groups
+
+    def names(self, groups: str | Iterable[str]) -> tuple[str, ...]:
+        """Tensor names of one group or of several, in the model's order."""
+        wanted = (groups,) if isinstance(groups, str) else tuple(groups)
+        for group in wanted:
+            if group not in self._groups:
+                raise ModelError(f"the model has no group '{group}'; it has {', '.join(sorted(self._groups))}")
+        chosen = {name for group in wanted for name in self._groups[group]}
+        return tuple(name for name in self._all if name in chosen)
+
+    def trainable(self, groups: str | Iterable[str]) -> tuple[str, ...]:
+        """As :meth:`names`, parameters only (buffers are not trained by gradients)."""
+        return tuple(name for name in self.names(groups) if name in self._trainable)
+
+    def check_cover(self, one: Iterable[str], other: Iterable[str]) -> None:
+        """Raise unless every tensor is in exactly one of the two sets of groups."""
+        a, b = set(self.names(one)), set(self.names(other))
+        if a & b:
+            raise ModelError(f"'{sorted(a & b)[0]}' is in the groups {(*one,)} and {(*other,)} at once")
+        left = [name for name in self._all if name not in a | b]
+        if left:
+            raise ModelError(f"'{left[0]}' is neither in the groups {(*one,)} nor in {(*other,)}")
+
+
+def _last_linear(model: nn.Module) -> str:
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ModelError("the model has no nn.Linear to take as its head; name the head by a pattern (--head PATTERN)")
+    return linear[-1] or "*"

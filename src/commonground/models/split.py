@@ -1,0 +1,103 @@
+"""Cutting a model in two: a frozen first part, whose outputs can be computed once, and the rest.
+
+Source: with the body fixed during FedRep's head epochs (Collins et al. 2021, Algorithm 1) a client's features do not
+change, so they are computed once per phase instead of once per epoch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from commonground.models.dropout import KeyedDropout
+from commonground.models.groups import tensors_of
+
+__all__ = ["Split", "find_split"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A model cut in two so that ``rest(first(x)) = model(x)``.
+
+    Attributes:
+        first: the model that computes ``first`` (for a chain its leading layers; otherwise the model itself, of
+            which the input of ``rest`` is captured).
+        rest: the submodule applied last.
+        prefix: what to put before a tensor's name in ``rest`` to get its name in the model.
+        captured: whether ``first`` is the whole model and the input of ``rest`` must be captured.
+    """
+
+    first: nn.Module
+    rest: nn.Module
+    prefix: str
+    captured: bool
+
+    @property
+    def rest_names(self) -> dict[str, str]:
+        """Names in the whole model to names inside ``rest``."""
+        return {self.prefix + name: name for name in tensors_of(self.rest)}
+
+    def features(self, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Outputs of ``first`` for inputs ``x``; ``call`` runs ``first`` (directly or with given tensors)."""
+        if not self.captured:
+            return call(x)
+        box: list[Tensor] = []
+        handle = self.rest.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
+        try:
+            call(x)
+        finally:
+            handle.remove()
+        return box[0]
+
+
+def find_split(model: nn.Module, trained: Collection[str], sample: Tensor) -> Split | None:
+    """The latest cut before which nothing is trained and nothing is random, or None if there is none.
+
+    Args:
+        model: the whole model.
+        trained: names of the tensors that are trained.
+        sample: a few inputs [rows, …], to check a cut found by name.
+    """
+    if not trained:
+        return None
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+        cut = 0
+        for name, layer in model.named_children():
+            random = any(isinstance(m, KeyedDropout) and m.p > 0 for m in layer.modules())
+            if random or any(t == name or t.startswith(name + ".") for t in trained):
+                break
+            cut += 1
+        layers = list(model.named_children())
+        first, rest = (nn.Sequential(OrderedDict(part)) for part in (layers[:cut], layers[cut:]))
+        worth = any(True for _ in first.parameters())
+        return Split(first, rest, "", captured=False) if worth else None
+    if any(isinstance(m, KeyedDropout) and m.p > 0 for m in model.modules()):
+        return None
+    owners = [
+        (name, module)
+        for name, module in model.named_modules()
+        if name and {f"{name}.{t}" for t in tensors_of(module)} == set(trained)
+    ]
+    for name, module in owners:
+        split = Split(model, module, name + ".", captured=True)
+        if _is_last(split, model, sample):
+            return split
+    return None
+
+
+def _is_last(split: Split, model: nn.Module, sample: Tensor) -> bool:
+    """Whether ``rest(captured input)`` is the model's output, so that the cut is exact."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            features = split.features(model, sample)
+            return isinstance(features, Tensor) and torch.equal(split.rest(features), model(sample))
+    except (IndexError, TypeError):
+        return False
+    finally:
+        model.train(training)
