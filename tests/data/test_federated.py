@@ -101,7 +101,7 @@ def nan_at(row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         ({"train_index": np.array([0, 2, 2, 1, 3])}, r"Train sample 2 of 'tiny' is owned 2 times"),
         ({"train_offsets": np.array([0, 5, 5])}, r"1 of the 2 clients of 'tiny' have no train samples .*client 1"),
         ({"test_offsets": np.array([0, 0, 2])}, r"1 of the 2 clients of 'tiny' have no test samples .*client 0"),
-        ({"train_offsets": np.array([0, 3, 4])}, r"train offsets of 'tiny' must rise from 0 to its index's length, 5"),
+        ({"train_offsets": np.array([0, 3, 4])}, r"train offsets of 'tiny' must rise from 0 to 5, its index's length"),
         ({"train_offsets": np.array([0, 5])}, r"1 clients with training samples and 2 with test"),
         ({"client_names": ("a", "a")}, r"has 2 clients but 1 different client names"),
         ({"class_names": ("a",)}, r"has 3 classes but 1 class names"),
@@ -140,7 +140,8 @@ def test_load_data_chooses_the_partition() -> None:
     assert (load_data("digits", 5).train_sizes >= 251).all()
     shards = load_data("digits", clients=20, classes_per_client=2)
     assert ((shards.class_counts("train") > 0).sum(axis=1) == 2).all()
-    assert load_data("digits", 5, partition="dirichlet:0.5").fingerprint() == load_data(
-        "digits", 5, partition="dirichlet:0.5"
-    ).fingerprint()
+    assert (
+        load_data("digits", 5, partition="dirichlet:0.5").fingerprint()
+        == load_data("digits", 5, partition="dirichlet:0.5").fingerprint()
+    )
     assert load_data("digits", 5, seed=1).fingerprint() != load_data("digits", 5, seed=2).fingerprint()

@@ -97,19 +97,16 @@ def test_shards_give_distinct_classes_and_even_parts(
             assert parts.max() - parts.min() <= 1
 
 
-@pytest.mark.parametrize(("clients", "per_client", "size"), [(100, 2, 25), (1000, 2, 2), (100, 5, 10)])
+@pytest.mark.parametrize(("clients", "per_client", "size"), [(100, 2, 25), (500, 2, 5), (100, 5, 10)])
 def test_shards_are_equal_where_classes_are_balanced(clients: int, per_client: int, size: int) -> None:
     source = labelled([500] * 10, [200] * 10)
     counts = FederatedDataset.from_source(source, Shards(per_client), clients, 3).class_counts("train")
-    assert (counts[counts > 0] == size * (1 if clients != 1000 else 1)).all() or clients == 1000
-    assert set(counts[counts > 0].tolist()) <= {5000 // (clients * per_client), -(-5000 // (clients * per_client))}
+    assert (counts[counts > 0] == size).all()
 
 
 def test_shards_pair_classes_at_random() -> None:
     source = labelled([500] * 10, [200] * 10)
-    holds = [
-        FederatedDataset.from_source(source, Shards(2), 100, seed).class_counts("train") > 0 for seed in range(20)
-    ]
+    holds = [FederatedDataset.from_source(source, Shards(2), 100, seed).class_counts("train") > 0 for seed in range(20)]
     together = sum(held.astype(int).T @ held.astype(int) for held in holds)
     pairs = together[~np.eye(10, dtype=bool)]
     expected = 20 * 100 / 45
@@ -188,10 +185,7 @@ def test_dirichlet_alpha_sets_how_many_classes_a_client_has() -> None:
 def test_dirichlet_shares_have_the_variance_of_their_law() -> None:
     source = labelled([20_000], [2_000])
     shares = np.concatenate(
-        [
-            FederatedDataset.from_source(source, Dirichlet(2.0), 10, seed).train_sizes / 20_000
-            for seed in range(60)
-        ]
+        [FederatedDataset.from_source(source, Dirichlet(2.0), 10, seed).train_sizes / 20_000 for seed in range(60)]
     )
     assert shares.var() == pytest.approx(0.1 * 0.9 / 21, rel=0.2)  # Dir(2, …, 2) over 10: p(1 - p) / (10 * 2 + 1)
 
@@ -253,8 +247,9 @@ def test_lognormal_without_mean_uses_all_that_fits() -> None:
         data = FederatedDataset.from_source(source, partition, 150, 0)
         assert data.train_sizes.sum() == 15_000
         assert data.test_sizes.sum() == 8_000
-    skewed = FederatedDataset.from_source(labelled([100] * 5, [40] * 5), LogNormal(2.0 * 50, 2.0, 10, 1), 5, 0)
-    assert (skewed.train_sizes == 100).all()  # the only way to deal everything
+    skewed = FederatedDataset.from_source(labelled([100] * 5, [40] * 5), LogNormal(None, 1.0, 10, 1), 5, 0)
+    assert skewed.train_sizes.max() <= 100  # one class each: the largest client sets the scale of all
+    assert skewed.train_sizes.max() >= 85
 
 
 def test_lognormal_refusals_have_the_numbers() -> None:
@@ -340,7 +335,9 @@ def test_more_clients_than_samples_are_refused(partition: Partition) -> None:
 
 
 @pytest.mark.parametrize(
-    "partition", [IID(), Shards(2), Dirichlet(0.5), LogNormal(minimum=3), LogNormal(minimum=3, classes_per_client=2)], ids=str
+    "partition",
+    [IID(), Shards(2), Dirichlet(0.5), LogNormal(minimum=3), LogNormal(minimum=3, classes_per_client=2)],
+    ids=str,
 )
 def test_ten_thousand_clients_take_less_than_a_second(partition: Partition) -> None:
     source = labelled([10_000] * 10, [3_000] * 10)

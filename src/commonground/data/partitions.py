@@ -164,8 +164,10 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class LogNormal:
-    """Clients of log-normal sizes, optionally with a few random classes each: FedRep's FEMNIST (``mean=148, minimum=50,
-    classes_per_client=3`` with 150 clients; Collins et al. 2021, section 5 and table 2, after Li et al. 2019).
+    """Clients of log-normal sizes, optionally with a few random classes each.
+
+    FedRep's FEMNIST is ``LogNormal(mean=148, minimum=50, classes_per_client=3)`` with 150 clients (Collins et al. 2021,
+    section 5, tables 1 and 2; after Li et al. 2019).
 
     A client's training size is ``minimum`` plus a log-normal part, scaled so that all sizes add up to exactly
     clients times mean. With ``classes_per_client`` every client holds that many classes, in random proportions and at
@@ -220,7 +222,9 @@ class LogNormal:
         return self._few_classes(source, n, total, self.classes_per_client, seed)
 
     def _sizes(self, clients: int, total: int, rng: np.random.Generator) -> Indices:
-        return self.minimum + _apportion(total - clients * self.minimum, rng.lognormal(0.0, self.sigma, clients))
+        logarithm = rng.normal(0.0, self.sigma, clients)
+        part = np.exp(logarithm - logarithm.max())  # only ratios matter; so a large sigma cannot overflow
+        return self.minimum + _apportion(total - clients * self.minimum, part)
 
     def _all_classes(self, source: Source, clients: int, total: int, seed: int) -> Split:
         train_sizes = self._sizes(clients, total, numpy_stream(seed, "partition lognormal", "sizes"))

@@ -36,14 +36,14 @@ class MLP(nn.Sequential):
         shape: one sample's shape, flattened first.
         classes: number of classes.
         hidden: widths of the hidden layers. By default (512, 256, 64), FedRep's network for FEMNIST (Collins et al.
-            2021; their code, without its softmax), and (64, 32) for inputs of fewer than 256 numbers.
+            2021; their code, without its softmax), and (128, 64) for inputs of fewer than 256 numbers.
     """
 
     groups: Mapping[str, Sequence[str]] = {"head": ["head"]}
 
     def __init__(self, shape: Sequence[int], classes: int, hidden: Sequence[int] = ()) -> None:
         size = prod(shape)
-        hidden = tuple(hidden) or ((512, 256, 64) if size >= 256 else (64, 32))
+        hidden = tuple(hidden) or ((512, 256, 64) if size >= 256 else (128, 64))
         if min(hidden) < 1:
             raise ModelError(f"hidden widths must be at least 1, not {hidden}")
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())

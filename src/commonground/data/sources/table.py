@@ -141,7 +141,7 @@ def _features(path: Path, names: Sequence[str], columns: dict[str, tuple[str, ..
 
 
 def _bad_cell(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) -> str:
-    largest = np.finfo(np.float32).max
+    largest = float(np.finfo(np.float32).max)
     for cell, line in zip(cells, lines, strict=True):
         where = f"{path}, line {line}, column {name!r}:"
         if _is_missing(cell):

@@ -1,0 +1,195 @@
+"""The command: parses, calls, prints. A wrong command or input exits with 2, an interrupted run with 130."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+import typing
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from commonground.errors import CommonGroundError, ConfigError
+
+# The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
+
+_SET_ELSEWHERE = {"algorithm", "options", "model_options"}
+
+
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command one flag per field of RunConfig, so that flags, files and Python use the same names."""
+    from commonground.config import RunConfig
+
+    for name, field in reversed(RunConfig.model_fields.items()):
+        if name in _SET_ELSEWHERE:
+            continue
+        choices = _choices(field.annotation)
+        kind: Any = click.Choice(choices) if choices else _scalar(field.annotation)
+        default = "" if field.default is None else f"  [default: {field.default}]"
+        command = click.option(f"--{name.replace('_', '-')}", name, type=kind, help=(field.description or "") + default)(
+            command
+        )
+    extra = [
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="a hyperparameter of the algorithm"
+                     ", or model.KEY=VALUE for one of the model"),
+        click.option("--config", "config_file", type=click.Path(path_type=Path), help="settings from a TOML file"),
+        click.option("--data-dir", help="folder of the data files  [default: $COMMONGROUND_DATA or a cache folder]"),
+        click.option("--quiet", is_flag=True, help="print nothing but errors"),
+    ]  # fmt: skip
+    for option in reversed(extra):
+        command = option(command)
+    return command
+
+
+def _scalar(annotation: Any) -> type:
+    kinds = [a for a in (typing.get_args(annotation) or (annotation,)) if a in (int, float, str)]
+    return kinds[0]
+
+
+def _choices(annotation: Any) -> list[str]:
+    return list(typing.get_args(annotation)) if typing.get_origin(annotation) is typing.Literal else []
+
+
+def _values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:
+    """Settings from a file, then flags, then ``--set``."""
+    from commonground.config import RunConfig
+
+    values = RunConfig.read(config_file) if config_file is not None else {}
+    values |= {name: value for name, value in flags.items() if value is not None}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
+        place = "options"
+        if key.startswith("model."):
+            place, key = "model_options", key.removeprefix("model.")
+        values[place] = {**values.get(place, {}), key: _literal(text)}
+    return values
+
+
+def _literal(text: str) -> Any:
+    """A value as TOML would read it, else the text itself."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="commonground")
+def cli() -> None:
+    """Federated representation learning: many clients, one shared representation, a model for each."""
+
+
+@cli.command(short_help="Train one algorithm.")
+@click.argument("algorithm", required=False)
+@_run_options
+@click.option("--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]")
+@click.option("--resume", is_flag=True, help="continue the run in --out from its last checkpoint")
+def train(
+    algorithm: str | None,
+    assignments: tuple[str, ...],
+    config_file: Path | None,
+    data_dir: str | None,
+    quiet: bool,
+    out: Path | None,
+    resume: bool,
+    **flags: Any,
+) -> None:
+    """Train ALGORITHM (see `commonground list algorithms`) and leave a folder with everything about the run."""
+    from commonground.config import RunConfig
+    from commonground.console import ConsoleProgress, result_table
+    from commonground.engine.folder import RunFolder
+    from commonground.engine.train import prepare_setup, run_training
+
+    values = _values(flags, assignments, config_file)
+    if algorithm is not None:
+        values["algorithm"] = algorithm
+    if resume and out is None:
+        raise ConfigError("--resume needs --out, the folder of the run to continue")
+    if resume and out is not None and RunFolder(out).exists:
+        values = RunFolder(out).config().model_dump(exclude_none=True) | values
+    elif "algorithm" not in values:
+        raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
+    config = RunConfig.make(values)
+    if out is None:
+        out = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{Path(config.data).stem}"
+    elif not resume:
+        RunFolder(out).check_free()
+    setup = prepare_setup(config, data_dir=data_dir)
+    run = run_training(setup, out=out, resume=resume, observer=ConsoleProgress(quiet))
+    if not quiet:
+        Console(highlight=False).print(result_table(run))
+
+
+@cli.command(name="list", short_help="What there is to choose from.")
+@click.argument("what", type=click.Choice(["algorithms", "data", "models"]))
+def list_(what: str) -> None:
+    """List algorithms (with their papers), data sets or models."""
+    import inspect
+
+    from commonground.algorithms import registry
+    from commonground.data import available_sources
+    from commonground.models import available_models
+
+    if what == "algorithms":
+        table = Table("name", "what", "settings", "paper")
+        for name, cls in sorted(registry.items()):
+            settings = ", ".join(f"{k}={'auto' if v is None else v}" for k, v in cls.options().items())
+            first = (inspect.getdoc(cls) or "").splitlines()[0].split(" (")[0].rstrip(".")
+            table.add_row(name, first, settings, cls.source)
+    elif what == "data":
+        table = Table("name", "what", "from")
+        for info in available_sources():
+            table.add_row(info.name, info.description, info.origin)
+        table.add_row("FILE.csv", "your own table, with a label column and a client column", "--partition column:NAME")
+    else:
+        table = Table("name", "what")
+        for name, text in available_models().items():
+            table.add_row(name, text)
+        table.add_row("FILE.py:Class", "your own nn.Module, called with (sample shape, classes)")
+    Console(highlight=False).print(table)
+
+
+@cli.command(short_help="See the point in a minute.")
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="number of seeds")
+@click.option("--quiet", is_flag=True, help="print the table alone")
+def demo(seeds: int, quiet: bool) -> None:
+    """Local Only, FedAvg, FedPer and FedRep side by side on real handwritten digits."""
+    from commonground.demo import run_demo
+
+    run_demo(seeds, quiet)
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0, or 2 for anything wrong with the command or its input, or 130 for an interrupted run.
+    """
+    try:
+        cli.main(args, prog_name="commonground", standalone_mode=False)
+        return 0
+    except click.ClickException as error:
+        print(f"commonground: {' '.join(error.format_message().split())}", file=sys.stderr)
+        return 2
+    except CommonGroundError as error:
+        print(f"commonground: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        print("commonground: interrupted; continue with --resume", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`commonground list data | head -1`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

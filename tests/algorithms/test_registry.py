@@ -1,0 +1,80 @@
+"""The contract every algorithm keeps, and the server's mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, is_dataclass
+
+import pytest
+import torch
+
+from commonground.algorithms import Algorithm, Client, Server, Tensors, Update, registry
+from commonground.algorithms import base as algorithm_base
+from commonground.config import make_algorithm
+from commonground.errors import ConfigError
+from commonground.models import Groups
+from tests.algorithms.reference import network
+
+
+@pytest.mark.parametrize("name", sorted(registry))
+def test_every_algorithm_says_who_it_is(name: str) -> None:
+    cls = registry[name]
+    assert cls.name == name
+    assert all((cls.title, cls.source, cls.__doc__))
+    assert is_dataclass(cls)
+    assert make_algorithm(name, {}) == cls()
+
+
+@pytest.mark.parametrize("name", ["local", "fedavg", "fedsgd", "fedper", "lg-fedavg", "fedrep"])
+def test_groups_cover_a_model(name: str) -> None:
+    algorithm = registry[name]()
+    Groups(network()).check_cover(algorithm.shared, algorithm.personal)
+    assert set(algorithm.sends(1)) <= set(algorithm.shared)
+
+
+def test_options_are_checked() -> None:
+    assert registry["fedrep"].options() == {"head_epochs": 10, "body_epochs": None}
+    assert make_algorithm("fedrep", {"head_epochs": "3"}).head_epochs == 3  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="FedRep has no setting 'heads'; it has head_epochs, body_epochs"):
+        make_algorithm("fedrep", {"heads": 3})
+    with pytest.raises(ConfigError, match="'head_epochs' is 'many'"):
+        make_algorithm("fedrep", {"head_epochs": "many"})
+    with pytest.raises(ConfigError, match="unknown algorithm 'fedrepp'"):
+        make_algorithm("fedrepp", {})
+
+
+def test_a_definition_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, type[Algorithm]] = {}
+    monkeypatch.setattr(algorithm_base, "registry", kept)
+
+    @dataclass(frozen=True)
+    class Mine(Algorithm):
+        name = "mine"
+
+        def client_update(self, client: Client, round: int) -> Tensors:
+            return {}
+
+    assert kept["mine"].__name__ == Mine.__name__
+
+    class Child(Mine):
+        """Without a name of its own it does not take its parent's place."""
+
+    assert kept["mine"] is not Child
+
+
+def test_mean_by_hand() -> None:
+    updates = [
+        Update(0, 1, {"w": torch.tensor([1.0, 2.0], dtype=torch.float64)}),
+        Update(4, 3, {"w": torch.tensor([5.0, -2.0], dtype=torch.float64)}),
+    ]
+    kept = [u.tensors["w"].clone() for u in updates]
+    uniform = Server({}, 0.1, "uniform").mean(updates)["w"]
+    weighted = Server({}, 0.1, "samples").mean(updates)["w"]
+    assert uniform.tolist() == [3.0, 0.0]  # (1+5)/2, (2−2)/2
+    assert weighted.tolist() == [4.0, -1.0]  # (1·1+3·5)/4, (1·2−3·2)/4
+    assert all(torch.equal(u.tensors["w"], k) for u, k in zip(updates, kept, strict=True))
+
+
+def test_the_default_server_replaces_only_what_was_sent() -> None:
+    server = Server({"a": torch.zeros(1), "b": torch.ones(1)}, 0.1, "uniform")
+    registry["fedavg"]().server_update(server, [Update(0, 1, {"a": torch.full((1,), 3.0)})], 1)
+    assert (server.shared["a"].item(), server.shared["b"].item()) == (3.0, 1.0)

@@ -1,0 +1,241 @@
+"""What several tests share: small federated problems, small models, and runs whose personal tensors can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from commonground import FederatedDataset, Run, load_data, train
+from commonground.algorithms import Algorithm, Tensors
+from commonground.config import RunConfig
+from commonground.engine.base import Engine, StoreEngine
+from commonground.engine.messages import MessageClient, MessageEngine
+from commonground.engine.setup import Setup
+from commonground.models import tensors_of
+
+# By its full name: the package gives the function of the same name precedence over the module.
+training = import_module("commonground.engine.train")
+
+ENGINES = ("serial", "processes", "batched", "messages")
+EXACT = ("processes", "messages")  # equal to serial bit for bit
+
+FREE = ("seconds", "eval_seconds")  # fields of a round's line that may differ between two runs
+
+
+# -- data -----------------------------------------------------------------------------------------------------------
+
+
+def made_data(
+    sizes: Sequence[int] = (5, 3, 8, 1),
+    shape: tuple[int, ...] = (4,),
+    classes: int = 3,
+    *,
+    test: int = 4,
+    dtype: Any = np.float64,
+    seed: int = 0,
+    **fields: Any,
+) -> FederatedDataset:
+    """Gaussian samples with random labels: client i has ``sizes[i]`` training and ``test`` test samples."""
+    rng = np.random.default_rng(seed)
+
+    def part(n: int) -> tuple[Any, Any]:
+        return rng.normal(size=(n, *shape)).astype(dtype), rng.integers(0, classes, n)
+
+    return FederatedDataset.from_arrays(
+        [(*part(n), *part(test)) for n in sizes], name="made", classes=classes, **fields
+    )
+
+
+@cache
+def digits(clients: int = 5) -> FederatedDataset:
+    """The digits over clients of very unequal sizes and classes."""
+    return load_data("digits", clients, partition="dirichlet:0.5", seed=3)
+
+
+def images(sizes: Sequence[int] = (7, 12, 4)) -> FederatedDataset:
+    """16×16 images with two channels."""
+    return made_data(sizes, (16, 16, 2), dtype=np.float32)
+
+
+# -- models ---------------------------------------------------------------------------------------------------------
+
+
+def seeded(model_class: Any, *args: Any, seed: int = 0, **options: Any) -> nn.Module:
+    """A model whose initial weights depend on ``seed`` alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = model_class(*args, **options)
+        return model
+
+
+class TwoLayer(nn.Module):
+    """A network that is no ``nn.Sequential``: the engines have to capture its head's input by a hook."""
+
+    def __init__(self, inputs: int = 4, hidden: int = 5, classes: int = 3) -> None:
+        super().__init__()
+        self.head = nn.Linear(hidden, classes)  # defined first on purpose: order of definition is not order of use
+        self.first = nn.Linear(inputs, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.first(x)))
+
+
+class Dropping(nn.Module):
+    """A body with dropout, written by a user; the head comes after another dropout."""
+
+    groups: Mapping[str, Sequence[str]] = {"head": ["head"]}
+
+    def __init__(self, inputs: int = 4, hidden: int = 6, classes: int = 3) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, hidden)
+        self.inner = nn.Sequential(nn.Tanh(), nn.Dropout(0.3))
+        self.second = nn.Linear(hidden, hidden)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(torch.tanh(self.second(self.inner(self.first(x))))))
+
+
+def dropping_chain(inputs: int = 4, hidden: int = 6, classes: int = 3) -> nn.Sequential:
+    """A chain with dropout before a hidden layer and before the head."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden),
+        nn.Tanh(),
+        nn.Dropout(0.3),
+        nn.Linear(hidden, hidden),
+        nn.Tanh(),
+        nn.Dropout(0.5),
+        nn.Linear(hidden, classes),
+    )
+
+
+def normed(inputs: int = 4, hidden: int = 6, classes: int = 3, **norm: Any) -> nn.Sequential:
+    """A chain with BatchNorm in its body."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden, **norm), nn.ReLU(), nn.Linear(hidden, classes)
+    )
+
+
+# -- runs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run with what it leaves at the clients.
+
+    Attributes:
+        run: as ``train`` returns it.
+        personal: every client's personal tensors at the end.
+    """
+
+    run: Run
+    personal: list[Tensors]
+
+    @property
+    def sha(self) -> str:
+        return str(self.run.summary["weights_sha256"])
+
+    @property
+    def losses(self) -> list[float]:
+        return [row["train_loss"] for row in self.run.history]
+
+
+def personal_tensors(engine: Engine) -> list[Tensors]:
+    """Copies of every client's personal tensors, wherever the engine keeps them."""
+
+    def of(client: int) -> Tensors:
+        if isinstance(engine, StoreEngine):
+            return engine.store.get(client)
+        assert isinstance(engine, MessageEngine)
+        return MessageClient(engine.setup, client, engine.folder / f"client-{client}")._newest(1_000_000)
+
+    return [{n: t.clone() for n, t in of(c).items()} for c in range(engine.setup.data.clients)]
+
+
+def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: Any) -> Whole:
+    """``train`` with small defaults; also gives the personal tensors (after fine-tuning those of fine-tuning)."""
+    defaults: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "engine": "serial", "workers": 2, "seed": 1}
+    found: list[list[Tensors]] = []
+    make = training.make_engine
+
+    def recorded(*args: Any, **kwargs: Any) -> Engine:
+        engine = make(*args, **kwargs)
+        close = engine.close
+
+        def reading_close() -> None:
+            found.append(personal_tensors(engine))
+            close()
+
+        engine.close = reading_close  # type: ignore[method-assign]
+        return engine
+
+    with patch.object(training, "make_engine", recorded):
+        run = train(algorithm, data, **(defaults | settings))
+    return Whole(run, found[0])  # the engine of fine-tuning closes first
+
+
+def setup_for(algorithm: Algorithm, data: FederatedDataset, model: nn.Module, **settings: Any) -> Setup:
+    """A prepared run of small size, for tests that drive an engine by themselves."""
+    defaults: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "dtype": "float64", "workers": 2, "seed": 1}
+    config = RunConfig.make(defaults | {"algorithm": algorithm.name, "data": data.name, "model": "given"} | settings)
+    return training.prepare_setup(config, data, model, algorithm)
+
+
+def rows_without_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A run's rounds without what differs from run to run."""
+    return [{k: v for k, v in row.items() if k not in FREE} for row in rows]
+
+
+def as_numpy(tensors: Tensors) -> dict[str, Any]:
+    return {name: value.detach().numpy().copy() for name, value in tensors.items()}
+
+
+def weights_of(model: nn.Module) -> dict[str, Any]:
+    """A model's tensors as NumPy arrays, in float64."""
+    return {name: value.astype(np.float64) for name, value in as_numpy(tensors_of(model)).items()}
+
+
+def assert_tensors_close(got: Tensors, wanted: Any, tolerance: float) -> None:
+    """Same names, and every value within an absolute tolerance."""
+    assert set(got) == set(wanted)
+    for name, value in got.items():
+        other = wanted[name]
+        other = other.detach().numpy() if isinstance(other, Tensor) else other
+        np.testing.assert_allclose(value.numpy(), other, rtol=0, atol=tolerance, err_msg=name)
+
+
+def assert_same_run(one: Whole, other: Whole, tolerance: float) -> None:
+    """Shared tensors, every personal tensor and every round's loss agree."""
+    assert_tensors_close(one.run.shared, other.run.shared, tolerance)
+    assert len(one.personal) == len(other.personal)
+    for mine, theirs in zip(one.personal, other.personal, strict=True):
+        assert_tensors_close(mine, theirs, tolerance)
+    np.testing.assert_allclose(one.losses, other.losses, rtol=0, atol=max(tolerance, 1e-12) * 10)
+
+
+# -- algorithms -----------------------------------------------------------------------------------------------------
+
+A = TypeVar("A", bound=type[Algorithm])
+
+
+def own(cls: A) -> A:
+    """Name an algorithm defined by a test after its definition, so that it never enters the registry."""
+    cls.name = cls.title = cls.__name__.lower()
+    cls.source = "a test"
+    return cls
+
+
+def spoil(path: Path, content: bytes = b"half a fi") -> None:
+    """Leave what a process killed in the middle of writing ``path`` leaves."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(f".{path.name}.part").write_bytes(content)
