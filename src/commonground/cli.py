@@ -32,9 +32,9 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         choices = _choices(field.annotation)
         kind: Any = click.Choice(choices) if choices else _scalar(field.annotation)
         default = "" if field.default is None else f"  [default: {field.default}]"
-        command = click.option(f"--{name.replace('_', '-')}", name, type=kind, help=(field.description or "") + default)(
-            command
-        )
+        command = click.option(
+            f"--{name.replace('_', '-')}", name, type=kind, help=(field.description or "") + default
+        )(command)
     extra = [
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="a hyperparameter of the algorithm"
                      ", or model.KEY=VALUE for one of the model"),
@@ -90,7 +90,9 @@ def cli() -> None:
 @cli.command(short_help="Train one algorithm.")
 @click.argument("algorithm", required=False)
 @_run_options
-@click.option("--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]"
+)
 @click.option("--resume", is_flag=True, help="continue the run in --out from its last checkpoint")
 def train(
     algorithm: str | None,

@@ -44,6 +44,13 @@ class RunConfig(BaseModel):
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to gradients")
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:GAMMA or halve:0.5,0.75")
     weighting: Literal["uniform", "samples"] = Field("uniform", description="how updates are averaged")
+    server_optimizer: Literal["none", "momentum", "adam"] = Field(
+        "none", description="how the server applies a round's change: at once, FedAvgM or FedAdam"
+    )
+    server_lr: float = Field(1.0, gt=0, description="step of the server optimiser")
+    server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum (beta 1) of the server optimiser")
+    server_beta2: float = Field(0.99, ge=0, lt=1, description="second-moment decay of FedAdam")
+    server_epsilon: float = Field(1e-3, gt=0, description="degree of adaptivity of FedAdam (tau)")
     finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
     engine: Literal["auto", "serial", "processes", "batched", "messages"] = Field("auto", description="how to compute")
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core)")

@@ -37,6 +37,7 @@ def numpy_stream(seed: int, purpose: str, *ids: int | str) -> np.random.Generato
 
 def torch_stream(seed: int, purpose: str, *ids: int | str) -> torch.Generator:
     """As :func:`numpy_stream`, for PyTorch on the CPU (weights and dropout masks are always drawn there, so that
-    an accelerator sees the same numbers)."""
+    an accelerator sees the same numbers).
+    """
     state = int.from_bytes(_digest(seed, purpose, ids)[:8], "little") & (2**63 - 1)
     return torch.Generator().manual_seed(state)

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from commonground.keys import numpy_stream
+from commonground.models import Groups
 
 __all__ = ["Algorithm", "Batch", "Client", "Loss", "Output", "Penalty", "Server", "Tensors", "Update", "registry"]
 
@@ -23,10 +26,18 @@ everything given to ``loss=`` and ``penalty=`` never sees."""
 
 
 class Output(NamedTuple):
-    """What a model says of a batch: ``logits`` [rows, classes] and the ``features`` [rows, …] its head saw."""
+    """What a loss sees of a batch.
+
+    Attributes:
+        logits: [rows, classes], what the model returns.
+        features: [rows, …], the input of the head.
+        own: what belongs to the client: its current tensors, its state, and ``class_counts`` [classes], the number
+            of its training samples of each class.
+    """
 
     logits: Tensor
     features: Tensor
+    own: Tensors
 
 
 class Batch(NamedTuple):
@@ -41,7 +52,8 @@ Loss = Callable[[Output, Tensor], Tensor]
 """From a model's output and labels [rows] to one loss per sample [rows]; the verbs take the mean."""
 
 Penalty = Callable[[Tensors, Tensors], Tensor]
-"""From (current tensors, tensors received from the server) to a scalar that is added to the mean loss."""
+"""From (the client's own tensors as in ``Output.own``, tensors received from the server) to a scalar that is added to
+the mean loss."""
 
 
 class Client(ABC):
@@ -49,13 +61,25 @@ class Client(ABC):
 
     Attributes:
         received: what the server sent this round, by name (never changes during the round).
+        state: the client's own extra tensors (:meth:`Algorithm.client_state`), by name; changed by :meth:`keep`.
+        class_counts: [classes] training samples of each class.
+        steps: mini-batch steps of the last :meth:`fit` or :meth:`batches` (in a cohort one number per client).
         local_epochs: the run's ``--local-epochs``.
         lr: this round's learning rate.
     """
 
     received: Tensors
+    state: Tensors
+    class_counts: Tensor
+    steps: Tensor
     local_epochs: int
     lr: float
+    seed: int
+    round: int
+
+    def draw(self, purpose: str) -> float:
+        """A uniform number in [0, 1) that is the same for all clients and the server in this round."""
+        return float(numpy_stream(self.seed, purpose, self.round).random())
 
     @abstractmethod
     def fit(
@@ -99,7 +123,8 @@ class Client(ABC):
         batch_size: int | None = None,
     ) -> Iterator[Batch]:
         """Mini-batches as :meth:`fit` would take them. Inside the loop, ``step`` and ``set`` leave a client of a
-        stacked cohort alone that has no batch left."""
+        stacked cohort alone that has no batch left.
+        """
 
     @abstractmethod
     def gradient(
@@ -132,6 +157,18 @@ class Client(ABC):
     def set(self, tensors: Tensors) -> None:
         """Replace current values by name."""
 
+    @abstractmethod
+    def keep(self, state: Tensors) -> None:
+        """Replace entries of ``state`` by name; they are there in the client's next round and never leave it."""
+
+    @abstractmethod
+    def scale(self, tensors: Tensors, factor: Tensor | float) -> Tensors:
+        """Tensors times a number (in a cohort possibly one per client, such as ``1 / client.steps``)."""
+
+    @abstractmethod
+    def dot(self, one: Tensors, other: Tensors) -> Tensor:
+        """Inner product over all entries of equally named tensors (in a cohort one number per client)."""
+
     def send(self, group: str | Sequence[str] | Tensors) -> Tensors:
         """What goes to the server: a copy of a group's values, or the given tensors."""
         return dict(group) if isinstance(group, dict) else self.get(group)
@@ -151,14 +188,35 @@ class Server:
 
     Attributes:
         shared: the shared tensors, by name; the algorithm replaces entries.
+        memory: what the server remembers and does not send, by name (kept in checkpoints).
+        round: 1-based round.
+        clients: number of clients in the federation.
         lr: this round's learning rate.
         weighting: ``uniform`` (the papers) or ``samples``.
     """
 
-    def __init__(self, shared: Tensors, lr: float, weighting: str) -> None:
+    def __init__(
+        self,
+        shared: Tensors,
+        memory: Tensors | None = None,
+        *,
+        round: int = 1,
+        clients: int = 1,
+        lr: float = 1.0,
+        weighting: str = "uniform",
+        seed: int = 0,
+    ) -> None:
         self.shared = shared
+        self.memory = {} if memory is None else memory
+        self.round = round
+        self.clients = clients
         self.lr = lr
         self.weighting = weighting
+        self.seed = seed
+
+    def draw(self, purpose: str) -> float:
+        """As :meth:`Client.draw`."""
+        return float(numpy_stream(self.seed, purpose, self.round).random())
 
     def mean(self, updates: Sequence[Update]) -> Tensors:
         """Mean of what was sent, by name: uniform over clients, or weighted by their training samples."""
@@ -200,6 +258,61 @@ class Algorithm(ABC):
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         """The server's round; by default the shared tensors become the mean of what was sent."""
         server.shared.update(server.mean(updates))
+
+    # What follows is needed by some methods only.
+
+    def client_state(self, initial: Tensors) -> Tensors:
+        """Extra tensors every client keeps between its rounds, at their start (``Client.state``).
+
+        Args:
+            initial: the model's initial tensors, by name.
+        """
+        return {}
+
+    def server_state(self, initial: Tensors) -> Tensors:
+        """Extra tensors that travel to the clients with the shared ones, at their start (part of ``Server.shared``)."""
+        return {}
+
+    def message_to(self, server: Server, client: int) -> Tensors:
+        """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``."""
+        return {}
+
+    def replies(self, server: Server, updates: Sequence[Update]) -> dict[int, Tensors]:
+        """Tensors sent back to participants after the server's round; they replace personal tensors by name."""
+        return {}
+
+    def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
+        """The tensors in which a client's own model differs from the shared one; only elementwise arithmetic.
+
+        Args:
+            shared: the shared tensors.
+            own: the client's personal tensors and state, by name.
+        """
+        return {name: value for name, value in own.items() if "/" not in name}
+
+    def personalize(self, client: Client, round: int) -> None:
+        """Local training before a client's own model is tested, for methods that evaluate that way (PerFedAvg).
+
+        What it does is forgotten after the test. By default a client's model is tested as it is.
+        """
+
+    def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
+        """The model this method trains, if it needs more than the given one (a second head, a policy).
+
+        The returned module may carry its own ``groups`` attribute (group name to name patterns).
+        """
+        return model
+
+    @property
+    def personalizes(self) -> bool:
+        """Whether :meth:`personalize` does anything."""
+        return type(self).personalize is not Algorithm.personalize
+
+    @property
+    def has_personal_model(self) -> bool:
+        """Whether a client's own model differs from the shared one."""
+        own = type(self).personal_model is not Algorithm.personal_model
+        return bool(self.personal) or own or self.personalizes
 
     def sends(self, round: int) -> tuple[str, ...]:
         """The groups a client sends in a round; an update that lacks one of their parameters is refused."""

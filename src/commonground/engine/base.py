@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,13 +17,16 @@ from commonground.engine.setup import Setup
 from commonground.engine.store import PersonalStore
 from commonground.errors import UpdateError
 
-__all__ = ["Engine", "Report", "StoreEngine", "check_report", "payload_bytes"]
+__all__ = ["Engine", "Report", "StoreEngine", "Which", "check_report", "payload_bytes"]
+
+Which = Literal["personal", "global"]
 
 
 @dataclass(frozen=True)
 class Report:
     """What comes of one client's round: its update, its mean training loss and, where the engine keeps personal
-    state centrally (simulation), the client's new personal tensors."""
+    state centrally (simulation), the client's new personal tensors.
+    """
 
     update: Update
     loss: float
@@ -42,15 +46,17 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
     """
     who = f"client {setup.data.client_name(report.update.client)} in round {round}"
     sent = report.update.tensors
-    wanted = setup.groups.names(setup.algorithm.sends(round))
+    expected = {**setup.initial, **setup.initial_shared}
+    travelling = [name for name in setup.initial_shared if name not in setup.initial]
+    wanted = [*setup.groups.names(setup.algorithm.sends(round)), *travelling]
     needed = set(setup.groups.trainable(setup.algorithm.sends(round)))
     for name in wanted:
         if name not in sent and name in needed:
             raise UpdateError(f"the update of {who} lacks the tensor '{name}'")
     for name, value in sent.items():
-        if name not in setup.initial or name not in wanted:
+        if name not in wanted:
             raise UpdateError(f"the update of {who} holds the tensor '{name}', which this algorithm does not send")
-        shape = tuple(setup.initial[name].shape)
+        shape = tuple(expected[name].shape)
         if tuple(value.shape) != shape:
             raise UpdateError(f"the update of {who} has '{name}' of shape {tuple(value.shape)} instead of {shape}")
     kept = list((report.personal or {}).items())
@@ -79,16 +85,32 @@ class Engine(ABC):
         self.check_stop: Callable[[], None] = lambda: None
 
     @abstractmethod
-    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
-        """The round of the given clients, in their order."""
+    def train(
+        self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
+    ) -> list[Report]:
+        """The round of the given clients, in their order.
+
+        Args:
+            round: 1-based round.
+            clients: their numbers.
+            shared: tensors sent to all of them.
+            extra: tensors sent to single clients.
+        """
 
     @abstractmethod
-    def commit(self, reports: Sequence[Report]) -> None:
-        """Make the personal tensors of these reports current."""
+    def commit(self, round: int, reports: Sequence[Report], replies: Mapping[int, Tensors] | None = None) -> None:
+        """Make the personal tensors of these reports current, overwritten by the server's replies."""
 
     @abstractmethod
-    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
-        """Test each client's own model on its own test data."""
+    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
+        """Test models on each client's own test data.
+
+        Args:
+            clients: whose.
+            shared: the shared tensors.
+            which: each client's ``personal`` model, or the ``global`` one.
+            round: rounds done, which keys what a method draws when it personalises for a test.
+        """
 
     @abstractmethod
     def digest(self, client: int) -> str:
@@ -113,10 +135,11 @@ class StoreEngine(Engine):
         super().__init__(setup)
         self.store = PersonalStore(setup.data.clients, setup.initial_personal)
 
-    def commit(self, reports: Sequence[Report]) -> None:
+    def commit(self, round: int, reports: Sequence[Report], replies: Mapping[int, Tensors] | None = None) -> None:
         """See :meth:`Engine.commit`."""
         for report in reports:
-            self.store.put(report.update.client, report.personal or {})
+            reply = (replies or {}).get(report.update.client, {})
+            self.store.put(report.update.client, {**(report.personal or {}), **reply})
 
     def digest(self, client: int) -> str:
         """See :meth:`Engine.digest`."""

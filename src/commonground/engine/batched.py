@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.base import Report, StoreEngine
+from commonground.engine.base import Report, StoreEngine, Which
 from commonground.engine.cohort import Cohort, check_stackable
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
@@ -45,25 +45,37 @@ class BatchedEngine(StoreEngine):
         if cohort:
             yield cohort
 
-    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
+    def train(
+        self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
+    ) -> list[Report]:
         """See :meth:`Engine.train`."""
         reports: list[Report] = []
         for members in self._cohorts(clients):
             self.check_stop()
             cohort = self._cohort
-            cohort.begin(round, members, shared, self.store.gather(members))
+            alone = [extra[client] for client in members] if extra else []
+            cohort.begin(round, members, shared, self.store.gather(members), alone)
             sent = self.setup.algorithm.client_update(cohort, round)
-            kept = {name: cohort.values[name].detach() for name in self.setup.personal_names}
+            cohort.stack(self.setup.personal_names)
+            kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
             losses = cohort.loss.tolist()
             for c, client in enumerate(members):
                 update = Update(client, int(cohort.sizes[c]), {name: value[c] for name, value in sent.items()})
                 reports.append(Report(update, losses[c], {name: value[c] for name, value in kept.items()}))
         return reports
 
-    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
+    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""
+        setup = self.setup
         parts = []
-        for block in blocks_of(clients, self.setup.data.test_sizes):
+        for block in blocks_of(clients, setup.data.test_sizes):
             self.check_stop()
-            parts.append(evaluate_block(self.setup, block, shared, self.store.gather(block), stack=True))
+            own: Tensors = {}
+            if which == "personal":
+                own = setup.algorithm.personal_model(shared, self.store.gather(block))
+                if setup.algorithm.personalizes:
+                    self._cohort.begin(round, block, shared, self.store.gather(block))
+                    setup.algorithm.personalize(self._cohort, round)
+                    own = self._cohort.get("all")
+            parts.append(evaluate_block(setup, block, shared, own, stack=True))
         return Scores.join(parts)

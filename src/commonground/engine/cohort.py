@@ -53,8 +53,16 @@ class Cohort(Client):
         self.setup = setup
         self.model = setup.model
         self.local_epochs = setup.config.local_epochs
+        self.seed = setup.config.seed
 
-    def begin(self, round: int, clients: Sequence[int], shared: Tensors, personal: Tensors) -> None:
+    def begin(
+        self,
+        round: int,
+        clients: Sequence[int],
+        shared: Tensors,
+        personal: Tensors,
+        extra: Sequence[Tensors] = (),
+    ) -> None:
         """Take up a round of several clients.
 
         Args:
@@ -62,14 +70,25 @@ class Cohort(Client):
             clients: their numbers.
             shared: tensors received from the server, without a leading axis.
             personal: the clients' own tensors, stacked in the order of ``clients``.
+            extra: what the server sent to each client alone.
         """
-        self.round, self.clients, self.received = round, list(clients), shared
+        self.round, self.clients = round, list(clients)
+        own = {name: torch.stack([e[name] for e in extra]) for name in (extra[0] if extra else {})}
+        self.received, self._received_stacked = {**shared, **own}, set(own)
         self.lr = self.setup.config.lr_at(min(round, self.setup.config.rounds))
         self._phase = 0
         self._indices = [self.setup.data.train_indices(c) for c in clients]
         self.sizes = np.array([len(i) for i in self._indices])
-        self.values: Tensors = {**shared, **{name: value.clone() for name, value in personal.items()}}
-        self._stacked = set(personal)
+        names = self.setup.initial
+        self.state = {name: personal[name].clone() for name in self.setup.state_names}
+        mine = {name: value.clone() for name, value in personal.items() if name in names}
+        mine |= {name: value.clone() for name, value in own.items() if name in names}
+        self.values: Tensors = {name: value for name, value in shared.items() if name in names} | mine
+        self._stacked = set(mine)
+        classes = self.setup.data.classes
+        labels = [torch.from_numpy(self.setup.data.y_train[i]) for i in self._indices]
+        counts = torch.stack([torch.bincount(y, minlength=classes) for y in labels])
+        self.class_counts = counts.to(self.setup.samples.dtype)
         self._loaded: tuple[Tensor, Tensor] | None = None
         self._active: Tensor | None = None
         self.loss = torch.full((len(clients),), float("nan"))
@@ -107,6 +126,7 @@ class Cohort(Client):
             )
             for client, size in zip(self.clients, self.sizes, strict=True)
         ]
+        self.steps = torch.tensor([p.steps for p in plans], dtype=self.setup.samples.dtype)
         longest = max(p.steps for p in plans)
         widest = max((p.order.shape[1] for p in plans if p.steps), default=1)
         order = np.full((len(plans), longest, widest), -1, dtype=np.int64)
@@ -128,7 +148,8 @@ class Cohort(Client):
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
-    def _stack(self, names: Sequence[str]) -> None:
+    def stack(self, names: Sequence[str]) -> None:
+        """Give these tensors their leading axis, if they have none yet."""
         for name in names:
             if name not in self._stacked:
                 value = self.values[name]
@@ -144,19 +165,47 @@ class Cohort(Client):
     def get(self, group: str | Sequence[str]) -> Tensors:
         """See :meth:`commonground.algorithms.Client.get`; stacked."""
         names = self.setup.groups.names(group)
-        self._stack(names)
+        self.stack(names)
         return {name: self.values[name].detach().clone() for name in names}
 
     def set(self, tensors: Tensors) -> None:
         """See :meth:`commonground.algorithms.Client.set`."""
-        self._stack(list(tensors))
+        self.stack(list(tensors))
         for name, value in tensors.items():
             self.values[name] = self._keep_inactive(self.values[name], value.expand_as(self.values[name])).clone()
+
+    def keep(self, state: Tensors) -> None:
+        """See :meth:`commonground.algorithms.Client.keep`."""
+        for name, value in state.items():
+            old = self.state[name]
+            self.state[name] = self._keep_inactive(old, value.detach().expand_as(old)).clone()
+
+    def scale(self, tensors: Tensors, factor: Tensor | float) -> Tensors:
+        """See :meth:`commonground.algorithms.Client.scale`."""
+        if not isinstance(factor, Tensor) or factor.ndim == 0:
+            return {name: value * factor for name, value in tensors.items()}
+        return {name: value * factor.view(-1, *[1] * (self._rank(name, value))) for name, value in tensors.items()}
+
+    def dot(self, one: Tensors, other: Tensors) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.dot`."""
+        products = [value * other[name] for name, value in one.items()]
+        return torch.stack([p.expand(len(self.clients), *p.shape[1:]).flatten(1).sum(1) for p in products]).sum(0)
+
+    def _rank(self, name: str, value: Tensor) -> int:
+        """Dimensions of one client's tensor."""
+        model = self.setup.initial.get(name)
+        return model.ndim if model is not None else value.ndim - 1
+
+    def _own(self, values: Tensors) -> tuple[Tensors, Tensors]:
+        """What loss and penalty see of the client: stacked entries, and common ones."""
+        stacked = {name: value for name, value in values.items() if name in self._stacked}
+        common = {name: value for name, value in values.items() if name not in self._stacked}
+        return {**stacked, **self.state, "class_counts": self.class_counts}, common
 
     def step(self, direction: Tensors, lr: float | None = None) -> None:
         """See :meth:`commonground.algorithms.Client.step`."""
         rate = self.lr if lr is None else lr
-        self._stack(list(direction))
+        self.stack(list(direction))
         self.set({name: self.values[name] - rate * value for name, value in direction.items()})
 
     # -- forward ------------------------------------------------------------------------------------------------
@@ -212,13 +261,14 @@ class Cohort(Client):
         if loss is None:
             each = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view(clients, rows)
         else:
-            each = vmap(lambda z, f, y: loss(Output(z, f), y))(logits, features, batch.y)
+            own, common = self._own(values)
+            each = vmap(lambda z, f, y, o: loss(Output(z, f, {**common, **o}), y))(logits, features, batch.y, own)
         return (each * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
 
     def _penalties(self, penalty: Penalty, values: Tensors) -> Tensor:
-        stacked = {n: v for n, v in values.items() if n in self._stacked}
-        common = {n: v for n, v in values.items() if n not in self._stacked}
-        return vmap(lambda own: penalty({**common, **own}, self.received))(stacked)
+        own, common = self._own(values)
+        extra = {name: self.received[name] for name in self._received_stacked}
+        return vmap(lambda o, e: penalty({**common, **o}, {**self.received, **e}))(own, extra)
 
     @contextmanager
     def _training(self, names: Sequence[str]) -> Iterator[None]:
@@ -280,7 +330,7 @@ class Cohort(Client):
         order, last_epoch, plans = self._plans(epochs, steps, samples, batch_size)
         if not names or not order.shape[1]:
             return
-        self._stack(names)
+        self.stack(names)
         # Each client decides by itself alone whether features are computed once; a cohort does if all would.
         whole = all(p.counts.sum() >= n for p, n in zip(plans, self.sizes, strict=True))
         split = self.setup.split(frozenset(names)) if whole else None
@@ -386,9 +436,7 @@ class Cohort(Client):
                 index = positions[:, step]
                 self._active = there[:, step].any(1)
                 self._batch_masks = self._masks(phase, step, plans, order.shape[2])
-                yield Batch(
-                    _arranged(self.setup.samples.arrange, rows[index]), y[index], there[:, step].to(rows.dtype)
-                )
+                yield Batch(_arranged(self.setup.samples.arrange, rows[index]), y[index], there[:, step].to(rows.dtype))
         finally:
             self._active = None
 
@@ -403,23 +451,18 @@ class Cohort(Client):
     ) -> Tensors:
         """See :meth:`commonground.algorithms.Client.gradient`; stacked."""
         names = self.setup.groups.trainable(group)
-        self._stack(names)
+        self.stack(names)
         if batch is None:
             rows, y = self._rows()
             there = torch.arange(int(self.sizes.max())).unsqueeze(0) < torch.from_numpy(self.sizes).unsqueeze(1)
-            batch = Batch(
-                _arranged(self.setup.samples.arrange, self._pad(rows)), self._pad(y), there.to(rows.dtype)
-            )
+            batch = Batch(_arranged(self.setup.samples.arrange, self._pad(rows)), self._pad(y), there.to(rows.dtype))
             self._batch_masks = self._masks(0, 0, None, batch.y.shape[1])
-        if at:
-            self._stack(list(at))
+        self.stack(list(at or {}))
         with self._training(names):
-            values = {**self.values, **(at or {})}
+            values = {**self.values, **{name: v.expand_as(self.values[name]) for name, v in (at or {}).items()}}
             leaves = {name: values[name].detach().requires_grad_() for name in names}
             values |= leaves
-            each = self._losses(
-                self.model, _names_inside(self.model, values), values, self._batch_masks, batch, loss
-            )
+            each = self._losses(self.model, _names_inside(self.model, values), values, self._batch_masks, batch, loss)
             self.loss = each.detach()
             if penalty is not None:
                 each = each + self._penalties(penalty, values)

@@ -79,7 +79,7 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
         setup: data, model and algorithm.
         clients: client numbers.
         shared: shared tensors.
-        personal: the clients' tensors, stacked in the order of ``clients``.
+        personal: the tensors in which the clients' models differ, stacked in the order of ``clients``.
         stack: whether models that differ from their first layer on are run stacked (or one after the other).
     """
     data, model = setup.data, setup.model
@@ -88,11 +88,13 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
     rows, y = setup.samples.rows("test", np.concatenate(indices))
     x = setup.samples.arrange(rows)
     model.eval()
+    shared = {name: value for name, value in shared.items() if name in setup.initial and name not in personal}
     with torch.no_grad():
         if not personal:
             logits = _chunked(lambda part: functional_call(model, shared, (part,)), x)
         else:
-            split = _personal_split(setup)
+            # In evaluation nothing is random, so the shared first part ends before the first personal tensor.
+            split = setup.split(frozenset(personal))
             if split is None and not stack:
                 pieces = []
                 for c, part in enumerate(x.split(sizes.tolist())):
@@ -109,11 +111,6 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
     return Scores(np.asarray(clients, dtype=np.int64), correct.numpy(), sizes, loss.numpy() / sizes)
 
 
-def _personal_split(setup: Setup) -> Split | None:
-    """The model cut before its first personal tensor (in evaluation nothing is random, so only tensors count)."""
-    return setup.split(frozenset(setup.personal_names))
-
-
 def _chunked(call, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
     size = FEATURE_CHUNK if x.ndim == 4 else 4096
     return torch.cat([call(part) for part in x.split(size)])
@@ -127,7 +124,8 @@ def _stacked_logits(
     if split is None:
         module, names = setup.model, {name: name for name in {**shared, **personal}}
     else:
-        everything = {**shared, **setup.initial_personal}
+        # A captured first part is the whole model, whose head's values do not matter for the head's input.
+        everything = {**setup.initial, **shared}
         own = {n for n, _ in split.first.named_parameters()} | {n for n, _ in split.first.named_buffers()}
         first = {name: value for name, value in everything.items() if name in own}
         x = _chunked(lambda part: split.features(lambda p: functional_call(split.first, first, (p,)), part), x)

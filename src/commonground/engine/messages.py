@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from torch import Tensor
 
 from commonground.algorithms import Tensors, Update
 from commonground.data import FederatedDataset
-from commonground.engine.base import Engine, Report
-from commonground.engine.evaluation import Scores, evaluate_block
-from commonground.engine.serial import run_client
+from commonground.engine.base import Engine, Report, Which
+from commonground.engine.evaluation import Scores
+from commonground.engine.serial import run_client, test_clients
 from commonground.engine.setup import Setup
 from commonground.engine.solo import Solo
 from commonground.engine.store import digest
@@ -62,9 +62,14 @@ class MessageClient:
             answer = {"client": self.number, "samples": report.update.samples, "loss": report.loss}
             return pack(answer, report.update.tensors)
         personal = self._newest(fields["round"] + 1)
-        if fields["kind"] == "evaluate":
+        if fields["kind"] == "reply":
+            self._keep(fields["round"], {**personal, **shared})
+            answer = {}
+        elif fields["kind"] == "evaluate":
             stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
-            scores = evaluate_block(self.setup, [0], shared, stacked, stack=False)
+            scores = test_clients(
+                Solo(self.setup), [0], shared, stacked, fields["which"], fields["round"], key=self.number
+            )
             answer = {"correct": int(scores.correct[0]), "count": int(scores.count[0]), "loss": float(scores.loss[0])}
         else:
             answer = {"digest": digest(personal)}
@@ -124,23 +129,29 @@ class MessageEngine(Engine):
         setup = replace(self.setup, data=data, _splits={})
         return MessageClient(setup, number, self.folder / f"client-{number}").handle(message)
 
-    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
+    def train(
+        self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
+    ) -> list[Report]:
         """See :meth:`Engine.train`."""
-        message = pack({"kind": "train", "round": round, "safe": self._safe}, shared)
+        header = {"kind": "train", "round": round, "safe": self._safe}
+        common = pack(header, shared)
         reports = []
         for client in clients:
             self.check_stop()
+            message = pack(header, {**shared, **extra[client]}) if extra and client in extra else common
             fields, tensors = unpack(self.deliver(client, message))
             reports.append(Report(Update(client, fields["samples"], tensors), fields["loss"]))
         self._round = round
         return reports
 
-    def commit(self, reports: Sequence[Report]) -> None:
-        """Nothing to do: the clients keep their own state, and a repeated round replaces it."""
+    def commit(self, round: int, reports: Sequence[Report], replies: Mapping[int, Tensors] | None = None) -> None:
+        """Send the replies; the clients keep their own state, and a repeated round replaces it."""
+        for client, reply in (replies or {}).items():
+            self.deliver(client, pack({"kind": "reply", "round": round}, reply))
 
-    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
+    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`; every client tests itself."""
-        message = pack({"kind": "evaluate", "round": self._round}, shared)
+        message = pack({"kind": "evaluate", "round": round, "which": which}, shared)
         answers = []
         for client in clients:
             self.check_stop()

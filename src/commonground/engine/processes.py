@@ -12,7 +12,7 @@ import multiprocessing as mp
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.base import Report, StoreEngine
-from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
-from commonground.engine.serial import run_client
+from commonground.engine.base import Report, StoreEngine, Which
+from commonground.engine.evaluation import Scores, blocks_of
+from commonground.engine.serial import run_client, test_clients
 from commonground.engine.setup import Setup
 from commonground.engine.solo import Solo
 from commonground.errors import CommonGroundError, RunError
@@ -64,13 +64,13 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
                 continue
             answer: Any
             if kind == "train":
-                round, client, personal = content
-                report = run_client(solo, round, client, shared, _to_tensors(personal))
+                round, client, personal, extra = content
+                report = run_client(solo, round, client, {**shared, **_to_tensors(extra)}, _to_tensors(personal))
                 sent, kept = _to_arrays(report.update.tensors), _to_arrays(report.personal or {})
                 answer = (client, report.update.samples, sent, report.loss, kept)
             else:
-                clients, personal = content
-                answer = evaluate_block(setup, clients, shared, _to_tensors(personal), stack=False)
+                clients, stored, which, round = content
+                answer = test_clients(solo, clients, shared, _to_tensors(stored), which, round)
             message = ("done", answer)
         except CommonGroundError as error:
             message = ("error", error)
@@ -146,13 +146,16 @@ class ProcessEngine(StoreEngine):
             ) from error
         return answers
 
-    def train(self, round: int, clients: Sequence[int], shared: Tensors) -> list[Report]:
+    def train(
+        self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
+    ) -> list[Report]:
         """See :meth:`Engine.train`; the largest clients start first, so that no worker is left waiting at the end."""
         sizes = self.setup.data.train_sizes
         order = sorted(range(len(clients)), key=lambda i: -int(sizes[clients[i]]))
 
         def task(client: int) -> tuple[str, Callable[[], Any]]:
-            return "train", lambda: (round, client, _to_arrays(self.store.get(client)))
+            alone = _to_arrays((extra or {}).get(client, {}))
+            return "train", lambda: (round, client, _to_arrays(self.store.get(client)), alone)
 
         reports: list[Report | None] = [None] * len(clients)
         for i, answer in zip(order, self._map(shared, [task(clients[i]) for i in order]), strict=True):
@@ -160,11 +163,11 @@ class ProcessEngine(StoreEngine):
             reports[i] = Report(Update(client, samples, _to_tensors(sent)), loss, _to_tensors(kept))
         return [report for report in reports if report is not None]
 
-    def evaluate(self, clients: Sequence[int], shared: Tensors) -> Scores:
+    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""
 
         def task(block: list[int]) -> tuple[str, Callable[[], Any]]:
-            return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)))
+            return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)), which, round)
 
         blocks = blocks_of(clients, self.setup.data.test_sizes)
         return Scores.join(self._map(shared, [task(block) for block in blocks]))

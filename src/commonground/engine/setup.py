@@ -127,19 +127,26 @@ class Setup:
         return self.groups.names(self.algorithm.shared)
 
     @cached_property
+    def state_names(self) -> tuple[str, ...]:
+        """Extra tensors each client keeps."""
+        return tuple(self.algorithm.client_state(self.initial))
+
+    @cached_property
     def personal_names(self) -> tuple[str, ...]:
         """Tensors that never leave their client."""
         return self.groups.names(self.algorithm.personal)
 
     @cached_property
     def initial_personal(self) -> Tensors:
-        """A client's personal tensors before its first round."""
-        return {name: self.initial[name] for name in self.personal_names}
+        """A client's personal tensors and state before its first round."""
+        model = {name: self.initial[name] for name in self.personal_names}
+        return model | self.algorithm.client_state(self.initial)
 
     @cached_property
     def initial_shared(self) -> Tensors:
         """The server's tensors before the first round."""
-        return {name: self.initial[name].clone() for name in self.shared_names}
+        model = {name: self.initial[name].clone() for name in self.shared_names}
+        return model | self.algorithm.server_state(self.initial)
 
     @cached_property
     def dropouts(self) -> dict[str, tuple[KeyedDropout, tuple[int, ...]]]:

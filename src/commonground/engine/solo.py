@@ -39,6 +39,7 @@ class Solo(Client):
         self.live = tensors_of(setup.model)
         self._parameters = dict(setup.model.named_parameters())
         self.local_epochs = setup.config.local_epochs
+        self.seed = setup.config.seed
         self._index: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def begin(self, round: int, client: int, key: int, shared: Tensors, personal: Tensors) -> None:
@@ -57,9 +58,16 @@ class Solo(Client):
         self._index = self.setup.data.train_indices(client)
         self._loaded: tuple[Tensor, Tensor] | None = None
         self.loss = float("nan")
+        self.state = {name: personal[name].clone() for name in self.setup.state_names}
+        labels = torch.from_numpy(self.setup.data.y_train[self._index])
+        self.class_counts = torch.bincount(labels, minlength=self.setup.data.classes).to(self.setup.samples.dtype)
         with torch.no_grad():
             for name, value in {**shared, **personal}.items():
-                self.live[name].copy_(value)
+                if name in self.live:
+                    self.live[name].copy_(value)
+
+    def _own(self) -> Tensors:
+        return {**self.live, **self.state, "class_counts": self.class_counts}
 
     @property
     def size(self) -> int:
@@ -89,6 +97,7 @@ class Solo(Client):
             steps=steps,
             samples=samples,
         )
+        self.steps = torch.tensor(float(plan.steps), dtype=self.setup.samples.dtype)
         return plan, self._phase
 
     def _drop(self, phase: int, step: int, rows: int, full: int) -> None:
@@ -171,7 +180,7 @@ class Solo(Client):
                     record.append(value.detach() * count)
                     seen += count
                 if penalty is not None:
-                    value = value + penalty(self.live, self.received)
+                    value = value + penalty(self._own(), self.received)
                 optimizer.zero_grad()
                 value.backward()  # type: ignore[no-untyped-call]
                 if correction is not None:
@@ -221,7 +230,8 @@ class Solo(Client):
         box: list[Tensor] = []
         handle = head.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
         try:
-            return Output(module(x), box[0])
+            logits = module(x)
+            return Output(logits, box[0], self._own())
         finally:
             handle.remove()
 
@@ -261,7 +271,7 @@ class Solo(Client):
             value = self._loss(self.model, batch.x, batch.y, loss)
             self.loss = float(value.detach())
             if penalty is not None:
-                value = value + penalty(self.live, self.received)
+                value = value + penalty(self._own(), self.received)
             gradients = torch.autograd.grad(value, [self._parameters[name] for name in names])
         return dict(zip(names, gradients, strict=True))
 
@@ -280,6 +290,18 @@ class Solo(Client):
         with torch.no_grad():
             for name, value in direction.items():
                 self.live[name].sub_(value, alpha=self.lr if lr is None else lr)
+
+    def keep(self, state: Tensors) -> None:
+        """See :meth:`commonground.algorithms.Client.keep`."""
+        self.state |= {name: value.detach().clone() for name, value in state.items()}
+
+    def scale(self, tensors: Tensors, factor: Tensor | float) -> Tensors:
+        """See :meth:`commonground.algorithms.Client.scale`."""
+        return {name: value * factor for name, value in tensors.items()}
+
+    def dot(self, one: Tensors, other: Tensors) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.dot`."""
+        return torch.stack([(value * other[name]).sum() for name, value in one.items()]).sum()
 
     def get(self, group: str | Sequence[str]) -> Tensors:
         """See :meth:`commonground.algorithms.Client.get`."""

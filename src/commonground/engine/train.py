@@ -21,16 +21,17 @@ from commonground.algorithms import Algorithm, Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig, make_algorithm
 from commonground.data import FederatedDataset, default_model, load_data
-from commonground.engine.base import Engine, Report, check_report, payload_bytes
+from commonground.engine.base import Engine, Report, Which, check_report, payload_bytes
 from commonground.engine.choose import make_engine
 from commonground.engine.evaluation import Scores
 from commonground.engine.folder import Checkpoint, RunFolder
 from commonground.engine.interrupt import StopFlag
+from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Samples, Setup
 from commonground.engine.store import digest
 from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
-from commonground.models import Groups, build_model, prepare
+from commonground.models import Groups, build_model, keyed_weights, prepare
 
 __all__ = ["Observer", "Run", "run_training", "sample_clients", "train"]
 
@@ -157,12 +158,15 @@ def prepare_setup(
         model = build_model(
             config.model, samples.shape, data.classes, seed=config.seed, options=config.model_options, dtype=dtype
         )
-    else:
-        model = prepare(model, samples.shape, dtype)
     patterns = dict(getattr(model, "groups", {}))
     if config.body or config.head:
         patterns = {k: v.split(",") for k, v in (("body", config.body), ("head", config.head)) if v}
-    return Setup.build(config, data, model, Groups(model, patterns), algorithm)
+    groups = Groups(model, patterns)
+    with keyed_weights(config.seed, "extension"):
+        extended = algorithm.extend_model(model, groups)
+    if extended is not model:
+        groups = Groups(extended, dict(getattr(extended, "groups", {})))
+    return Setup.build(config, data, prepare(extended, samples.shape, dtype), groups, algorithm)
 
 
 def train(
@@ -235,6 +239,7 @@ class _Training:
         self.config = setup.config
         self.history: list[dict[str, Any]] = []
         self.shared: Tensors = dict(setup.initial_shared)
+        self.memory: Tensors = {}
         self.totals: dict[str, Any] = {
             "bytes_up": 0,
             "bytes_down": 0,
@@ -245,6 +250,7 @@ class _Training:
         self.done = 0
         self._saved_at = time.perf_counter()
         self._save_cost = 0.0
+        self._between = False  # whether the clients' state is ahead of the finished rounds
 
     def run(self) -> Run:
         """All rounds that are left, then the results."""
@@ -278,20 +284,31 @@ class _Training:
     def _round(self, engine: Engine, round: int) -> None:
         began = time.perf_counter()
         clients = sample_clients(self.config, self.setup.data.clients, round)
-        reports = engine.train(round, clients, self.shared)
+        algorithm = self.setup.algorithm
+        server = self._server(round)
+        extra = {client: algorithm.message_to(server, client) for client in clients}
+        extra = {client: tensors for client, tensors in extra.items() if tensors}
+        reports = engine.train(round, clients, self.shared, extra)
         for report in reports:
             check_report(self.setup, report, round)
-        shared = dict(self.shared)
-        if any(r.update.tensors for r in reports):
-            server = Server(shared, self.config.lr_at(round), self.config.weighting)
-            self.setup.algorithm.server_update(server, [r.update for r in reports], round)
-            shared = server.shared
+        updates = [r.update for r in reports]
+        replies: dict[int, Tensors] = {}
+        if any(u.tensors for u in updates):
+            algorithm.server_update(server, updates, round)
+            step_server(self.config, self.setup.groups.trainable("all"), server, before=self.shared)
+            replies = algorithm.replies(server, updates)
+        self._between = True
+        engine.commit(round, reports, replies)
         trained = time.perf_counter()
-        scores = self._evaluate(engine, shared, round, reports)
-        row = self._row(round, clients, reports, scores, trained - began, time.perf_counter() - trained)
+        scores = self._evaluate(engine, server.shared, round)
+        row = self._row(round, reports, scores, trained - began, time.perf_counter() - trained)
+        row["bytes_down"] = payload_bytes(self.shared) * len(clients) + sum(
+            payload_bytes(tensors) for tensors in (*extra.values(), *replies.values())
+        )
         # From here on nothing can fail: the round becomes part of the run as a whole.
-        self.shared = shared
+        self.shared, self.memory = server.shared, server.memory
         self.done = round
+        self._between = False
         self.took_part[clients] += 1
         self.totals["seconds"] += time.perf_counter() - began
         self.totals["bytes_up"] += row["bytes_up"]
@@ -301,13 +318,27 @@ class _Training:
             self.folder.add_row(row)
         self.observer.round(row)
 
-    def _evaluate(
-        self, engine: Engine, shared: Tensors, round: int, reports: Sequence[Report]
-    ) -> Scores | None:
-        engine.commit(reports)
+    def _server(self, round: int) -> Server:
+        return Server(
+            dict(self.shared),
+            dict(self.memory),
+            round=round,
+            clients=self.setup.data.clients,
+            lr=self.config.lr_at(round),
+            weighting=self.config.weighting,
+            seed=self.config.seed,
+        )
+
+    def _evaluate(self, engine: Engine, shared: Tensors, round: int) -> dict[Which, Scores]:
+        """Tests due after a round; a method without personal models has its global one tested once."""
         if round % self.config.eval_every and round != self.config.rounds:
-            return None
-        return engine.evaluate(self._panel(), shared)
+            return {}
+        return {which: engine.evaluate(self._panel(), shared, which, round) for which in self._kinds()}
+
+    def _kinds(self) -> list[Which]:
+        algorithm = self.setup.algorithm
+        kinds: list[Which] = ["global"] if algorithm.has_global_model else []
+        return [*kinds, "personal"] if algorithm.has_personal_model else kinds
 
     def _panel(self) -> Sequence[int]:
         """Clients evaluated during training."""
@@ -321,35 +352,35 @@ class _Training:
     def _row(
         self,
         round: int,
-        clients: Sequence[int],
         reports: Sequence[Report],
-        scores: Scores | None,
+        scores: Mapping[Which, Scores],
         seconds: float,
         eval_seconds: float,
     ) -> dict[str, Any]:
-        accuracy = None if scores is None else float(scores.accuracy.mean())
+        accuracy = {which: float(s.accuracy.mean()) for which, s in scores.items()}
         return {
             "round": round,
             "train_loss": float(np.mean([r.loss for r in reports])),
-            "personal_accuracy": accuracy,
-            "global_accuracy": accuracy if self.setup.algorithm.has_global_model else None,
+            "personal_accuracy": accuracy.get("personal", accuracy.get("global")),
+            "global_accuracy": accuracy.get("global"),
             "bytes_up": sum(payload_bytes(r.update.tensors) for r in reports),
-            "bytes_down": payload_bytes(self.shared) * len(clients),
+            "bytes_down": 0,
             "seconds": _rounded(seconds),
             "eval_seconds": _rounded(eval_seconds),
             "lr": self.config.lr_at(round),
-            "participants": len(clients),
-            "evaluated_clients": 0 if scores is None else len(scores.clients),
+            "participants": len(reports),
+            "evaluated_clients": len(self._panel()) if scores else 0,
         }
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _checkpoint(self, engine: Engine) -> Checkpoint:
         took_part = {"took_part": torch.from_numpy(self.took_part)}
-        return Checkpoint(self.done, self.totals, self.shared, engine.state() | took_part)
+        memory = {f"memory/{name}": value for name, value in self.memory.items()}
+        return Checkpoint(self.done, self.totals, self.shared, engine.state() | took_part | memory)
 
     def _save(self, engine: Engine) -> None:
-        if self.folder is None or not self.folder.exists:
+        if self.folder is None or not self.folder.exists or self._between:
             return
         began = time.perf_counter()
         self.folder.save(self._checkpoint(engine))
@@ -387,6 +418,8 @@ class _Training:
         self._check_data(checkpoint.totals["data_fingerprint"])
         self.done, self.totals, self.shared = checkpoint.round, checkpoint.totals, checkpoint.shared
         self.took_part = checkpoint.clients.pop("took_part").numpy().copy()
+        for name in [n for n in checkpoint.clients if n.startswith("memory/")]:
+            self.memory[name.removeprefix("memory/")] = checkpoint.clients.pop(name)
         engine.load(checkpoint.clients, self.done)
         self.history = [row for row in self.folder.rows() if row["round"] <= self.done]
         self.folder.keep_rows(self.history)
@@ -396,17 +429,17 @@ class _Training:
     def _finish(self, engine: Engine) -> Run:
         began = time.perf_counter()
         everyone = range(self.setup.data.clients)
-        global_scores: Scores | None = None
         shared = self.shared
-        setup = self.setup
-        if setup.algorithm.has_global_model:
-            global_scores = engine.evaluate(everyone, shared)
+        all_scores = {which: engine.evaluate(everyone, shared, which, self.done) for which in self._kinds()}
+        global_scores = all_scores.get("global")
         tuned: Engine | None = None
         try:
             if self.config.finetune_epochs:
                 tuned, shared = self._finetune(engine)
+                scores = tuned.evaluate(everyone, shared, "personal", self.done)
+            else:
+                scores = all_scores.get("personal") or all_scores["global"]
             judge = tuned or engine
-            scores = global_scores if tuned is None and global_scores else judge.evaluate(everyone, shared)
             self.totals["seconds"] += time.perf_counter() - began
             clients = self._client_rows(scores, global_scores)
             summary = self._summary(engine.name, scores, global_scores, self._weights_sha256(judge, shared))
@@ -434,8 +467,13 @@ class _Training:
         reports = tuned.train(round, range(setup.data.clients), body)
         for report in reports:
             check_report(setup, report, round)
-        tuned.commit(reports)
+        tuned.commit(round, reports)
         return tuned, body
+
+    def _last10(self, key: str) -> float | None:
+        """Mean of a figure over the evaluated rounds among the last 10."""
+        values = [r[key] for r in self.history if r["round"] > self.config.rounds - 10 and r[key] is not None]
+        return float(np.mean(values)) if values else None
 
     def _weights_sha256(self, engine: Engine, shared: Tensors) -> str:
         """Over the shared tensors and every client's personal ones, each side digested with names in order."""
@@ -467,9 +505,7 @@ class _Training:
         self, engine: str, scores: Scores, global_scores: Scores | None, weights_sha256: str
     ) -> dict[str, Any]:
         config, accuracy = self.config, scores.accuracy
-        last = [r for r in self.history if r["round"] > config.rounds - 10 and r["personal_accuracy"] is not None]
         tuned = config.finetune_epochs > 0
-        last10 = float(np.mean([r["personal_accuracy"] for r in last]))
         return {
             "algorithm": config.algorithm,
             "data": config.data,
@@ -483,11 +519,11 @@ class _Training:
                 "std": float(accuracy.std()),
                 "p10": float(np.quantile(accuracy, 0.1)),
                 "min": float(accuracy.min()),
-                "last10": float(accuracy.mean()) if tuned else last10,
+                "last10": float(accuracy.mean()) if tuned else self._last10("personal_accuracy"),
             },
             "personal_accuracy_of": _what_is_personal(self.setup, config),
             "global_accuracy": None if global_scores is None else float(global_scores.accuracy.mean()),
-            "global_accuracy_last10": None if global_scores is None else last10,
+            "global_accuracy_last10": self._last10("global_accuracy"),
             "bytes_up": self.totals["bytes_up"],
             "bytes_down": self.totals["bytes_down"],
             "seconds": _rounded(self.totals["seconds"]),
@@ -507,10 +543,14 @@ class _Training:
 def _what_is_personal(setup: Setup, config: RunConfig) -> str:
     if config.finetune_epochs:
         return f"the final global model after {config.finetune_epochs} epochs on each client's head"
-    if setup.algorithm.has_global_model:
+    if setup.algorithm.personalizes:
+        return "the shared model after the local training this method does before a test"
+    if not setup.algorithm.has_personal_model:
         return "the global model (this method has no personal one; see --finetune-epochs)"
     if not setup.shared_names:
         return "each client's own model"
+    if not setup.personal_names:
+        return "each client's own model, kept beside the shared one"
     return "the last shared tensors with each client's last personal ones, before further local training"
 
 

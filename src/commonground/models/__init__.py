@@ -1,6 +1,6 @@
 """The papers' networks, parameter groups, and what the engines need to know about any model."""
 
-from commonground.models.build import available_models, build_model, load_class, prepare
+from commonground.models.build import available_models, build_model, keyed_weights, load_class, prepare
 from commonground.models.dropout import KeyedDropout, use_keyed_dropout
 from commonground.models.groups import Groups, tensors_of
 from commonground.models.networks import MLP, ConvNet, Linear
@@ -16,6 +16,7 @@ __all__ = [
     "available_models",
     "build_model",
     "find_split",
+    "keyed_weights",
     "load_class",
     "prepare",
     "tensors_of",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from commonground.keys import torch_stream
 from commonground.models.dropout import use_keyed_dropout
 from commonground.models.networks import MLP, ConvNet, Linear
 
-__all__ = ["available_models", "build_model", "load_class"]
+__all__ = ["available_models", "build_model", "keyed_weights", "load_class", "prepare"]
 
 _MODELS: dict[str, type[nn.Module]] = {"linear": Linear, "mlp": MLP, "cnn": ConvNet}
 
@@ -83,8 +84,7 @@ def build_model(
     for option in options or {}:
         if option not in known and "kwargs" not in known:
             raise ConfigError(f"the model '{name}' has no option '{option}'; it has {', '.join(known) or 'none'}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_stream(seed, "weights").initial_seed())
+    with keyed_weights(seed, "weights"):
         try:
             model = cls(shape, classes, **(options or {}))
         except (TypeError, ValueError, RuntimeError) as error:
@@ -92,6 +92,14 @@ def build_model(
                 f"the model '{name}' could not be built for samples of shape {tuple(shape)}: {error}"
             ) from error
     return prepare(model, shape, dtype)
+
+
+@contextmanager
+def keyed_weights(seed: int, purpose: str) -> Iterator[None]:
+    """While open, PyTorch's own draws (initial weights) depend on the seed and the purpose alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_stream(seed, purpose).initial_seed())
+        yield
 
 
 def prepare(model: nn.Module, shape: Sequence[int], dtype: torch.dtype) -> nn.Module:

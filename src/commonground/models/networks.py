@@ -1,5 +1,6 @@
 """The networks of the papers. Each is a plain chain of layers, which lets the engines cut it anywhere; none has a
-softmax before the cross-entropy."""
+softmax before the cross-entropy.
+"""
 
 from __future__ import annotations
 
