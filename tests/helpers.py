@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -16,10 +17,8 @@ from torch import Tensor, nn
 
 from commonground import FederatedDataset, Run, load_data, train
 from commonground.algorithms import Algorithm, Tensors
-from commonground.config import RunConfig
 from commonground.engine.base import Engine, StoreEngine
 from commonground.engine.messages import MessageClient, MessageEngine
-from commonground.engine.setup import Setup
 from commonground.models import tensors_of
 
 # By its full name: the package gives the function of the same name precedence over the module.
@@ -79,6 +78,8 @@ def seeded(model_class: Any, *args: Any, seed: int = 0, **options: Any) -> nn.Mo
 
 class TwoLayer(nn.Module):
     """A network that is no ``nn.Sequential``: the engines have to capture its head's input by a hook."""
+
+    groups: Mapping[str, Sequence[str]] = {"head": ["head"]}
 
     def __init__(self, inputs: int = 4, hidden: int = 5, classes: int = 3) -> None:
         super().__init__()
@@ -162,14 +163,28 @@ def personal_tensors(engine: Engine) -> list[Tensors]:
     return [{n: t.clone() for n, t in of(c).items()} for c in range(engine.setup.data.clients)]
 
 
-def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: Any) -> Whole:
-    """``train`` with small defaults; also gives the personal tensors (after fine-tuning those of fine-tuning)."""
-    defaults: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "engine": "serial", "workers": 2, "seed": 1}
-    found: list[list[Tensors]] = []
+@contextmanager
+def engines_changed(change: Callable[[Engine], None]) -> Iterator[None]:
+    """Inside, every engine that a run makes is handed to ``change`` first."""
     make = training.make_engine
 
-    def recorded(*args: Any, **kwargs: Any) -> Engine:
+    def changed(*args: Any, **kwargs: Any) -> Engine:
         engine = make(*args, **kwargs)
+        change(engine)
+        return engine
+
+    with patch.object(training, "make_engine", changed):
+        yield
+
+
+SMALL: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "engine": "serial", "workers": 2, "seed": 1}
+
+
+def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: Any) -> Whole:
+    """``train`` with small defaults; also gives the personal tensors (after fine-tuning those of fine-tuning)."""
+    found: list[list[Tensors]] = []
+
+    def record(engine: Engine) -> None:
         close = engine.close
 
         def reading_close() -> None:
@@ -177,18 +192,11 @@ def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: 
             close()
 
         engine.close = reading_close  # type: ignore[method-assign]
-        return engine
 
-    with patch.object(training, "make_engine", recorded):
-        run = train(algorithm, data, **(defaults | settings))
-    return Whole(run, found[0])  # the engine of fine-tuning closes first
-
-
-def setup_for(algorithm: Algorithm, data: FederatedDataset, model: nn.Module, **settings: Any) -> Setup:
-    """A prepared run of small size, for tests that drive an engine by themselves."""
-    defaults: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "dtype": "float64", "workers": 2, "seed": 1}
-    config = RunConfig.make(defaults | {"algorithm": algorithm.name, "data": data.name, "model": "given"} | settings)
-    return training.prepare_setup(config, data, model, algorithm)
+    with engines_changed(record):
+        run = train(algorithm, data, **(SMALL | settings))
+    # The engine of fine-tuning closes first; a run that was finished before makes none.
+    return Whole(run, found[0] if found else [])
 
 
 def rows_without_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from commonground.cli_adapt import adapt, predict
 from commonground.errors import CommonGroundError, ConfigError
 
 # The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
@@ -169,6 +170,10 @@ def demo(seeds: int, quiet: bool) -> None:
     run_demo(seeds, quiet)
 
 
+cli.add_command(adapt)
+cli.add_command(predict)
+
+
 def main(args: list[str] | None = None) -> int:
     """Run the command.
 
@@ -178,6 +183,9 @@ def main(args: list[str] | None = None) -> int:
     try:
         cli.main(args, prog_name="commonground", standalone_mode=False)
         return 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return 2
     except click.ClickException as error:
         print(f"commonground: {' '.join(error.format_message().split())}", file=sys.stderr)
         return 2

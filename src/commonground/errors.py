@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CommonGroundError(Exception):
-    """Base of every error raised on purpose. Its text is one sentence that names what is wrong and what was expected."""
+    """Base of every error raised on purpose; its text is one sentence: what is wrong and what was expected."""
 
 
 class ConfigError(CommonGroundError):

@@ -11,7 +11,6 @@ import pytest
 from commonground import FederatedDataset
 from commonground.algorithms import registry
 from commonground.algorithms.head_tuning import HeadTuning
-from commonground.engine.choose import make_engine
 from commonground.engine.train import sample_clients
 from tests.algorithms.reference import (
     ALL,
@@ -33,10 +32,16 @@ from tests.algorithms.reference import (
     sgd,
     start,
 )
-from tests.helpers import ENGINES, Whole, assert_tensors_close, personal_tensors, setup_for, train_whole
+from tests.helpers import ENGINES, Whole, assert_tensors_close, own, train_whole
 
 HEAD_EPOCHS = 3
 TOLERANCE = 1e-12
+
+
+@own
+class HeadTuningNamed(HeadTuning):
+    """The configuration of a run needs a name."""
+
 
 Outcome = tuple[Weights, list[Weights]]
 """The server's tensors and every client's own."""
@@ -140,25 +145,12 @@ def test_fine_tuning_of_fedavg(engine: str) -> None:
 def test_head_tuning_alone(engine: str) -> None:
     """HeadTuning moves the heads only and sends nothing."""
     data = problem()
-    setup = setup_for(HeadTuningNamed(epochs=3), data, network(), **SETTINGS)
-    machine = make_engine(engine, setup)
-    try:
-        reports = machine.train(1, range(3), setup.initial_shared)
-        machine.commit(reports)
-        own = personal_tensors(machine)
-    finally:
-        machine.close()
-    assert [r.update.tensors for r in reports] == [{}, {}, {}]
+    got = train_whole(HeadTuningNamed(epochs=3), data, model=network(), **(SETTINGS | {"engine": engine}))
+    assert got.run.summary["bytes_up"] == 0
+    assert_tensors_close(got.run.shared, part(start(), BODY), TOLERANCE)
     for c in range(3):
         wanted = part(sgd(start(), HEAD, plan_batches(data, c, 1, 1, epochs=3)), HEAD)
-        assert_tensors_close(own[c], wanted, TOLERANCE)
-
-
-class HeadTuningNamed(HeadTuning):
-    """The configuration of a run needs a name; set afterwards, so that the registry stays as it is."""
-
-
-HeadTuningNamed.name = "head-tuning"
+        assert_tensors_close(got.personal[c], wanted, TOLERANCE)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -67,14 +67,14 @@ def test_mean_by_hand() -> None:
         Update(4, 3, {"w": torch.tensor([5.0, -2.0], dtype=torch.float64)}),
     ]
     kept = [u.tensors["w"].clone() for u in updates]
-    uniform = Server({}, 0.1, "uniform").mean(updates)["w"]
-    weighted = Server({}, 0.1, "samples").mean(updates)["w"]
+    uniform = Server({}, weighting="uniform", lr=0.1).mean(updates)["w"]
+    weighted = Server({}, weighting="samples", lr=0.1).mean(updates)["w"]
     assert uniform.tolist() == [3.0, 0.0]  # (1+5)/2, (2−2)/2
     assert weighted.tolist() == [4.0, -1.0]  # (1·1+3·5)/4, (1·2−3·2)/4
     assert all(torch.equal(u.tensors["w"], k) for u, k in zip(updates, kept, strict=True))
 
 
 def test_the_default_server_replaces_only_what_was_sent() -> None:
-    server = Server({"a": torch.zeros(1), "b": torch.ones(1)}, 0.1, "uniform")
+    server = Server({"a": torch.zeros(1), "b": torch.ones(1)}, weighting="uniform", lr=0.1)
     registry["fedavg"]().server_update(server, [Update(0, 1, {"a": torch.full((1,), 3.0)})], 1)
     assert (server.shared["a"].item(), server.shared["b"].item()) == (3.0, 1.0)

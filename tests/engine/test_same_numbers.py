@@ -116,8 +116,6 @@ class ScaledHead(nn.Linear):
 class Scaled(TwoLayer):
     """A model whose output is not its head's output, though it looks so before training."""
 
-    groups = {"head": ["head"]}  # noqa: RUF012
-
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
@@ -128,8 +126,6 @@ class Scaled(TwoLayer):
 
 class Shortcut(TwoLayer):
     """A second way to the output which starts at zero, as LoRA's B or FedRoD's second head do."""
-
-    groups = {"head": ["head"]}  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,9 +187,7 @@ SOME = ("fedrep", "fedavg", "lg-fedavg", "fedsgd", "local")
 
 def on_model(algorithm: str, engine: str, model: nn.Module, data: FederatedDataset, **settings: Any) -> Whole:
     options = {"head_epochs": 3} if algorithm == "fedrep" else {}
-    return train_whole(
-        algorithm, data, model=model, engine=engine, local_epochs=2, options=options, **settings
-    )  # fmt: skip
+    return train_whole(algorithm, data, model=model, engine=engine, local_epochs=2, options=options, **settings)
 
 
 @pytest.mark.parametrize("algorithm", SOME)

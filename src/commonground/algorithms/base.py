@@ -18,7 +18,20 @@ from torch import Tensor, nn
 from commonground.keys import numpy_stream
 from commonground.models import Groups
 
-__all__ = ["Algorithm", "Batch", "Client", "Loss", "Output", "Penalty", "Server", "Tensors", "Update", "registry"]
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "Client",
+    "Loss",
+    "Output",
+    "Penalty",
+    "Server",
+    "Tensors",
+    "Update",
+    "prefixed",
+    "registry",
+    "unprefixed",
+]
 
 Tensors = dict[str, Tensor]
 """Tensors by name. In a stacked cohort each has one more, leading axis (clients), which elementwise arithmetic and
@@ -33,19 +46,38 @@ class Output(NamedTuple):
         features: [rows, …], the input of the head.
         own: what belongs to the client: its current tensors, its state, and ``class_counts`` [classes], the number
             of its training samples of each class.
+        weight: [rows], 1 for a sample and 0 for padding, for losses that look at a batch as a whole.
+        reference: [rows, …], the batch's part of what :meth:`Client.fit` was given as ``reference``.
     """
 
     logits: Tensor
     features: Tensor
     own: Tensors
+    weight: Tensor
+    reference: Tensor | None = None
 
 
 class Batch(NamedTuple):
-    """Inputs ``x`` [rows, …], labels ``y`` [rows] and ``weight`` [rows] (1 for a sample, 0 for padding)."""
+    """Inputs ``x`` [rows, …], labels ``y`` [rows] and ``weight`` [rows] (1 for a sample, 0 for padding); ``masks`` are
+    the batch's dropout masks, so that several iterators may run side by side.
+    """
 
     x: Tensor
     y: Tensor
     weight: Tensor
+    masks: Tensors | None = None
+
+
+
+def prefixed(prefix: str, tensors: Tensors) -> Tensors:
+    """Model tensors under the names of a second copy of the model: ``fc.weight`` becomes ``own/fc.weight``."""
+    return {f"{prefix}/{name}": value for name, value in tensors.items()}
+
+
+def unprefixed(prefix: str, tensors: Tensors) -> Tensors:
+    """The copy of the model that :func:`prefixed` named so, under the model's own names; all else is left out."""
+    start = f"{prefix}/"
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
 Loss = Callable[[Output, Tensor], Tensor]
@@ -66,6 +98,7 @@ class Client(ABC):
         steps: mini-batch steps of the last :meth:`fit` or :meth:`batches` (in a cohort one number per client).
         local_epochs: the run's ``--local-epochs``.
         lr: this round's learning rate.
+        momentum, weight_decay: the run's, which :meth:`fit` uses and :meth:`step` leaves to the method.
     """
 
     received: Tensors
@@ -74,6 +107,8 @@ class Client(ABC):
     steps: Tensor
     local_epochs: int
     lr: float
+    momentum: float
+    weight_decay: float
     seed: int
     round: int
 
@@ -96,6 +131,7 @@ class Client(ABC):
         loss: Loss | None = None,
         penalty: Penalty | None = None,
         correction: Tensors | None = None,
+        reference: Tensor | None = None,
     ) -> None:
         """Train a parameter group with mini-batch SGD and leave everything else fixed.
 
@@ -111,6 +147,13 @@ class Client(ABC):
             loss: replaces the cross-entropy.
             penalty: added to the mean loss of each batch.
             correction: added to each gradient, by name.
+            reference: a constant for each training sample, as :meth:`features` gives them, for the loss to compare with.
+        """
+
+    @abstractmethod
+    def features(self) -> Tensor:
+        """What the head sees of each of the client's training samples [n, …] under the current weights, without dropout
+        and without gradients.
         """
 
     @abstractmethod
@@ -243,6 +286,7 @@ class Algorithm(ABC):
         source: paper and year.
         shared: groups that travel and are averaged.
         personal: groups that never leave their client.
+        may_stay_silent: whether a client may send nothing at all in a round (L2GD's local rounds).
     """
 
     name: ClassVar[str]
@@ -250,6 +294,7 @@ class Algorithm(ABC):
     source: ClassVar[str]
     shared: ClassVar[tuple[str, ...]] = ()
     personal: ClassVar[tuple[str, ...]] = ()
+    may_stay_silent: ClassVar[bool] = False
 
     @abstractmethod
     def client_update(self, client: Client, round: int) -> Tensors:
@@ -271,6 +316,10 @@ class Algorithm(ABC):
 
     def server_state(self, initial: Tensors) -> Tensors:
         """Extra tensors that travel to the clients with the shared ones, at their start (part of ``Server.shared``)."""
+        return {}
+
+    def upload_state(self, initial: Tensors) -> Tensors:
+        """Extra tensors every client sends and the server does not send back, as examples of their shapes."""
         return {}
 
     def message_to(self, server: Server, client: int) -> Tensors:

@@ -46,10 +46,13 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
     """
     who = f"client {setup.data.client_name(report.update.client)} in round {round}"
     sent = report.update.tensors
-    expected = {**setup.initial, **setup.initial_shared}
-    travelling = [name for name in setup.initial_shared if name not in setup.initial]
+    uploads = setup.algorithm.upload_state(setup.initial)
+    expected = {**setup.initial, **setup.initial_shared, **uploads}
+    travelling = [*(name for name in setup.initial_shared if name not in setup.initial), *uploads]
     wanted = [*setup.groups.names(setup.algorithm.sends(round)), *travelling]
     needed = set(setup.groups.trainable(setup.algorithm.sends(round)))
+    if setup.algorithm.may_stay_silent and not sent:
+        needed = set()
     for name in wanted:
         if name not in sent and name in needed:
             raise UpdateError(f"the update of {who} lacks the tensor '{name}'")

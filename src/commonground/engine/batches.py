@@ -11,7 +11,16 @@ import numpy.typing as npt
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 
-__all__ = ["Plan", "batch_plan"]
+__all__ = ["Plan", "Rates", "batch_plan"]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Settings of SGD in one call of ``fit``."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
 
 
 @dataclass(frozen=True)

@@ -51,4 +51,9 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
     name = choose_engine(setup) if name == "auto" else name
     if name == "messages":
         return MessageEngine(setup, folder / "clients" if folder is not None else None)
-    return {"serial": SerialEngine, "processes": ProcessEngine, "batched": BatchedEngine}[name](setup)
+    engines: dict[str, type[SerialEngine] | type[ProcessEngine] | type[BatchedEngine]] = {
+        "serial": SerialEngine,
+        "processes": ProcessEngine,
+        "batched": BatchedEngine,
+    }
+    return engines[name](setup)

@@ -7,8 +7,9 @@ its momentum from the step on at which it would have stopped alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.func import functional_call, vmap
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Plan, batch_plan
+from commonground.engine.batches import Plan, Rates, batch_plan
 from commonground.engine.linear_head import fit_linear_heads
 from commonground.engine.setup import Setup
 from commonground.engine.solo import _is_linear
@@ -39,6 +40,35 @@ def check_stackable(setup: Setup) -> None:
             )
 
 
+@dataclass(frozen=True)
+class _Pool:
+    """What a call of ``fit`` draws its batches from: the module it trains and that module's inputs.
+
+    Attributes:
+        module: the model, or the rest of a split.
+        names: names in the whole model to names inside ``module``.
+        rows: [N, …] inputs of all clients.
+        labels: [N].
+        starts: [C, 1] position of each client's first row.
+    """
+
+    module: nn.Module
+    names: Mapping[str, str]
+    rows: Tensor
+    labels: Tensor
+    starts: Tensor
+
+
+@dataclass(frozen=True)
+class _Extras:
+    """What a method adds to plain training."""
+
+    loss: Loss | None = None
+    penalty: Penalty | None = None
+    correction: Tensors | None = None
+    reference: Tensor | None = None  # [C, n_max, …]
+
+
 class Cohort(Client):
     """The verbs for a stacked cohort.
 
@@ -53,6 +83,7 @@ class Cohort(Client):
         self.setup = setup
         self.model = setup.model
         self.local_epochs = setup.config.local_epochs
+        self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed = setup.config.seed
 
     def begin(
@@ -254,6 +285,7 @@ class Cohort(Client):
         masks: Tensors,
         batch: Batch,
         loss: Loss | None,
+        reference: Tensor | None = None,
     ) -> Tensor:
         """[C] mean loss of each client's batch (0 where it has none)."""
         logits, features = self._call(module, names, values, masks, batch.x, loss is not None)
@@ -262,18 +294,16 @@ class Cohort(Client):
             each = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="none").view(clients, rows)
         else:
             own, common = self._own(values)
-            each = vmap(lambda z, f, y, o: loss(Output(z, f, {**common, **o}), y))(logits, features, batch.y, own)
+            given = {} if reference is None else {"reference": reference}
+            each = vmap(lambda z, f, y, o, w, g: loss(Output(z, f, {**common, **o}, w, **g), y))(
+                logits, features, batch.y, own, batch.weight, given
+            )
         return (each * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
 
     def _penalties(self, penalty: Penalty, values: Tensors) -> Tensor:
         own, common = self._own(values)
         extra = {name: self.received[name] for name in self._received_stacked}
         return vmap(lambda o, e: penalty({**common, **o}, {**self.received, **e}))(own, extra)
-
-    @contextmanager
-    def _training(self, names: Sequence[str]) -> Iterator[None]:
-        self.model.train()
-        yield
 
     def _features(self, split: Split) -> Tensor:
         """Outputs of the frozen first part for every client, padded [C, n_max, …].
@@ -296,7 +326,16 @@ class Cohort(Client):
             if split.captured:
                 raise ModelError("features of differing bodies need a model that is a chain of layers")
             padded = self._pad(rows)
-            return self._call(split.first, inner, self.values, {}, _arranged(arrange, padded), False)[0]
+            return self._call(split.first, inner, self.values, {}, arrange(padded), False)[0]
+
+    def features(self) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.features`; stacked and padded [C, n_max, …]."""
+        self.model.eval()
+        padded = self.setup.samples.arrange(self._pad(self._rows()[0]))
+        with torch.no_grad():
+            features = self._call(self.model, _names_inside(self.model, self.values), self.values, {}, padded, True)[1]
+        assert features is not None
+        return features
 
     def _pad(self, flat: Tensor) -> Tensor:
         """Rows of all clients one after the other [Σn, …] as [C, n_max, …], padded with the client's own rows."""
@@ -320,12 +359,11 @@ class Cohort(Client):
         loss: Loss | None = None,
         penalty: Penalty | None = None,
         correction: Tensors | None = None,
+        reference: Tensor | None = None,
     ) -> None:
         """See :meth:`commonground.algorithms.Client.fit`."""
-        config = self.setup.config
-        lr = self.lr if lr is None else lr
-        momentum = config.momentum if momentum is None else momentum
-        weight_decay = config.weight_decay if weight_decay is None else weight_decay
+        rates = self.setup.rates(self.lr if lr is None else lr, momentum, weight_decay)
+        extras = _Extras(loss, penalty, correction, reference)
         names = self.setup.groups.trainable(group)
         order, last_epoch, plans = self._plans(epochs, steps, samples, batch_size)
         if not names or not order.shape[1]:
@@ -336,84 +374,71 @@ class Cohort(Client):
         split = self.setup.split(frozenset(names)) if whole else None
         if split is not None and split.captured and any(n in self._stacked for n in self._outside(split)):
             split = None
-        with self._training(names):
-            module: nn.Module = self.model
-            inner = _names_inside(module, self.values)
-            rows, y = self._rows()
-            starts = self._starts().view(-1, 1)
-            arrange = self.setup.samples.arrange
-            if split is not None:
-                padded = self._features(split)
-                plain = loss is None and penalty is None and correction is None
-                if plain and _is_linear(split, names):
-                    weight = self.values[names[0]]
-                    bias = self.values[names[1]] if len(names) > 1 else None
-                    self.loss = fit_linear_heads(
-                        weight,
-                        bias,
-                        padded,
-                        self._pad(y),
-                        order,
-                        lr=lr,
-                        momentum=momentum,
-                        weight_decay=weight_decay,
-                        last_epoch=last_epoch,
-                    )
-                    return
-                rows, y = padded.flatten(0, 1), self._pad(y).flatten()
-                starts = torch.arange(len(self.clients)).view(-1, 1) * padded.shape[1]
-                module, inner, arrange = split.rest, split.rest_names, None
-            self._sgd(
-                names,
-                module,
-                inner,
-                (rows, y, starts, arrange),
-                (order, last_epoch, plans),
-                (lr, momentum, weight_decay),
-                (loss, penalty, correction),
-            )
+        self.model.train()
+        rows, y = self._rows()
+        pool = _Pool(self.model, _names_inside(self.model, self.values), rows, y, self._starts().view(-1, 1))
+        arrange = self.setup.samples.arrange
+        if split is not None:
+            padded, labels = self._features(split), self._pad(y)
+            if extras == _Extras() and _is_linear(split, names):
+                weight = self.values[names[0]]
+                bias = self.values[names[1]] if len(names) > 1 else None
+                self.loss = fit_linear_heads(weight, bias, padded, labels, order, rates, last_epoch)
+                return
+            starts = torch.arange(len(self.clients)).view(-1, 1) * padded.shape[1]
+            pool = _Pool(split.rest, split.rest_names, padded.flatten(0, 1), labels.flatten(), starts)
+            arrange = _as_is
+        self._sgd(names, pool, arrange, order, last_epoch, plans, rates, extras)
 
     def _outside(self, split: Split) -> list[str]:
         return [name for name in self.values if name not in split.rest_names]
 
-    def _sgd(self, names, module, inner, data, schedule, rates, extras):  # type: ignore[no-untyped-def]
-        rows, y, starts, arrange = data
-        order, last_epoch, plans = schedule
-        lr, momentum, weight_decay = rates
-        loss, penalty, correction = extras
+    def _sgd(
+        self,
+        names: Sequence[str],
+        pool: _Pool,
+        arrange: Callable[[Tensor], Tensor],
+        order: Tensor,
+        last_epoch: Tensor,
+        plans: Sequence[Plan],
+        rates: Rates,
+        extras: _Extras,
+    ) -> None:
+        """Steps of all clients side by side; ``order`` and ``last_epoch`` as :meth:`_plans` gives them."""
         there = order >= 0
         active = there.any(2)  # [C, steps]
         ragged = (~active).any(0).tolist()
-        positions = order.clamp(min=0) + starts.unsqueeze(2)
-        weights = there.to(rows.dtype)
+        positions = order.clamp(min=0) + pool.starts.unsqueeze(2)
+        weights = there.to(pool.rows.dtype)
         buffers = {name: torch.zeros_like(self.values[name]) for name in names}
-        total = torch.zeros(len(self.clients), dtype=rows.dtype)
-        seen = torch.zeros(len(self.clients), dtype=rows.dtype)
+        total = torch.zeros(len(self.clients), dtype=pool.rows.dtype)
+        seen = torch.zeros_like(total)
         phase = self._phase
+        clients = torch.arange(len(self.clients)).unsqueeze(1)
         for step in range(order.shape[1]):
             index = positions[:, step]
-            x = rows[index]
-            batch = Batch(_arranged(arrange, x), y[index], weights[:, step])
+            batch = Batch(arrange(pool.rows[index]), pool.labels[index], weights[:, step])
             masks = self._masks(phase, step, plans, order.shape[2])
             leaves = {name: self.values[name].detach().requires_grad_() for name in names}
             values = {**self.values, **leaves}
-            each = self._losses(module, inner, values, masks, batch, loss)
+            given = None if extras.reference is None else extras.reference[clients, order[:, step].clamp(min=0)]
+            each = self._losses(pool.module, pool.names, values, masks, batch, extras.loss, given)
             recorded = (last_epoch <= step) * weights[:, step].sum(1)
             total += each.detach() * recorded
             seen += recorded
-            if penalty is not None:
-                each = each + self._penalties(penalty, values)
+            if extras.penalty is not None:
+                each = each + self._penalties(extras.penalty, values)
             gradients = torch.autograd.grad(each.sum(), list(leaves.values()))
             self._active = active[:, step] if ragged[step] else None
             for name, gradient in zip(names, gradients, strict=True):
                 value, buffer = self.values[name], buffers[name]
-                if correction is not None and name in correction:
-                    gradient = gradient + correction[name]
-                if weight_decay:
-                    gradient = gradient.add(value, alpha=weight_decay)
-                moved = buffer.mul(momentum).add_(gradient)
+                if extras.correction is not None and name in extras.correction:
+                    gradient = gradient + extras.correction[name]
+                if rates.weight_decay:
+                    gradient = gradient.add(value, alpha=rates.weight_decay)
+                moved = buffer.mul(rates.momentum).add_(gradient)
                 buffers[name] = self._keep_inactive(buffer, moved)
-                self.values[name] = self._keep_inactive(value, value.sub(moved, alpha=lr))
+                self.values[name] = self._keep_inactive(value, value.sub(moved, alpha=rates.lr))
         self._active = None
         self.loss = total / seen.clamp(min=1)
 
@@ -435,8 +460,9 @@ class Cohort(Client):
             for step in range(order.shape[1]):
                 index = positions[:, step]
                 self._active = there[:, step].any(1)
-                self._batch_masks = self._masks(phase, step, plans, order.shape[2])
-                yield Batch(_arranged(self.setup.samples.arrange, rows[index]), y[index], there[:, step].to(rows.dtype))
+                masks = self._masks(phase, step, plans, order.shape[2])
+                weight = there[:, step].to(rows.dtype)
+                yield Batch(self.setup.samples.arrange(rows[index]), y[index], weight, masks)
         finally:
             self._active = None
 
@@ -455,18 +481,19 @@ class Cohort(Client):
         if batch is None:
             rows, y = self._rows()
             there = torch.arange(int(self.sizes.max())).unsqueeze(0) < torch.from_numpy(self.sizes).unsqueeze(1)
-            batch = Batch(_arranged(self.setup.samples.arrange, self._pad(rows)), self._pad(y), there.to(rows.dtype))
-            self._batch_masks = self._masks(0, 0, None, batch.y.shape[1])
+            labels = self._pad(y)
+            masks = self._masks(0, 0, None, labels.shape[1])
+            batch = Batch(self.setup.samples.arrange(self._pad(rows)), labels, there.to(rows.dtype), masks)
         self.stack(list(at or {}))
-        with self._training(names):
-            values = {**self.values, **{name: v.expand_as(self.values[name]) for name, v in (at or {}).items()}}
-            leaves = {name: values[name].detach().requires_grad_() for name in names}
-            values |= leaves
-            each = self._losses(self.model, _names_inside(self.model, values), values, self._batch_masks, batch, loss)
-            self.loss = each.detach()
-            if penalty is not None:
-                each = each + self._penalties(penalty, values)
-            gradients = torch.autograd.grad(each.sum(), list(leaves.values()))
+        self.model.train()
+        values = {**self.values, **{name: v.expand_as(self.values[name]) for name, v in (at or {}).items()}}
+        leaves = {name: values[name].detach().requires_grad_() for name in names}
+        values |= leaves
+        each = self._losses(self.model, _names_inside(self.model, values), values, batch.masks or {}, batch, loss)
+        self.loss = each.detach()
+        if penalty is not None:
+            each = each + self._penalties(penalty, values)
+        gradients = torch.autograd.grad(each.sum(), list(leaves.values()))
         return dict(zip(names, gradients, strict=True))
 
 
@@ -476,6 +503,5 @@ def _names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
     return {name: name for name in values if name in own}
 
 
-def _arranged(arrange, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-    """Stacked rows [C, B, …] as the model takes them."""
-    return x if arrange is None else arrange(x)
+def _as_is(rows: Tensor) -> Tensor:
+    return rows

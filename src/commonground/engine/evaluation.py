@@ -6,14 +6,15 @@ or the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from commonground.algorithms import Tensors
@@ -99,7 +100,7 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
                 pieces = []
                 for c, part in enumerate(x.split(sizes.tolist())):
                     own = {**shared, **{name: value[c] for name, value in personal.items()}}
-                    pieces.append(_chunked(lambda p, own=own: functional_call(model, own, (p,)), part))
+                    pieces.append(_chunked(partial(_run, model, own), part))
                 logits = torch.cat(pieces)
             else:
                 logits = _stacked_logits(setup, split, shared, personal, x, sizes)
@@ -111,7 +112,12 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
     return Scores(np.asarray(clients, dtype=np.int64), correct.numpy(), sizes, loss.numpy() / sizes)
 
 
-def _chunked(call, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+def _run(model: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
+    out: Tensor = functional_call(model, tensors, (x,))
+    return out
+
+
+def _chunked(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     size = FEATURE_CHUNK if x.ndim == 4 else 4096
     return torch.cat([call(part) for part in x.split(size)])
 
@@ -137,4 +143,5 @@ def _stacked_logits(
     common = {names[name]: value for name, value in shared.items() if name in names}
     logits = vmap(lambda own, part: functional_call(module, {**common, **own}, (part,)))(mine, padded)
     inside = torch.from_numpy(np.arange(sizes.max())[None, :] < sizes[:, None])
-    return logits[inside]
+    chosen: Tensor = logits[inside]
+    return chosen

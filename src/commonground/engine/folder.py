@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from commonground.config import RunConfig
+from commonground.data import FederatedDataset
 from commonground.errors import RunError
 
 __all__ = ["Checkpoint", "RunFolder", "write_atomically"]
@@ -76,12 +77,24 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"'{self.path}' is a file; --out needs a folder")
 
-    def begin(self, config: RunConfig) -> None:
-        """Write the configuration."""
+    def begin(self, config: RunConfig, data: FederatedDataset) -> None:
+        """Write what the data looks like (``split.json``) and the configuration."""
         try:
+            write_atomically(self.path / "split.json", json.dumps(_describe(data)) + "\n")
             write_atomically(self.path / "config.toml", config.to_toml())
         except OSError as error:
             raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
+
+    def split(self) -> dict[str, Any]:
+        """What :meth:`begin` wrote about the data.
+
+        Raises:
+            RunError: it is missing or not readable.
+        """
+        try:
+            return dict(json.loads((self.path / "split.json").read_text("utf-8")))
+        except (OSError, ValueError) as error:
+            raise RunError(f"'{self.path / 'split.json'}' cannot be read: {error}") from None
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
@@ -195,6 +208,22 @@ class RunFolder:
             return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
         except (OSError, ValueError) as error:
             raise RunError(f"'{path}' cannot be read: {error}") from None
+
+
+def _describe(data: FederatedDataset) -> dict[str, Any]:
+    """Who holds how much of what, and what a model needs to know about its inputs; no sample is in it."""
+    p = data.preprocess
+    return {
+        "name": data.name,
+        "fingerprint": data.fingerprint(),
+        "sample_shape": list(data.sample_shape),
+        "classes": data.classes,
+        "class_names": list(data.class_names),
+        "client_names": None if data.client_names is None else list(data.client_names),
+        "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
+        "train": data.class_counts("train").tolist(),
+        "test": data.class_counts("test").tolist(),
+    }
 
 
 def _number(text: str) -> int | float | str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from commonground.engine.batches import Rates
+
 __all__ = ["fit_linear_heads"]
 
 
@@ -19,10 +21,7 @@ def fit_linear_heads(
     features: Tensor,
     labels: Tensor,
     order: Tensor,
-    *,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
+    rates: Rates,
     last_epoch: Tensor,
 ) -> Tensor:
     """Train C linear heads in place, each on its own features.
@@ -34,7 +33,7 @@ def fit_linear_heads(
         labels: [C, n].
         order: [C, steps, B] positions of each batch's samples; −1 for padding. A client without a batch at a step
             keeps its weights and momentum.
-        lr, momentum, weight_decay: of SGD as in ``torch.optim.SGD``.
+        rates: of SGD, as in ``torch.optim.SGD``.
         last_epoch: [C] first step of the last pass, from which the loss is recorded.
 
     Returns:
@@ -68,24 +67,24 @@ def fit_linear_heads(
             samples += counts[s] * recorded[s]
         residual = torch.softmax(logits, -1).sub_(y).mul_(share[s])
         gradient = torch.bmm(residual.transpose(1, 2), f)
-        if weight_decay:
-            gradient.add_(weight, alpha=weight_decay)
+        if rates.weight_decay:
+            gradient.add_(weight, alpha=rates.weight_decay)
         active = (counts[s] > 0) if ragged[s] else None
-        _step(weight, gradient, momentum_w, lr, momentum, active)
+        _step(weight, gradient, momentum_w, rates, active)
         if bias is not None and momentum_b is not None:
             gradient = residual.sum(1)
-            if weight_decay:
-                gradient.add_(bias, alpha=weight_decay)
-            _step(bias, gradient, momentum_b, lr, momentum, active)
+            if rates.weight_decay:
+                gradient.add_(bias, alpha=rates.weight_decay)
+            _step(bias, gradient, momentum_b, rates, active)
     return total / samples.clamp(min=1)
 
 
-def _step(value: Tensor, gradient: Tensor, buffer: Tensor, lr: float, momentum: float, active: Tensor | None) -> None:
+def _step(value: Tensor, gradient: Tensor, buffer: Tensor, rates: Rates, active: Tensor | None) -> None:
     """One step of SGD with momentum in place; clients that are not active keep value and buffer."""
     if active is None:
-        buffer.mul_(momentum).add_(gradient)
-        value.sub_(buffer, alpha=lr)
+        buffer.mul_(rates.momentum).add_(gradient)
+        value.sub_(buffer, alpha=rates.lr)
     else:
         mask = active.view(-1, *[1] * (value.ndim - 1))
-        buffer.copy_(torch.where(mask, buffer * momentum + gradient, buffer))
-        value.copy_(torch.where(mask, value - lr * buffer, value))
+        buffer.copy_(torch.where(mask, buffer * rates.momentum + gradient, buffer))
+        value.copy_(torch.where(mask, value - rates.lr * buffer, value))

@@ -26,7 +26,7 @@ from commonground.algorithms import Tensors, Update
 from commonground.data import FederatedDataset
 from commonground.engine.base import Engine, Report, Which
 from commonground.engine.evaluation import Scores
-from commonground.engine.serial import run_client, test_clients
+from commonground.engine.serial import run_client, score_clients
 from commonground.engine.setup import Setup
 from commonground.engine.solo import Solo
 from commonground.engine.store import digest
@@ -67,7 +67,7 @@ class MessageClient:
             answer = {}
         elif fields["kind"] == "evaluate":
             stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
-            scores = test_clients(
+            scores = score_clients(
                 Solo(self.setup), [0], shared, stacked, fields["which"], fields["round"], key=self.number
             )
             answer = {"correct": int(scores.correct[0]), "count": int(scores.count[0]), "loss": float(scores.loss[0])}

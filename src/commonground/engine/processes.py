@@ -22,7 +22,7 @@ import torch
 from commonground.algorithms import Tensors, Update
 from commonground.engine.base import Report, StoreEngine, Which
 from commonground.engine.evaluation import Scores, blocks_of
-from commonground.engine.serial import run_client, test_clients
+from commonground.engine.serial import run_client, score_clients
 from commonground.engine.setup import Setup
 from commonground.engine.solo import Solo
 from commonground.errors import CommonGroundError, RunError
@@ -70,7 +70,7 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
                 answer = (client, report.update.samples, sent, report.loss, kept)
             else:
                 clients, stored, which, round = content
-                answer = test_clients(solo, clients, shared, _to_tensors(stored), which, round)
+                answer = score_clients(solo, clients, shared, _to_tensors(stored), which, round)
             message = ("done", answer)
         except CommonGroundError as error:
             message = ("error", error)
@@ -97,7 +97,7 @@ class ProcessEngine(StoreEngine):
         wanted = min(config.workers or default_workers(), setup.data.clients)
         # Everything computed lazily is computed before the fork, once for all workers.
         _ = setup.samples, setup.dropouts, setup.head_module
-        context = mp.get_context("fork" if sys.platform == "linux" else "spawn")
+        context: Any = mp.get_context("fork" if sys.platform == "linux" else "spawn")
         self._workers: list[mp.process.BaseProcess] = []
         self._pipes: list[Connection] = []
         for _number in range(wanted):

@@ -10,7 +10,7 @@ from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
 from commonground.engine.solo import Solo
 
-__all__ = ["SerialEngine", "run_client", "test_clients"]
+__all__ = ["SerialEngine", "run_client", "score_clients"]
 
 
 def run_client(
@@ -32,7 +32,7 @@ def run_client(
     return Report(Update(client, solo.size, sent), solo.loss, kept | solo.state)
 
 
-def test_clients(
+def score_clients(
     solo: Solo,
     clients: Sequence[int],
     shared: Tensors,
@@ -93,5 +93,5 @@ class SerialEngine(StoreEngine):
         parts = []
         for block in blocks_of(clients, self.setup.data.test_sizes):
             self.check_stop()
-            parts.append(test_clients(self._solo, block, shared, self.store.gather(block), which, round))
+            parts.append(score_clients(self._solo, block, shared, self.store.gather(block), which, round))
         return Scores.join(parts)

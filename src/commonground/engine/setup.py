@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
+from commonground.engine.batches import Rates
 from commonground.errors import ModelError
 from commonground.models import Groups, KeyedDropout, Split, find_split, tensors_of
 
@@ -170,16 +171,22 @@ class Setup:
     def head_module(self) -> nn.Module | None:
         """The module whose input is ``Output.features``: the one that holds exactly the head, if there is one."""
         names = set(self.groups.names("head"))
-        for name, module in self.model.named_modules():
-            if name and {f"{name}.{t}" for t in tensors_of(module)} == names:
-                return module
-        return None
+        modules: list[tuple[str, nn.Module]] = list(self.model.named_modules())
+        return next((m for n, m in modules if n and {f"{n}.{t}" for t in tensors_of(m)} == names), None)
 
     def split(self, trained: frozenset[str]) -> Split | None:
         """Where the model can be cut when only ``trained`` changes (see :func:`~commonground.models.find_split`)."""
         if trained not in self._splits:
             self._splits[trained] = find_split(self.model, trained, self.probe)
         return self._splits[trained]
+
+    def rates(self, lr: float, momentum: float | None, weight_decay: float | None) -> Rates:
+        """Settings of SGD, the run's own where None is given."""
+        return Rates(
+            lr,
+            self.config.momentum if momentum is None else momentum,
+            self.config.weight_decay if weight_decay is None else weight_decay,
+        )
 
     def with_algorithm(self, algorithm: Algorithm, initial: Tensors) -> Setup:
         """The same data and model under another algorithm, starting from other weights."""

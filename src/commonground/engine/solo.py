@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Plan, batch_plan
+from commonground.engine.batches import Plan, Rates, batch_plan
 from commonground.engine.linear_head import fit_linear_heads
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
@@ -39,6 +39,7 @@ class Solo(Client):
         self.live = tensors_of(setup.model)
         self._parameters = dict(setup.model.named_parameters())
         self.local_epochs = setup.config.local_epochs
+        self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed = setup.config.seed
         self._index: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
@@ -100,11 +101,18 @@ class Solo(Client):
         self.steps = torch.tensor(float(plan.steps), dtype=self.setup.samples.dtype)
         return plan, self._phase
 
-    def _drop(self, phase: int, step: int, rows: int, full: int) -> None:
-        """Give every dropout layer its mask for a step; drawn for a full batch, cut to the rows at hand."""
+    def _masks(self, phase: int, step: int, rows: int, full: int) -> Tensors:
+        """Every dropout layer's mask for a step, by layer; drawn for a full batch, cut to the rows at hand."""
+        masks: Tensors = {}
         for name, (layer, shape) in self.setup.dropouts.items():
             stream = torch_stream(self.setup.config.seed, "dropout", self.round, self.key, phase, step, name)
-            layer.mask = layer.draw(full, shape, stream, self.setup.samples.dtype)[:rows]
+            masks[name] = layer.draw(full, shape, stream, self.setup.samples.dtype)[:rows]
+        return masks
+
+    def _drop(self, masks: Tensors) -> None:
+        """Give every dropout layer its mask."""
+        for name, mask in masks.items():
+            self.setup.dropouts[name][0].mask = mask
 
     @contextmanager
     def _training(self, names: Sequence[str]) -> Iterator[list[nn.Parameter]]:
@@ -145,12 +153,10 @@ class Solo(Client):
         loss: Loss | None = None,
         penalty: Penalty | None = None,
         correction: Tensors | None = None,
+        reference: Tensor | None = None,
     ) -> None:
         """See :meth:`commonground.algorithms.Client.fit`."""
-        config = self.setup.config
-        lr = self.lr if lr is None else lr
-        momentum = config.momentum if momentum is None else momentum
-        weight_decay = config.weight_decay if weight_decay is None else weight_decay
+        rates = self.setup.rates(self.lr if lr is None else lr, momentum, weight_decay)
         names = self.setup.groups.trainable(group)
         plan, phase = self._plan(epochs, steps, samples, batch_size)
         if not names or not plan.steps:
@@ -165,24 +171,27 @@ class Solo(Client):
                 x, arrange, module = self._features(split), _as_is, split.rest
                 plain = loss is None and penalty is None and correction is None
                 if plain and _is_linear(split, names):
-                    self.loss = self._fit_linear(parameters, x, y, plan, lr, momentum, weight_decay)
+                    self.loss = self._fit_linear(parameters, x, y, plan, rates)
                     return
-            optimizer = torch.optim.SGD(parameters, lr, momentum, weight_decay=weight_decay, fused=True)
+            optimizer = torch.optim.SGD(
+                parameters, rates.lr, rates.momentum, weight_decay=rates.weight_decay, fused=True
+            )
             order = torch.from_numpy(plan.order)
             full = plan.order.shape[1]
             total, seen = 0.0, 0
             record: list[Tensor] = []
             for step, count in enumerate(plan.counts.tolist()):
                 index = order[step, :count]
-                self._drop(phase, step, count, full)
-                value = self._loss(module, arrange(x[index]), y[index], loss)
+                self._drop(self._masks(phase, step, count, full))
+                given = None if reference is None else reference[index]
+                value = self._loss(module, arrange(x[index]), y[index], loss, given)
                 if step >= plan.last_epoch:
                     record.append(value.detach() * count)
                     seen += count
                 if penalty is not None:
                     value = value + penalty(self._own(), self.received)
                 optimizer.zero_grad()
-                value.backward()  # type: ignore[no-untyped-call]
+                value.backward()
                 if correction is not None:
                     for name, parameter in zip(names, parameters, strict=True):
                         if name in correction and parameter.grad is not None:
@@ -192,14 +201,7 @@ class Solo(Client):
             self.loss = total / seen
 
     def _fit_linear(
-        self,
-        parameters: list[nn.Parameter],
-        features: Tensor,
-        y: Tensor,
-        plan: Plan,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
+        self, parameters: list[nn.Parameter], features: Tensor, y: Tensor, plan: Plan, rates: Rates
     ) -> float:
         weight = parameters[0].data.unsqueeze(0)
         bias = parameters[1].data.unsqueeze(0) if len(parameters) > 1 else None
@@ -209,20 +211,28 @@ class Solo(Client):
             features.unsqueeze(0),
             y.unsqueeze(0),
             torch.from_numpy(plan.order).unsqueeze(0),
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            last_epoch=torch.tensor([plan.last_epoch]),
+            rates,
+            torch.tensor([plan.last_epoch]),
         )
         return float(losses[0])
 
-    def _loss(self, module: nn.Module, x: Tensor, y: Tensor, loss: Loss | None) -> Tensor:
+    def _loss(
+        self, module: nn.Module, x: Tensor, y: Tensor, loss: Loss | None, reference: Tensor | None = None
+    ) -> Tensor:
         """Mean loss of a batch."""
         if loss is None:
             return F.cross_entropy(module(x), y)
-        return loss(self._output(module, x), y).mean()
+        return loss(self._output(module, x, reference), y).mean()
 
-    def _output(self, module: nn.Module, x: Tensor) -> Output:
+    def features(self) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.features`."""
+        rows, _ = self._data()
+        self.model.eval()
+        with torch.no_grad():
+            chunks = [self.setup.samples.arrange(chunk) for chunk in rows.split(FEATURE_CHUNK)]
+            return torch.cat([self._output(self.model, chunk).features for chunk in chunks])
+
+    def _output(self, module: nn.Module, x: Tensor, reference: Tensor | None = None) -> Output:
         """Logits and what the head saw."""
         head = self.setup.head_module
         if head is None:
@@ -231,7 +241,7 @@ class Solo(Client):
         handle = head.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
         try:
             logits = module(x)
-            return Output(logits, box[0], self._own())
+            return Output(logits, box[0], self._own(), torch.ones(len(x), dtype=logits.dtype), reference)
         finally:
             handle.remove()
 
@@ -249,8 +259,9 @@ class Solo(Client):
         order = torch.from_numpy(plan.order)
         for step, count in enumerate(plan.counts.tolist()):
             index = order[step, :count]
-            self._drop(phase, step, count, plan.order.shape[1])
-            yield Batch(self.setup.samples.arrange(rows[index]), y[index], torch.ones(count, dtype=rows.dtype))
+            masks = self._masks(phase, step, count, plan.order.shape[1])
+            weight = torch.ones(count, dtype=rows.dtype)
+            yield Batch(self.setup.samples.arrange(rows[index]), y[index], weight, masks)
 
     def gradient(
         self,
@@ -265,8 +276,9 @@ class Solo(Client):
         names = self.setup.groups.trainable(group)
         if batch is None:
             rows, y = self._data()
-            self._drop(0, 0, len(y), len(y))
-            batch = Batch(self.setup.samples.arrange(rows), y, torch.ones(len(y), dtype=rows.dtype))
+            weight = torch.ones(len(y), dtype=rows.dtype)
+            batch = Batch(self.setup.samples.arrange(rows), y, weight, self._masks(0, 0, len(y), len(y)))
+        self._drop(batch.masks or {})
         with self._training(names), self._at(at or {}):
             value = self._loss(self.model, batch.x, batch.y, loss)
             self.loss = float(value.detach())

@@ -142,22 +142,43 @@ def prepare_setup(
             "none"
         )
     if data is None:
+        # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
+        by_column = (config.partition or "").startswith("column")
+        usual = None if by_column else 20 if config.data == "digits" else 100
         data = load_data(
             config.data,
-            config.clients,
+            config.clients or usual,
             classes_per_client=config.classes_per_client,
             partition=config.partition,
             seed=config.seed,
             data_dir=data_dir,
         )
     config = resolve(config, data)
+    shape = Samples(data, getattr(torch, config.dtype)).shape
+    network, groups = build_network(config, algorithm, shape, data.classes, model)
+    return Setup.build(config, data, network, groups, algorithm)
+
+
+def build_network(
+    config: RunConfig,
+    algorithm: Algorithm,
+    shape: Sequence[int],
+    classes: int,
+    model: nn.Module | None = None,
+) -> tuple[nn.Module, Groups]:
+    """The model a run trains, with its parameter groups.
+
+    Args:
+        config: names the model and its groups, every automatic setting resolved.
+        algorithm: may extend the model.
+        shape: one sample's shape as the model sees it.
+        classes: number of classes.
+        model: a module to use in place of the named one.
+    """
     dtype = getattr(torch, config.dtype)
-    samples = Samples(data, dtype)
     if model is None:
         assert config.model is not None
-        model = build_model(
-            config.model, samples.shape, data.classes, seed=config.seed, options=config.model_options, dtype=dtype
-        )
+        model = build_model(config.model, shape, classes, seed=config.seed, options=config.model_options, dtype=dtype)
     patterns = dict(getattr(model, "groups", {}))
     if config.body or config.head:
         patterns = {k: v.split(",") for k, v in (("body", config.body), ("head", config.head)) if v}
@@ -166,7 +187,7 @@ def prepare_setup(
         extended = algorithm.extend_model(model, groups)
     if extended is not model:
         groups = Groups(extended, dict(getattr(extended, "groups", {})))
-    return Setup.build(config, data, prepare(extended, samples.shape, dtype), groups, algorithm)
+    return prepare(extended, shape, dtype), groups
 
 
 def train(
@@ -264,7 +285,7 @@ class _Training:
                 if self.folder is not None:
                     self._restore(engine)
                     if not self.folder.exists:
-                        self.folder.begin(self.config)
+                        self.folder.begin(self.config, self.setup.data)
                 self.observer.begin(self.setup, engine.name, self.done)
                 try:
                     for round in range(self.done + 1, self.config.rounds + 1):

@@ -1,0 +1,176 @@
+"""New clients: a head on the frozen body from few samples, beside what the client could do alone.
+
+Source: Collins et al. 2021, §5.2 "Generalization to new clients" and Figure 6.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.adapt.trained import TrainedRun
+from commonground.algorithms import Algorithm, Tensors
+from commonground.algorithms.head_tuning import HeadTuning
+from commonground.algorithms.local import LocalOnly
+from commonground.data import FederatedDataset
+from commonground.engine.choose import make_engine
+from commonground.engine.setup import Samples, Setup
+from commonground.engine.train import build_network
+from commonground.errors import ConfigError, DataError
+from commonground.keys import numpy_stream
+
+__all__ = ["Adaptation", "adapt", "k_shot"]
+
+Accuracies = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """One way of serving new clients at one number of samples.
+
+    Attributes:
+        method: ``frozen body`` (a head on the run's body), ``global model`` (as it is), ``global + FT`` (its head
+            fine-tuned) or ``local only``.
+        shots: training samples per client.
+        mean: accuracy, averaged over clients and repeats.
+        std: sample standard deviation over clients (of their mean over repeats).
+        p10, p90: percentiles over clients.
+        repeats: draws of the samples.
+    """
+
+    method: str
+    shots: int
+    mean: float
+    std: float
+    p10: float
+    p90: float
+    repeats: int
+
+    def to_dict(self) -> dict[str, str | int | float]:
+        """As plain values."""
+        return asdict(self)
+
+
+def k_shot(data: FederatedDataset, shots: int, seed: int, *, per_class: bool = False) -> FederatedDataset:
+    """The same clients with ``shots`` training samples each, spread evenly over the client's classes; tests unchanged.
+
+    Args:
+        data: the new clients.
+        shots: samples to keep, per client or per class.
+        seed: keys the choice; a larger number of shots contains a smaller one.
+        per_class: whether ``shots`` counts samples of each of a client's classes.
+
+    Raises:
+        DataError: a client has fewer samples (of a class) than asked for.
+    """
+    if shots < 1:
+        raise ConfigError(f"--shots must be at least 1, not {shots}")
+    chosen = []
+    for client in range(data.clients):
+        index = data.train_indices(client)
+        if not per_class and shots > len(index):
+            raise DataError(
+                f"{shots} shots were asked for, but client {data.client_name(client)} has {len(index)} training samples"
+            )
+        index = numpy_stream(seed, "shots", client).permutation(index)
+        labels = data.y_train[index]
+        rank = np.empty(len(index), dtype=np.int64)  # how many samples of the same class come before
+        for label in np.unique(labels):
+            own = np.flatnonzero(labels == label)
+            if per_class and len(own) < shots:
+                raise DataError(
+                    f"{shots} shots per class were asked for, but client {data.client_name(client)} has {len(own)} "
+                    f"training samples of class '{data.class_names[label]}'"
+                )
+            rank[own] = np.arange(len(own))
+        kept = index[rank < shots] if per_class else index[np.argsort(rank, kind="stable")[:shots]]
+        chosen.append(np.sort(kept))
+    sizes = [len(kept) for kept in chosen]
+    return replace(data, train_index=np.concatenate(chosen), train_offsets=np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def adapt(
+    run: TrainedRun,
+    data: FederatedDataset,
+    shots: Sequence[int],
+    *,
+    epochs: int = 30,
+    lr: float | None = None,
+    repeats: int = 3,
+    seed: int = 0,
+    per_class: bool = False,
+    local_only: bool = True,
+) -> list[Adaptation]:
+    """Serve new clients at several numbers of samples.
+
+    Args:
+        run: the trained run.
+        data: clients that never took part; samples of the shape the run was trained on, any classes.
+        shots: training samples per client, one result each.
+        epochs: passes over the samples.
+        lr: learning rate; by default the run's.
+        repeats: draws of the samples and of the new heads.
+        seed: first seed of the draws.
+        per_class: see :func:`k_shot`.
+        local_only: whether to train a whole model on each client alone for comparison.
+
+    Raises:
+        CommonGroundError: the data does not fit the run, or a client has too few samples.
+    """
+    if tuple(data.sample_shape) != tuple(run.split["sample_shape"]):
+        raise DataError(
+            f"the new clients' samples have shape {tuple(data.sample_shape)}, but the run was trained on "
+            f"{tuple(run.split['sample_shape'])}"
+        )
+    subsets = {k: [k_shot(data, k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots}
+    same_head = data.classes == run.split["classes"] and run.algorithm.has_global_model
+    results = []
+    for k, draws in subsets.items():
+        ways: dict[str, list[Accuracies]] = {}
+        for r, subset in enumerate(draws):
+            setup = _setup(run, subset, seed + r, lr)
+            body = {name: run.shared.get(name, setup.initial[name]) for name in setup.groups.names("body")}
+            if not set(body) <= set(run.shared):
+                raise ConfigError(f"{run.algorithm.title} shares no body that new clients could use")
+            fresh = setup.initial | body
+            ways.setdefault("frozen body", []).append(_accuracy(setup, HeadTuning(epochs), fresh))
+            if same_head:
+                ways.setdefault("global + FT", []).append(_accuracy(setup, HeadTuning(epochs), dict(run.shared)))
+            if local_only:
+                alone = replace(setup, config=setup.config.model_copy(update={"local_epochs": epochs}), _splits={})
+                ways.setdefault("local only", []).append(_accuracy(alone, LocalOnly(), setup.initial))
+        results += [_summary(way, k, values) for way, values in ways.items()]
+    return results
+
+
+def _setup(run: TrainedRun, data: FederatedDataset, seed: int, lr: float | None) -> Setup:
+    """The run's network with a head for the new classes, drawn anew."""
+    update = {"seed": seed, "lr": lr or run.config.lr, "clients": data.clients, "engine": "auto", "participation": 1.0}
+    config = run.config.model_copy(update=update)
+    shape = Samples(data, run.shared[next(iter(run.shared))].dtype).shape if run.shared else data.sample_shape
+    plain = LocalOnly()
+    model, groups = build_network(config, plain, shape, data.classes)
+    return Setup.build(config, data, model, groups, plain)
+
+
+def _accuracy(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Accuracies:
+    """[clients] test accuracy after every client has trained once from ``initial``."""
+    setup = setup.with_algorithm(algorithm, initial)
+    engine = make_engine("auto", setup)
+    everyone = range(setup.data.clients)
+    try:
+        engine.commit(1, engine.train(1, everyone, setup.initial_shared))
+        return engine.evaluate(everyone, setup.initial_shared).accuracy
+    finally:
+        engine.close()
+
+
+def _summary(method: str, shots: int, values: Sequence[Accuracies]) -> Adaptation:
+    clients = np.mean(values, axis=0)
+    low, high = np.quantile(clients, [0.1, 0.9])
+    spread = statistics.stdev(clients.tolist()) if len(clients) > 1 else 0.0
+    return Adaptation(method, shots, float(clients.mean()), spread, float(low), float(high), len(values))

@@ -1,0 +1,152 @@
+"""A finished run as models: the shared tensors, and each client's own model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from commonground.algorithms import Algorithm, Tensors
+from commonground.algorithms.head_tuning import HeadTuning
+from commonground.config import RunConfig, make_algorithm
+from commonground.engine.folder import Checkpoint, RunFolder
+from commonground.engine.store import PersonalStore
+from commonground.engine.train import build_network
+from commonground.engine.wire import unpack
+from commonground.errors import ConfigError, DataError, RunError
+from commonground.models import Groups, tensors_of
+
+__all__ = ["TrainedRun", "load_run"]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run's configuration, tensors and clients, read from its folder.
+
+    Attributes:
+        path: the folder.
+        config: every setting.
+        algorithm: the method, or head fine-tuning if the run ended with it.
+        model: the network with initial weights.
+        groups: its parameter groups.
+        shared: the server's final tensors.
+        split: what ``split.json`` says of the data.
+    """
+
+    path: Path
+    config: RunConfig
+    algorithm: Algorithm
+    model: nn.Module
+    groups: Groups
+    shared: Tensors
+    split: dict[str, Any]
+    _checkpoint: Checkpoint
+
+    @property
+    def clients(self) -> int:
+        """Number of clients that trained."""
+        return len(self.split["train"])
+
+    def client(self, name: str | int) -> int:
+        """A client's number, by its name or number.
+
+        Raises:
+            ConfigError: there is no such client.
+        """
+        names = self.split["client_names"] or [str(c) for c in range(self.clients)]
+        if str(name) in names:
+            return int(names.index(str(name)))
+        raise ConfigError(
+            f"the run in '{self.path}' has no client '{name}'; it has {self.clients}, from '{names[0]}' to "
+            f"'{names[-1]}'"
+        )
+
+    def own(self, client: int) -> Tensors:
+        """A client's personal tensors and state, by name."""
+        initial = {name: value.detach() for name, value in tensors_of(self.model).items()}
+        start = {n: initial[n] for n in self.groups.names(self.algorithm.personal)}
+        start |= self.algorithm.client_state(initial)
+        if "slot" in self._checkpoint.clients:
+            store = PersonalStore(self.clients, start)
+            store.load(self._checkpoint.clients)
+            return store.get(client)
+        tuned = "finetuning" if isinstance(self.algorithm, HeadTuning) else ""
+        states = sorted((self.path / tuned / "clients" / f"client-{client}").glob("round-*.safetensors"))
+        return unpack(states[-1].read_bytes())[1] if states else start
+
+    def model_of(self, client: int | None) -> nn.Module:
+        """A copy of the network with a client's own weights (None: the global model), in evaluation mode.
+
+        Raises:
+            ConfigError: the global model is asked of a method that has none.
+        """
+        if client is None and not self.algorithm.has_global_model:
+            raise ConfigError(f"{self.algorithm.title} has no global model; name a client")
+        values = dict(self.shared)
+        if client is not None:
+            values |= self.algorithm.personal_model(self.shared, self.own(client))
+        model = copy.deepcopy(self.model)
+        live = tensors_of(model)
+        with torch.no_grad():
+            for name, tensor in live.items():
+                tensor.copy_(values[name])
+        return model.eval()
+
+    def inputs(self, x: npt.NDArray[Any]) -> Tensor:
+        """Raw samples [n, …] (stored as the training data: images channels last, values unscaled) as model inputs.
+
+        Raises:
+            DataError: their shape differs from the training data's, or a value is not finite.
+        """
+        shape = tuple(self.split["sample_shape"])
+        if x.shape[1:] != shape and x.ndim >= 2 and int(np.prod(x.shape[1:])) == int(np.prod(shape)):
+            x = x.reshape(len(x), *shape)
+        if x.shape[1:] != shape:
+            raise DataError(f"samples of shape {x.shape[1:]} were given, but the run was trained on {shape}")
+        rows = torch.from_numpy(np.ascontiguousarray(x)).to(getattr(torch, self.config.dtype))
+        if not bool(torch.isfinite(rows).all()):
+            bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
+            raise DataError(f"sample {bad} has a value that is not finite")
+        p = self.split["preprocess"]
+        rows = rows * p["scale"]
+        if p["mean"]:
+            rows = rows - torch.tensor(p["mean"], dtype=rows.dtype)
+        if p["std"]:
+            rows = rows / torch.tensor(p["std"], dtype=rows.dtype)
+        inputs: Tensor = rows.movedim(-1, 1) if len(shape) == 3 else rows
+        return inputs
+
+    def predict(self, x: npt.NDArray[Any], client: int | None) -> npt.NDArray[np.float64]:
+        """Class probabilities [n, classes] of raw samples [n, …] under a client's own model (None: the global one)."""
+        with torch.no_grad():
+            logits: Tensor = self.model_of(client)(self.inputs(x))
+        return logits.double().softmax(1).numpy()
+
+
+def load_run(path: str | Path) -> TrainedRun:
+    """Read a run's folder.
+
+    Raises:
+        RunError: there is no run, it has no checkpoint yet, or a file is damaged.
+        ConfigError: its model was given as a Python object and cannot be built by name.
+    """
+    folder = RunFolder(Path(path))
+    if not folder.exists:
+        raise RunError(f"'{path}' holds no run (it has no config.toml)")
+    config, split = folder.config(), folder.split()
+    algorithm = make_algorithm(config.algorithm, config.options)
+    shape = tuple(split["sample_shape"])
+    shape = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
+    model, groups = build_network(config, algorithm, shape, split["classes"])
+    checkpoint = folder.load("finetuned.safetensors") if config.finetune_epochs else folder.load()
+    if checkpoint is None:
+        raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
+    if config.finetune_epochs:
+        algorithm = HeadTuning(config.finetune_epochs)
+    return TrainedRun(folder.path, config, algorithm, model, groups, checkpoint.shared, split, checkpoint)

@@ -1,0 +1,57 @@
+"""Ditto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from commonground.algorithms.base import Algorithm, Client, Tensors, prefixed, unprefixed
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    """Ditto: FedAvg, and a personal model v_i of each client that is held near the global one (Li et al. 2021, Alg. 1).
+
+    A participant trains the received w_t as in FedAvg and sends it; then it takes steps
+    v_i ← v_i − η (∇f_i(v_i) + λ (v_i − w_t)) on its own model, which never leaves it (equation 1). All personal
+    models start at the initial global one. BatchNorm statistics belong to each of the two models.
+
+    FedRep's authors take the step of the λ term outside of the momentum; here it is part of the gradient, as in the
+    paper. Without momentum the two are the same.
+
+    Args:
+        strength: λ (Collins et al. 2021, App. A.2: 0.75, but 1 for CIFAR-100).
+        personal_epochs: epochs on the personal model; by default the run's ``--local-epochs``.
+    """
+
+    strength: float = 0.75
+    personal_epochs: int | None = None
+
+    name = "ditto"
+    title = "Ditto"
+    source = "Li, Hu, Beirami, Smith 2021"
+    shared = ("all",)
+
+    def client_state(self, initial: Tensors) -> Tensors:
+        """v_i = w_0."""
+        return prefixed("own", initial)
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        """Global model first, then the personal one; both from this round's w_t."""
+        client.fit("all")
+        sent = client.send("all")
+
+        def distance(own: Tensors, received: Tensors) -> Tensor:
+            squares = [(own[name] - anchor).square().sum() for name, anchor in received.items()]
+            return 0.5 * self.strength * torch.stack(squares).sum()
+
+        client.set(unprefixed("own", client.state))
+        client.fit("all", epochs=self.personal_epochs, penalty=distance)
+        client.keep(prefixed("own", client.get("all")))
+        return sent
+
+    def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
+        """v_i."""
+        return unprefixed("own", own)

@@ -1,0 +1,166 @@
+"""The commands for finished runs: ``adapt`` and ``predict``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+
+from commonground.errors import ConfigError, DataError
+
+__all__ = ["adapt", "predict"]
+
+
+def _numbers(text: str, flag: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{flag} takes whole numbers separated by commas, not '{text}'") from None
+
+
+@click.command(short_help="Heads for new clients from few samples.")
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--data", help="data of the new clients  [default: the run's]")
+@click.option("--clients", type=int, help="number of new clients  [default: as the run]")
+@click.option("--classes-per-client", type=int, help="classes per new client")
+@click.option("--partition", help="iid, shards, dirichlet:ALPHA, lognormal, column:NAME")
+@click.option("--shots", required=True, metavar="K[,K…]", help="training samples per new client; several give a curve")
+@click.option("--per-class", is_flag=True, help="count the shots per class")
+@click.option("--epochs", type=click.IntRange(1), default=30, show_default=True, help="passes over the samples")
+@click.option("--lr", type=float, help="learning rate  [default: the run's]")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="draws of the samples")
+@click.option("--seed", type=click.IntRange(0), default=1000, show_default=True, help="seed of split and samples")
+@click.option("--out", type=click.Path(path_type=Path), help="folder for adapt.json and adapt.csv  [default: RUN_DIR]")
+@click.option("--data-dir", help="folder of the data files")
+@click.option("--quiet", is_flag=True, help="print nothing but errors")
+def adapt(
+    run_dir: Path,
+    data: str | None,
+    clients: int | None,
+    classes_per_client: int | None,
+    partition: str | None,
+    shots: str,
+    per_class: bool,
+    epochs: int,
+    lr: float | None,
+    repeats: int,
+    seed: int,
+    out: Path | None,
+    data_dir: str | None,
+    quiet: bool,
+) -> None:
+    """Fit a head for clients that never took part on RUN_DIR's frozen body, beside what they could do alone.
+
+    The new clients are dealt anew from --data with --seed; for samples the run has never seen, name other data or keep
+    in mind that a split of the same data set shares its training samples.
+    """
+    from commonground.adapt.few_shot import adapt as adapt_run
+    from commonground.adapt.trained import load_run
+    from commonground.data import load_data
+    from commonground.engine.folder import write_atomically
+
+    wanted = _numbers(shots, "--shots")
+    run = load_run(run_dir)
+    new = load_data(
+        data or run.config.data,
+        clients or (None if partition and partition.startswith("column") else run.clients),
+        classes_per_client=classes_per_client or (None if partition else run.config.classes_per_client),
+        partition=partition,
+        seed=seed,
+        data_dir=data_dir,
+    )
+    results = adapt_run(run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class)
+    rows = [result.to_dict() for result in results]
+    folder = out or run_dir
+    about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
+    write_atomically(folder / "adapt.json", json.dumps({**about, "results": rows}, indent=2) + "\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(folder / "adapt.csv", text.getvalue())
+    if quiet:
+        return
+    methods = list(dict.fromkeys(result.method for result in results))
+    unit = "shots per class" if per_class else "shots"
+    table = Table(unit, *methods, title=f"{new.clients} new clients of {new.name}: accuracy, mean ± std over clients")
+    for k in wanted:
+        cells = {r.method: f"{100 * r.mean:.1f} ± {100 * r.std:.1f} %" for r in results if r.shots == k}
+        table.add_row(str(k), *(cells.get(method, "–") for method in methods))
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    console.print(table)
+    console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}")
+
+
+@click.command(short_help="One client's model on new inputs.")
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--client", help="the client's name or number")
+@click.option("--global", "use_global", is_flag=True, help="use the global model instead")
+@click.option("--input", "input_file", required=True, type=click.Path(path_type=Path), help=".npy or .csv of samples")
+@click.option("--out", type=click.Path(path_type=Path), help="write the CSV here  [default: standard output]")
+def predict(run_dir: Path, client: str | None, use_global: bool, input_file: Path, out: Path | None) -> None:
+    """Classify new samples with one client's own model from RUN_DIR.
+
+    Samples are stored as the training data is: one row of numbers per sample (.csv, a header is skipped), or an array
+    [samples, …] (.npy; images as height × width × channels). Prints a line per sample: its class and the probability.
+    """
+    from commonground.adapt.trained import load_run
+    from commonground.engine.folder import write_atomically
+
+    if (client is None) == (not use_global):
+        raise ConfigError("give either --client ID or --global")
+    run = load_run(run_dir)
+    number = None if client is None else run.client(client)
+    probabilities = run.predict(_read_samples(input_file), number)
+    names = run.split["class_names"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["sample", "class", "probability"])
+    for i, row in enumerate(probabilities):
+        best = int(row.argmax())
+        writer.writerow([i, names[best], f"{row[best]:.6f}"])
+    if out is not None:
+        write_atomically(out, text.getvalue())
+    else:
+        print(text.getvalue(), end="")
+
+
+def _read_samples(path: Path) -> npt.NDArray[np.float64]:
+    """Samples [n, …] from a .npy or .csv file.
+
+    Raises:
+        DataError: the file is missing, of another kind, empty or not numeric.
+    """
+    if not path.is_file():
+        raise DataError(f"the input file '{path}' does not exist")
+    try:
+        if path.suffix == ".npy":
+            x = np.load(path, allow_pickle=False)
+        elif path.suffix == ".csv":
+            lines = [line for line in csv.reader(path.read_text("utf-8").splitlines()) if line]
+            header = bool(lines) and not all(_is_number(cell) for cell in lines[0])
+            x = np.array([[float(cell) for cell in line] for line in lines[header:]])
+        else:
+            raise DataError(f"the input file '{path}' is neither .npy nor .csv")
+    except (ValueError, OSError) as error:
+        raise DataError(f"the input file '{path}' cannot be read as numbers: {error}") from None
+    if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
+        raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
+    return np.asarray(x, dtype=np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+

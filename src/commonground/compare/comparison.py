@@ -1,0 +1,381 @@
+"""Several methods on the same splits, initial weights and client samples, over several seeds."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from commonground.algorithms import Algorithm
+from commonground.compare.grid import candidates, check_grid, validation_split
+from commonground.compare.methods import COMMON, Method
+from commonground.compare.progress import ComparisonObserver, Silent, Step
+from commonground.compare.results import Tuning, summarize
+from commonground.config import RunConfig
+from commonground.data import FederatedDataset, load_data
+from commonground.engine import Run, run_training
+from commonground.engine.folder import RunFolder, write_atomically
+from commonground.engine.train import prepare_setup
+from commonground.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Comparison", "compare"]
+
+# Settings of a run that must be equal in every run of a comparison's folder.
+_SAME = sorted(COMMON - {"algorithm", "options", "seed"})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of a comparison.
+
+    Attributes:
+        result: what ``comparison.json`` holds.
+        runs: the runs of every method by its label (``fedavg+ft``), in the order of the seeds; empty if read from a
+            folder.
+        folder: where the files are, if anywhere.
+    """
+
+    result: dict[str, Any]
+    runs: dict[str, list[Run]] = field(default_factory=dict, repr=False)
+    folder: Path | None = None
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Comparison:
+        """A finished comparison from its folder.
+
+        Raises:
+            RunError: there is none, or it is not readable.
+        """
+        path = Path(folder) / "comparison.json"
+        try:
+            return cls(json.loads(path.read_text("utf-8")), {}, Path(folder))
+        except (OSError, ValueError) as error:
+            raise RunError(f"'{path}' is not a readable comparison: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``comparison.json`` holds, as a copy."""
+        return copy.deepcopy(self.result)
+
+    def table(self) -> Table:
+        """Accuracies with differences to the reference, to print with rich; see :meth:`footnotes`."""
+        from commonground.compare.tables import accuracy_table
+
+        return accuracy_table(self.result)
+
+    def cost_table(self) -> Table:
+        """The last ten rounds, global accuracies, bytes and seconds, to print with rich."""
+        from commonground.compare.tables import cost_table
+
+        return cost_table(self.result)
+
+    def tuning_table(self) -> Table | None:
+        """Every candidate of a grid with its validation accuracy; None without a grid."""
+        from commonground.compare.tables import tuning_table
+
+        return tuning_table(self.result)
+
+    def footnotes(self) -> list[str]:
+        """What each number is, in sentences."""
+        return list(self.result["notes"])
+
+
+def compare(
+    methods: Sequence[str | Algorithm],
+    data: FederatedDataset | str = "digits",
+    seeds: int = 3,
+    out: str | Path | None = None,
+    reference: str | None = None,
+    target: float | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    local_only: bool = True,
+    *,
+    model: str | nn.Module | None = None,
+    validation: float = 0.2,
+    observer: ComparisonObserver | None = None,
+    data_dir: str | None = None,
+    command: str | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Train several methods on the same data splits, initial weights and client samples, and test their differences.
+
+    All draws are keyed by the seed, so that equal seeds give every method the same split, start, participants and
+    batch orders. A folder that holds some of the runs already is continued.
+
+    Args:
+        methods: each ``NAME[+ft][:KEY=VALUE,…]`` (``fedavg``, ``fedavg+ft``, ``fedprox:mu=0.1``) or an
+            :class:`~commonground.algorithms.Algorithm`.
+        data: a federated data set (the same for all seeds), or a name, dealt to clients anew for every seed.
+        seeds: how many, from the setting ``seed`` (0) upwards.
+        out: folder for the files; by default none are written.
+        reference: the method the others are compared with, as in ``methods``; by default the first.
+        target: an accuracy between 0 and 1; bytes and seconds until it is reached are reported.
+        grid: values to choose from, by setting, for every method that has it and does not set it itself. The choice
+            is made for every method and seed on a part of the training data (:func:`validation_split`).
+        local_only: add Local Only, the yardstick, unless it is there.
+        model: a name, or a module whose present weights every run starts from; by default what suits the data.
+        validation: share of the training samples that judges a grid's candidates.
+        observer: hears of every run (:class:`~commonground.compare.progress.ComparisonObserver`).
+        data_dir: folder of the data files.
+        command: how to repeat it, for the record.
+        **settings: any other field of :class:`~commonground.config.RunConfig`, common to all methods;
+            hyperparameters in ``options`` go to the methods that have them.
+
+    Returns:
+        The finished comparison.
+
+    Raises:
+        CommonGroundError: anything wrong with methods, settings, data or files, in one sentence.
+    """
+    work = _Comparing(
+        methods, data, seeds, Path(out) if out is not None else None, reference, target, grid or {}, local_only,
+        model, validation, observer or Silent(), data_dir, settings,
+    )  # fmt: skip
+    runs = work.run()
+    result = summarize(
+        {method: runs[method.label] for method in work.methods.values()},
+        reference=work.reference,
+        seeds=list(work.seeds),
+        target=target,
+        same_clients=work.same_clients,
+        tuning=work.tuning,
+        notes=work.notes,
+        folder=work.out,
+    )
+    result["command"] = command or f"commonground.compare.compare({', '.join(work.methods)})"
+    comparison = Comparison(result, runs, work.out)
+    if work.out is not None:
+        _write(comparison, work.out)
+    return comparison
+
+
+class _Comparing:
+    """A comparison in progress."""
+
+    def __init__(
+        self,
+        methods: Sequence[str | Algorithm],
+        data: FederatedDataset | str,
+        seeds: int,
+        out: Path | None,
+        reference: str | None,
+        target: float | None,
+        grid: Mapping[str, Sequence[Any]],
+        local_only: bool,
+        model: str | nn.Module | None,
+        validation: float,
+        observer: ComparisonObserver,
+        data_dir: str | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        if isinstance(methods, str) or not methods:
+            raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
+        if seeds < 1:
+            raise ConfigError(f"the number of seeds is {seeds}; at least 1 is needed")
+        if target is not None and not 0 < target <= 1:
+            raise ConfigError(f"the target {target:g} is no accuracy; give a number above 0 and at most 1, such as 0.8")
+        if not 0 < validation < 1:
+            raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
+        self.data, self.out, self.validation = data, out, validation
+        self.observer, self.data_dir = observer, data_dir
+        self.module = model if isinstance(model, nn.Module) else None
+        self.common = dict(settings)
+        self.common["data"] = data if isinstance(data, str) else data.name
+        if model is not None:
+            self.common["model"] = model if isinstance(model, str) else type(model).__name__
+        for key in {"algorithm"} & set(settings):
+            raise ConfigError(f"'{key}' is no setting of a comparison; name the methods")
+        first = RunConfig.make({k: v for k, v in self.common.items() if k != "options"}).seed
+        self.seeds = range(first, first + seeds)
+        self.notes: list[str] = []
+        self.tuning: list[Tuning] = []
+        self.same_clients = not isinstance(data, str)
+        self.methods = self._methods(methods, local_only)
+        self.grid = check_grid(grid)
+        self._check_options()
+        self.candidates = {label: candidates(method, self.grid) for label, method in self.methods.items()}
+        self.configs = self._configs()
+        self.reference = self._reference(reference) if reference is not None else next(iter(self.methods))
+
+    # -- checks before anything runs ----------------------------------------------------------------------------
+
+    def _methods(self, texts: Sequence[str | Algorithm], local_only: bool) -> dict[str, Method]:
+        methods: dict[str, Method] = {}
+        for method in map(Method.parse, texts):
+            if method.label in methods:
+                raise ConfigError(f"the method '{method.label}' is named twice with the same settings")
+            method.make()
+            methods[method.label] = method
+        if local_only and all(method.name != "local" for method in methods.values()):
+            methods["local"] = Method("local")
+            self.notes.append("Local Only was added as the yardstick; --no-local-only leaves it out.")
+            self.observer.note(self.notes[-1])
+        return methods
+
+    def _check_options(self) -> None:
+        for where, keys in (("the grid's setting", self.grid), ("the setting", self.common.get("options", {}))):
+            for key in keys:
+                if where == "the grid's setting" and key in COMMON:
+                    raise ConfigError(f"{where} '{key}' must be equal for all methods and candidates; give it once")
+                if not any(method.has(key) for method in self.methods.values()):
+                    raise ConfigError(f"no method of this comparison has {where} '{key}'")
+
+    def _configs(self) -> dict[str, list[RunConfig]]:
+        """Every method's configuration with the first seed, one per candidate."""
+        found: dict[tuple[str, str], str] = {}
+        configs: dict[str, list[RunConfig]] = {}
+        for label, method in self.methods.items():
+            configs[label] = [method.config(self.common, chosen) for chosen in self.candidates[label]]
+            first = configs[label][0]
+            same = (repr(method.make(first.options)), repr(first.model_copy(update={"options": {}})))
+            if same in found:
+                raise ConfigError(f"the methods '{found[same]}' and '{label}' are the same with identical settings")
+            found[same] = label
+        return configs
+
+    def _reference(self, text: str) -> str:
+        """The label of the reference method."""
+        known = ", ".join(self.methods)
+        named = [label for label, method in self.methods.items() if text in (method.name, method.title)]
+        if text in self.methods:
+            return text
+        try:
+            parsed = Method.parse(text)
+        except ConfigError:
+            parsed = None
+        same = [label for label, method in self.methods.items() if method == parsed] or named
+        if len(same) != 1:
+            which = "none" if not same else "more than one"
+            raise ConfigError(f"the reference '{text}' names {which} of the compared methods; they are {known}")
+        return same[0]
+
+    def _check_folder(self, resolved: Mapping[str, RunConfig]) -> None:
+        """Every run that is already there must belong to this comparison."""
+        if self.out is None:
+            return
+        if RunFolder(self.out).exists:
+            raise RunError(f"'{self.out}' holds a single run; choose another --out for the comparison")
+        if self.out.exists() and not self.out.is_dir():
+            raise RunError(f"'{self.out}' is a file; --out needs a folder")
+        one = next(iter(resolved.values()))
+        for path in sorted(self.out.glob("*/seed-*/config.toml")):
+            before = RunFolder(path.parent).config()
+            for key in _SAME:
+                old, new = getattr(before, key), getattr(one, key)
+                if old != new:
+                    raise RunError(
+                        f"'{self.out}' holds a comparison with {key} = {old!r}, not {new!r} (see '{path.parent}'); "
+                        "choose another --out"
+                    )
+        for label, config in resolved.items():
+            for seed in self.seeds if len(self.candidates[label]) == 1 else ():
+                folder = RunFolder(self._folder(label, seed) or self.out)
+                if folder.exists:
+                    folder.check_same(config.model_copy(update={"seed": seed}))
+
+    # -- runs ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> dict[str, list[Run]]:
+        """All runs, by label, in the order of the seeds."""
+        runs: dict[str, list[Run]] = {label: [] for label in self.methods}
+        steps = self._steps()
+        self.observer.plan(steps)
+        remaining = iter(steps)
+        names: set[tuple[str, ...] | None] = set()
+        for seed in self.seeds:
+            data = self._load(seed)
+            names.add(data.client_names)
+            if seed == self.seeds[0]:
+                self.observer.note(f"{len(self.methods)} methods on {data.describe()}; {len(self.seeds)} seeds")
+                self._check_folder({label: self._setup(label, 0, seed, data).config for label in self.methods})
+            for label in self.methods:
+                chosen = self._tune(label, seed, data, remaining)
+                setup = self._setup(label, chosen, seed, data)
+                run = run_training(
+                    setup, out=self._folder(label, seed), resume=True, observer=self.observer.step(next(remaining))
+                )
+                # What is in files needs no room in memory.
+                runs[label].append(run if run.folder is None else replace(run, shared={}))
+        self.same_clients = self.same_clients or (len(names) == 1 and None not in names)
+        return runs
+
+    def _steps(self) -> list[Step]:
+        """All runs in their order."""
+        plan: list[tuple[str, int, int, Mapping[str, Any] | None]] = []
+        for seed in self.seeds:
+            for label, method in self.methods.items():
+                tried = zip(self.configs[label], self.candidates[label], strict=True)
+                if len(self.candidates[label]) > 1:
+                    plan += [(method.title, seed, config.rounds, candidate) for config, candidate in tried]
+                plan.append((method.title, seed, self.configs[label][0].rounds, None))
+        return [Step(number, len(plan), *rest) for number, rest in enumerate(plan, 1)]
+
+    def _load(self, seed: int) -> FederatedDataset:
+        if not isinstance(self.data, str):
+            return self.data
+        config = next(iter(self.configs.values()))[0]
+        return load_data(
+            config.data,
+            config.clients,
+            classes_per_client=config.classes_per_client,
+            partition=config.partition,
+            seed=seed,
+            data_dir=self.data_dir,
+        )
+
+    def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset) -> Any:
+        config = self.configs[label][candidate].model_copy(update={"seed": seed})
+        given = self.methods[label].make(config.options) if self.methods[label].given is not None else None
+        return prepare_setup(config, data, copy.deepcopy(self.module), given, data_dir=self.data_dir)
+
+    def _folder(self, label: str, seed: int) -> Path | None:
+        return None if self.out is None else self.out / self.methods[label].folder / f"seed-{seed}"
+
+    def _tune(self, label: str, seed: int, data: FederatedDataset, steps: Any) -> int:
+        """Try every candidate on validation data made of training samples; the number of the best one."""
+        tried = self.candidates[label]
+        if len(tried) == 1:
+            return 0
+        inner = validation_split(data, self.validation, seed)
+        whole = self._folder(label, seed)
+        scores: list[float] = []
+        for number, candidate in enumerate(tried):
+            name = Method("", dict(candidate)).folder
+            folder = None if whole is None else whole.parent / "tuning" / whole.name / name
+            setup = self._setup(label, number, seed, inner)
+            run = run_training(setup, out=folder, resume=True, observer=self.observer.step(next(steps)))
+            if folder is not None:
+                for rest in ("checkpoint", "clients", "finetuning"):  # its score is all that is needed
+                    shutil.rmtree(folder / rest, ignore_errors=True)
+            scores.append(run.personal_accuracy["mean"])
+        best = scores.index(max(scores))  # the first of equally good ones
+        self.tuning.append(Tuning(label, seed, tried, scores, best))
+        text = ", ".join(f"{key}={value}" for key, value in tried[best].items())
+        self.observer.note(f"{self.methods[label].title}, seed {seed}: chosen {text} (validation {scores[best]:.1%})")
+        return best
+
+
+def _write(comparison: Comparison, folder: Path) -> None:
+    """``comparison.json``, ``table.csv`` and, where the report can be written, ``report.html``."""
+    from commonground.compare.tables import as_csv
+
+    try:
+        write_atomically(folder / "table.csv", as_csv(comparison.result))
+        text = json.dumps(comparison.result, indent=2, ensure_ascii=False, allow_nan=False)
+        write_atomically(folder / "comparison.json", text + "\n")
+    except OSError as error:
+        raise RunError(f"the folder '{folder}' cannot be written: {error.strerror}") from None
+    if find_spec("commonground.report") is not None:
+        write_report = getattr(import_module("commonground.report"), "write_comparison_report", None)
+        if write_report is not None:
+            write_report(folder)

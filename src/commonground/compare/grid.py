@@ -1,0 +1,119 @@
+"""Tuning: candidates from a grid, judged on a part of the clients' training data, never on test data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from commonground.compare.methods import Method, literal
+from commonground.data import FederatedDataset
+from commonground.errors import ConfigError, DataError
+from commonground.keys import numpy_stream
+
+__all__ = ["candidates", "parse_grid", "validation_split"]
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Read ``KEY=VALUE,VALUE,…`` lines.
+
+    Raises:
+        ConfigError: a line has another form, or a setting comes twice.
+
+    >>> parse_grid(["lr=0.003,0.01", "mu=0.1"])
+    {'lr': [0.003, 0.01], 'mu': [0.1]}
+    """
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        key = key.strip().replace("-", "_")
+        parts = [part.strip() for part in values.split(",")]
+        if not equals or not key.isidentifier() or not all(parts):
+            raise ConfigError(f"--grid {text} is not of the form KEY=VALUE,VALUE…, for example lr=0.003,0.01,0.03")
+        if key in grid:
+            raise ConfigError(f"--grid names '{key}' twice; put all its values into one")
+        grid[key] = [literal(part) for part in parts]
+    return check_grid(grid)
+
+
+def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """A grid with every setting's values as a list, at least one each and none twice."""
+    checked: dict[str, list[Any]] = {}
+    for key, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ConfigError(f"the grid for '{key}' is {values!r}; a list of at least one value is needed")
+        if any(value in values[:place] for place, value in enumerate(values)):
+            raise ConfigError(f"the grid for '{key}' names a value twice: {', '.join(map(str, values))}")
+        checked[key] = list(values)
+    return checked
+
+
+def candidates(method: Method, grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the grid's settings that a method has and does not set itself; at least the empty one."""
+    keys = [key for key in grid if method.has(key) and key not in method.settings]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(grid[key] for key in keys))]
+
+
+def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 0) -> FederatedDataset:
+    """A data set whose test samples are taken out of the training samples; the true test samples are not in it.
+
+    Of a client's n training samples, max(1, round(fraction · n)) become test samples and at least one stays, spread
+    over its classes in proportion; a class keeps a training sample where possible. Clients with a single training
+    sample are left out. No array is copied.
+
+    Args:
+        data: the federated data set.
+        fraction: between 0 and 1.
+        seed: keys the draw, one stream for every client.
+
+    Raises:
+        ConfigError: the fraction is not between 0 and 1.
+        DataError: no client has two training samples.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(f"the validation share is {fraction:g}; it must lie between 0 and 1")
+    clients = [client for client in range(data.clients) if len(data.train_indices(client)) > 1]
+    if not clients:
+        raise DataError(
+            f"No client of {data.name!r} has two training samples; tuning needs one to train and one to judge."
+        )
+    kept: list[Any] = []
+    taken: list[Any] = []
+    for client in clients:
+        rows = data.train_indices(client)
+        chosen = _stratified(data.y_train[rows], fraction, numpy_stream(seed, "validation", client))
+        kept.append(rows[~chosen])
+        taken.append(rows[chosen])
+    return FederatedDataset(
+        name=data.name,  # defaults of model and learning rate hang on it
+        x_train=data.x_train,
+        y_train=data.y_train,
+        x_test=data.x_train,
+        y_test=data.y_train,
+        classes=data.classes,
+        class_names=data.class_names,
+        train_index=np.concatenate(kept),
+        train_offsets=np.cumsum([0, *map(len, kept)]),
+        test_index=np.concatenate(taken),
+        test_offsets=np.cumsum([0, *map(len, taken)]),
+        client_names=tuple(data.client_name(client) for client in clients),
+        preprocess=data.preprocess,
+    )
+
+
+def _stratified(labels: Any, fraction: float, rng: np.random.Generator) -> Any:
+    """Which of a client's samples are taken, [n] bool: proportional to classes by largest remainders."""
+    n = len(labels)
+    wanted = min(max(1, round(fraction * n)), n - 1)
+    present, counts = np.unique(labels, return_counts=True)
+    exact = wanted * counts / n
+    take = np.floor(exact).astype(int)  # below each count, since wanted < n
+    last = take + 1 >= counts  # one more would be the class's last sample
+    order = np.lexsort((rng.random(len(present)), -(exact - take), last))
+    take[order[: wanted - take.sum()]] += 1
+    chosen = np.zeros(n, dtype=bool)
+    for label, number in zip(present, take, strict=True):
+        chosen[rng.permutation(np.flatnonzero(labels == label))[:number]] = True
+    return chosen

@@ -1,0 +1,162 @@
+"""A method of a comparison: an algorithm with settings of its own, written ``NAME[+ft][:KEY=VALUE,…]``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from commonground.algorithms import Algorithm
+from commonground.config import RunConfig, make_algorithm
+from commonground.errors import ConfigError
+
+__all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "literal"]
+
+FINETUNE_EPOCHS = 10
+"""What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
+
+SYNTAX = "NAME[+ft][:KEY=VALUE,KEY=VALUE…], for example fedavg, fedavg+ft, fedavg:lr=0.03"
+
+_METHOD = re.compile(r"(?P<name>[^=,]+?)(?P<ft>\+ft)?(?::(?P<settings>[A-Za-z_][\w-]*=.*))?", re.DOTALL)
+_NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*=)")  # a value may hold commas: lr_schedule=halve:0.5,0.75
+
+# Equal for all methods, or they would not be compared on the same data, start, client samples and tests.
+COMMON = {
+    "algorithm", "options", "data", "clients", "classes_per_client", "partition", "model", "model_options",
+    "participation", "dtype", "seed", "eval_every", "eval_clients",
+}  # fmt: skip
+
+
+def literal(text: str) -> Any:
+    """A value as TOML would read it, else the text itself."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+@dataclass(frozen=True)
+class Method:
+    """One competitor.
+
+    Attributes:
+        name: of the algorithm, or ``file.py:Class``.
+        settings: its own settings: hyperparameters of the algorithm, or fields of
+            :class:`~commonground.config.RunConfig`; a name that is both means the hyperparameter.
+        given: the algorithm itself, when it was not given by name.
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    given: Algorithm | None = None
+
+    @classmethod
+    def parse(cls, text: str | Algorithm) -> Method:
+        """Read a method as it is written on the command line.
+
+        Raises:
+            ConfigError: it does not follow ``NAME[+ft][:KEY=VALUE,…]``, the algorithm is unknown, or it has no such
+                setting.
+
+        >>> Method.parse("fedavg+ft:lr=0.03")
+        Method(name='fedavg', settings={'finetune_epochs': 10, 'lr': 0.03}, given=None)
+        """
+        if isinstance(text, Algorithm):
+            own = {f.name: getattr(text, f.name) for f in fields(text) if getattr(text, f.name) != f.default}
+            return cls(text.name, own, text)
+        match = _METHOD.fullmatch(text.strip())
+        if match is None or match["name"].endswith(":"):
+            raise ConfigError(f"the method '{text}' is not of the form {SYNTAX}")
+        settings: dict[str, Any] = {"finetune_epochs": FINETUNE_EPOCHS} if match["ft"] else {}
+        for part in _NEXT_SETTING.split(match["settings"] or ""):
+            key, _, value = part.partition("=")
+            key = key.strip().replace("-", "_")
+            if key in settings:
+                raise ConfigError(f"the method '{text}' sets '{key}' twice")
+            if key:
+                settings[key] = literal(value.strip())
+        method = cls(match["name"], settings)
+        for key in settings:
+            method.check_key(key)
+        return method
+
+    @property
+    def label(self) -> str:
+        """The method as it can be written on the command line."""
+        settings = dict(self.settings)
+        tuned = settings.get("finetune_epochs") == FINETUNE_EPOCHS and "finetune_epochs" not in self._known()
+        if tuned:
+            del settings["finetune_epochs"]
+        text = ",".join(f"{key}={_text(value)}" for key, value in settings.items())
+        return f"{self.name}{'+ft' if tuned else ''}{':' if text else ''}{text}"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return re.sub(r"[^\w.+=-]+", "-", self.label).strip("-.")
+
+    @property
+    def title(self) -> str:
+        """The name in tables."""
+        text = self.label
+        own = text.removeprefix(self.name).removeprefix("+ft").removeprefix(":")
+        title = self.make().title + ("+FT" if "+ft" in text.removeprefix(self.name)[:3] else "")
+        return f"{title} ({own.replace(',', ', ')})" if own else title
+
+    def _known(self) -> dict[str, Any]:
+        return type(self.given or make_algorithm(self.name, {})).options()
+
+    def has(self, key: str) -> bool:
+        """Whether a setting means something for this method."""
+        return key in self._known() or (key in RunConfig.model_fields and key not in COMMON)
+
+    def check_key(self, key: str) -> None:
+        """Raise a ConfigError unless the setting may differ between methods and this one has it."""
+        if self.has(key):
+            return
+        if key in COMMON:
+            raise ConfigError(
+                f"'{key}' of '{self.name}' must be equal for all methods of a comparison; give it once, outside of "
+                "the methods"
+            )
+        known = ", ".join([*self._known(), "lr", "local_epochs", "batch_size"])
+        raise ConfigError(f"the method '{self.name}' has no setting '{key}'; it has {known} and others of the run")
+
+    def make(self, options: Mapping[str, Any] | None = None) -> Algorithm:
+        """The algorithm with these hyperparameters (by default its own)."""
+        if options is None:
+            options = {key: value for key, value in self.settings.items() if key in self._known()}
+        if self.given is not None:
+            return type(self.given)(**options)
+        return make_algorithm(self.name, options)
+
+    def config(self, common: Mapping[str, Any], chosen: Mapping[str, Any] | None = None) -> RunConfig:
+        """The configuration of one run.
+
+        Args:
+            common: settings of all methods; hyperparameters in its ``options`` go to the methods that have them,
+                ``finetune_epochs`` to those with one global model.
+            chosen: settings from a grid.
+
+        Raises:
+            ConfigError: a value is out of range, in one sentence that names it.
+        """
+        known = self._known()
+        values = dict(common) | {"algorithm": self.name}
+        options = {key: value for key, value in common.get("options", {}).items() if key in known}
+        if values.get("finetune_epochs") and not self.make().has_global_model:
+            del values["finetune_epochs"]
+        for key, value in {**(chosen or {}), **self.settings}.items():
+            if key in known:
+                options[key] = value
+            else:
+                values[key] = value
+        config = RunConfig.make(values | {"options": options})
+        self.make(options)
+        return config
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,184 @@
+"""What a comparison shows while it goes on: which method and seed, of how many, and the time left for all."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from commonground.console import percent
+from commonground.engine import Observer
+from commonground.engine.setup import Setup
+
+__all__ = ["ComparisonObserver", "ComparisonProgress", "Silent", "Step"]
+
+LINE_EVERY = 10.0  # seconds between lines where there is no terminal
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of a comparison.
+
+    Attributes:
+        number, total: which of all runs, counted from 1.
+        title: of the method.
+        seed: of the run.
+        rounds: it has.
+        candidate: settings tried out on validation data; None for a run that counts.
+    """
+
+    number: int
+    total: int
+    title: str
+    seed: int
+    rounds: int
+    candidate: Mapping[str, Any] | None = field(default=None)
+
+    @property
+    def text(self) -> str:
+        """For example ``[3/12] FedRep, seed 1``."""
+        tried = ", ".join(f"{key}={value}" for key, value in (self.candidate or {}).items())
+        return f"[{self.number}/{self.total}] {self.title}, seed {self.seed}" + (f", tuning {tried}" if tried else "")
+
+
+class ComparisonObserver(Protocol):
+    """What the display of a comparison hears."""
+
+    def plan(self, steps: Sequence[Step]) -> None:
+        """All runs, in their order."""
+
+    def step(self, step: Step) -> Observer | None:
+        """A run starts; returns who hears of its rounds."""
+
+    def note(self, text: str) -> None:
+        """Something worth one line."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def plan(self, steps: Sequence[Step]) -> None:
+        """See :class:`ComparisonObserver`."""
+
+    def step(self, step: Step) -> Observer | None:
+        """See :class:`ComparisonObserver`."""
+        return None
+
+    def note(self, text: str) -> None:
+        """See :class:`ComparisonObserver`."""
+
+
+class ComparisonProgress:
+    """An observer that writes to standard error: a bar on a terminal, plain lines elsewhere.
+
+    Args:
+        quiet: show nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._console = Console(stderr=True, highlight=False)
+        self._steps: Sequence[Step] = ()
+        self._pace: dict[str, tuple[float, int]] = {}  # seconds and rounds spent on a method so far
+
+    def plan(self, steps: Sequence[Step]) -> None:
+        """See :class:`ComparisonObserver`."""
+        self._steps = steps
+
+    def step(self, step: Step) -> Observer | None:
+        """See :class:`ComparisonObserver`."""
+        return None if self._quiet else _StepProgress(self, step)
+
+    def note(self, text: str) -> None:
+        """See :class:`ComparisonObserver`."""
+        if not self._quiet:
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    def spent(self, step: Step, seconds: float, rounds: int) -> None:
+        """Remember how long a method takes."""
+        before = self._pace.get(step.title, (0.0, 0))
+        self._pace[step.title] = (before[0] + seconds, before[1] + rounds)
+
+    def left(self, step: Step, rounds: int) -> float:
+        """Seconds left for all runs, ``rounds`` being left of this one."""
+        seconds, done = (sum(values) for values in zip(*self._pace.values(), strict=True))
+        general = seconds / max(done, 1)
+
+        def pace(title: str) -> float:
+            spent, over = self._pace.get(title, (general, 1))
+            return spent / max(over, 1)
+
+        later = self._steps[step.number :]
+        return rounds * pace(step.title) + sum(other.rounds * pace(other.title) for other in later)
+
+
+class _StepProgress:
+    """Hears of one run."""
+
+    def __init__(self, whole: ComparisonProgress, step: Step) -> None:
+        self._whole, self._step = whole, step
+        self._console = whole._console
+        self._bar: Progress | None = None
+        self._done = 0
+        self._state = ""
+        self._last = self._printed = time.perf_counter()
+
+    def begin(self, setup: Setup, engine: str, done: int) -> None:
+        self._done = done
+        self._last = self._printed = time.perf_counter()
+        if done:
+            self._whole.note(f"{self._step.text}: continuing after round {done}")
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[state]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._step.text, total=self._step.rounds, completed=done, state="")
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        now = time.perf_counter()
+        self._whole.spent(self._step, now - self._last, row["round"] - self._done)
+        self._last, self._done = now, row["round"]
+        left = _duration(self._whole.left(self._step, self._step.rounds - self._done))
+        if row["personal_accuracy"] is not None:
+            kind = "global" if row["global_accuracy"] == row["personal_accuracy"] else "personal"
+            part = "validation" if self._step.candidate is not None else "test"
+            self._state = f"{kind} {part} accuracy {percent(row['personal_accuracy'])}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, state=f"{self._state}  {left} left in all")
+        elif now - self._printed > LINE_EVERY and self._done < self._step.rounds:
+            self._printed = now
+            print(
+                f"{self._step.text}: round {self._done}/{self._step.rounds}  {self._state}  {left} left in all",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def note(self, text: str) -> None:
+        if text.startswith("the run in"):
+            self._whole.note(f"{self._step.text}: {text}")
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if self._done == self._step.rounds:
+            left = self._whole.left(self._step, 0) if self._whole._pace else 0.0
+            after = f"; {_duration(left)} left in all" if self._step.number < self._step.total else ""
+            self._whole.note(f"{self._step.text}: done, {self._state}{after}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,62 @@
+"""Models whose head is one linear layer: finding it, and putting something larger in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+
+from torch import nn
+
+from commonground.errors import ModelError
+from commonground.models.groups import Groups, tensors_of
+
+__all__ = ["find_linear_head", "replace_head"]
+
+
+def find_linear_head(model: nn.Module, groups: Groups, who: str) -> tuple[str, nn.Linear]:
+    """Name and module of a model's head, which has to be one ``nn.Linear``.
+
+    Args:
+        model: the model.
+        groups: its groups.
+        who: the method that asks, for the error.
+
+    Raises:
+        ModelError: the head is something else, or the model as a whole.
+    """
+    names = set(groups.names("head"))
+    for name, module in model.named_modules():
+        if name and isinstance(module, nn.Linear) and {f"{name}.{t}" for t in tensors_of(module)} == names:
+            return name, module
+    raise ModelError(
+        f"{who} needs a model whose head is one nn.Linear inside it, but this model's head is {', '.join(sorted(names))}"
+    )
+
+
+def replace_head(
+    model: nn.Module,
+    groups: Groups,
+    who: str,
+    make: Callable[[nn.Linear], nn.Module],
+    parts: Mapping[str, Sequence[str]],
+) -> nn.Module:
+    """A copy of a model with something else in place of its linear head.
+
+    A chain stays a chain, and what the new head sees is what the old one saw.
+
+    Args:
+        model, groups, who: as in :func:`find_linear_head`.
+        make: from the old head to the new one.
+        parts: further groups, as names of parts of the new head.
+    """
+    path, _ = find_linear_head(model, groups, who)
+    extended = deepcopy(model)
+    parent, _, name = path.rpartition(".")
+    head = extended.get_submodule(path)
+    assert isinstance(head, nn.Linear)
+    setattr(extended.get_submodule(parent), name, make(head))
+    patterns = {group: list(names) for group, names in dict(getattr(model, "groups", {})).items() if group != "body"}
+    patterns["head"] = [path]
+    patterns |= {group: [f"{path}.{part}" for part in names] for group, names in parts.items()}
+    extended.groups = patterns  # type: ignore[assignment]
+    return extended

@@ -1,0 +1,55 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+__all__ = ["Unit", "bytes_text", "number", "show"]
+
+Unit = Literal["percent", "points", "bytes", "seconds", "integer", "number", "p"]
+"""What a number counts: ``percent`` is a share (0.98), ``points`` a difference of shares, ``p`` a probability."""
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for anything else (``null``, ``NaN``, text, a truth value)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in a decimal unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def show(value: Any, unit: Unit = "number") -> str:
+    """A number with its unit, a dash where there is none."""
+    count = number(value)
+    if count is None:
+        return "–"
+    if unit == "percent":
+        return f"{100 * count:.1f} %"
+    if unit == "points":
+        return f"{100 * count:+.1f}".replace("-", "−")
+    if unit == "bytes":
+        return bytes_text(count)
+    if unit == "seconds":
+        return _duration(count)
+    if unit == "integer":
+        return f"{count:,.0f}"
+    if unit == "p":
+        return "< 0.001" if count < 0.001 else f"{count:.3f}"
+    return f"{count:,}" if isinstance(count, int) else f"{count:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"

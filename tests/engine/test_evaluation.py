@@ -1,0 +1,205 @@
+"""Tests of clients' models: equal to a loop over clients, in blocks, on a panel when there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call
+
+from commonground import FederatedDataset, train
+from commonground.engine.base import Engine
+from commonground.engine.evaluation import BLOCK_SAMPLES, Scores, blocks_of
+from commonground.models import ConvNet
+from tests.helpers import (
+    ENGINES,
+    SMALL,
+    TwoLayer,
+    Whole,
+    dropping_chain,
+    engines_changed,
+    images,
+    made_data,
+    normed,
+    seeded,
+    train_whole,
+    training,
+)
+
+
+def unequal(sizes: Sequence[int] = (1, 30, 7, 2)) -> FederatedDataset:
+    """Clients with different numbers of test samples."""
+    rng = np.random.default_rng(3)
+    parts = [
+        (rng.normal(size=(6, 4)), rng.integers(0, 3, 6), rng.normal(size=(n, 4)), rng.integers(0, 3, n)) for n in sizes
+    ]
+    return FederatedDataset.from_arrays(parts, classes=3)
+
+
+def one_by_one(whole: Whole, model: torch.nn.Module, data: FederatedDataset) -> list[tuple[float, float]]:
+    """Accuracy and loss of every client: its own model on its own test samples, one sample after the other."""
+    model = model.double().eval()
+    found = []
+    for client in range(data.clients):
+        tensors = {**whole.run.shared, **whole.personal[client]}
+        rows = data.test_indices(client)
+        x, y = torch.from_numpy(data.x_test[rows]).double(), torch.from_numpy(data.y_test[rows])
+        x = x.movedim(-1, 1) if x.ndim == 4 else x
+        with torch.no_grad():
+            logits = torch.cat([functional_call(model, tensors, (sample.unsqueeze(0),)) for sample in x])
+        right = (logits.argmax(1) == y).double().mean()
+        found.append((float(right), float(F.cross_entropy(logits, y))))
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedper", "lg-fedavg"])
+@pytest.mark.parametrize("kind", [TwoLayer, dropping_chain, normed])
+def test_vectors(kind: Any, algorithm: str, engine: str) -> None:
+    if kind is normed and engine == "batched":
+        pytest.skip("BatchNorm is not stacked")
+    data, settings = unequal(), {"engine": engine, "dtype": "float64", "rounds": 2}
+    whole = train_whole(algorithm, data, model=seeded(kind), **settings)
+    from commonground.models import use_keyed_dropout
+
+    wanted = one_by_one(whole, use_keyed_dropout(seeded(kind)), data)
+    assert [c["personal_accuracy"] for c in whole.run.clients] == [a for a, _ in wanted]
+    np.testing.assert_allclose([c["test_loss"] for c in whole.run.clients], [b for _, b in wanted], atol=1e-12)
+    assert [c["test_samples"] for c in whole.run.clients] == [1, 30, 7, 2]
+    accuracy = np.array([a for a, _ in wanted])
+    summary = whole.run.personal_accuracy
+    assert summary["mean"] == pytest.approx(accuracy.mean())  # over clients, not over samples
+    assert summary["std"] == pytest.approx(accuracy.std())
+    assert summary["min"] == accuracy.min()
+    assert summary["p10"] == pytest.approx(np.quantile(accuracy, 0.1))
+    assert whole.run.history[-1]["personal_accuracy"] == pytest.approx(accuracy.mean())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", ["local", "fedper", "lg-fedavg"])
+def test_images(algorithm: str, engine: str) -> None:
+    def model() -> torch.nn.Module:
+        return seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.4)
+
+    data = images()
+    whole = train_whole(algorithm, data, model=model(), engine=engine, dtype="float64", rounds=1)
+    wanted = one_by_one(whole, model(), data)
+    assert [c["personal_accuracy"] for c in whole.run.clients] == [a for a, _ in wanted]
+    np.testing.assert_allclose([c["test_loss"] for c in whole.run.clients], [b for _, b in wanted], atol=1e-10)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_test_changes_nothing(engine: str) -> None:
+    """Neither weights nor statistics, however often one tests."""
+    model = dropping_chain if engine == "batched" else normed
+    runs = [
+        train_whole("fedper", made_data((6, 4, 8)), model=seeded(model), engine=engine, rounds=4, eval_every=k)
+        for k in (1, 4)
+    ]
+    assert runs[0].sha == runs[1].sha
+    assert runs[0].losses == runs[1].losses
+    assert [row["personal_accuracy"] for row in runs[1].run.history][:3] == [None] * 3
+    assert [row["evaluated_clients"] for row in runs[1].run.history] == [0, 0, 0, 3]
+
+
+def test_blocks_by_hand() -> None:
+    half = BLOCK_SAMPLES // 2
+    sizes = np.array([half, half, 1, BLOCK_SAMPLES + 5, BLOCK_SAMPLES - 1, 1, 1])
+    assert blocks_of(range(7), sizes) == [[0, 1], [2], [3], [4, 5], [6]]
+    assert blocks_of([6, 0], sizes) == [[6, 0]]
+    assert blocks_of([], sizes) == []
+
+
+def test_scores() -> None:
+    one = Scores(np.array([4]), np.array([1]), np.array([4]), np.array([0.5]))
+    two = Scores(np.array([2, 9]), np.array([3, 0]), np.array([3, 2]), np.array([0.1, 2.0]))
+    joined = Scores.join([one, two])
+    assert joined.clients.tolist() == [4, 2, 9]
+    assert joined.accuracy.tolist() == [0.25, 1.0, 0.0]
+
+
+# -- many clients ---------------------------------------------------------------------------------------------------
+
+
+def many(clients: int) -> FederatedDataset:
+    """Two training samples and one test sample per client."""
+    rng = np.random.default_rng(0)
+    return FederatedDataset(
+        name="many",
+        x_train=rng.normal(size=(2 * clients, 4)).astype(np.float32),
+        y_train=rng.integers(0, 3, 2 * clients),
+        x_test=rng.normal(size=(clients, 4)).astype(np.float32),
+        y_test=rng.integers(0, 3, clients),
+        classes=3,
+        class_names=("a", "b", "c"),
+        train_index=np.arange(2 * clients),
+        train_offsets=np.arange(0, 2 * clients + 1, 2),
+        test_index=np.arange(clients),
+        test_offsets=np.arange(clients + 1),
+    )
+
+
+class Counter:
+    """Counts the clients that are trained, committed and tested, call by call."""
+
+    def __init__(self) -> None:
+        self.trained: list[int] = []
+        self.tested: list[list[int]] = []
+
+    def __call__(self, engine: Engine) -> None:
+        train_clients, evaluate = engine.train, engine.evaluate
+
+        def training_(round: int, clients: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+            self.trained.append(len(clients))
+            return train_clients(round, clients, *args, **kwargs)
+
+        def testing(clients: Sequence[int], *args: Any, **kwargs: Any) -> Any:
+            self.tested.append(list(clients))
+            return evaluate(clients, *args, **kwargs)
+
+        engine.train, engine.evaluate = training_, testing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_ten_thousand_clients(engine: str, tmp_path: Any) -> None:
+    """A round costs what its 10 participants cost: the others are neither trained, nor tested, nor kept."""
+    counter = Counter()
+    with engines_changed(counter):
+        run = train(
+            "fedrep", many(10_000), model="mlp", model_options={"hidden": [3]}, participation=0.001, out=tmp_path,
+            options={"head_epochs": 1}, **(SMALL | {"engine": engine}),
+        )  # fmt: skip
+    assert counter.trained == [10] * 3
+    assert [len(t) for t in counter.tested[:3]] == [training.PANEL] * 3
+    assert counter.tested[0] == counter.tested[1] == counter.tested[2], "the panel is fixed"
+    assert len(counter.tested[-1]) == 10_000
+    assert all(row["evaluated_clients"] == training.PANEL for row in run.history)
+    assert len(run.clients) == 10_000
+    assert sum(c["rounds"] for c in run.clients) == 30
+    saved = sum(p.stat().st_size for p in (tmp_path / "checkpoint").iterdir())
+    assert saved < 10_000 * 8 + 30 * 4 * 12 + 5_000  # two numbers per client, a head per participant
+
+
+def test_all_are_tested_up_to_two_thousand() -> None:
+    counter = Counter()
+    settings = SMALL | {"engine": "batched", "rounds": 1, "participation": 0.001}
+    with engines_changed(counter):
+        train("fedper", many(2_000), model="linear", **settings)
+        train("fedper", many(2_001), model="linear", **settings)
+        train("fedper", many(2_001), model="linear", eval_clients=7, **settings)
+        train("fedper", many(50), model="linear", eval_clients=60, **settings)
+    assert [len(t) for t in counter.tested] == [2000, 2000, 200, 2001, 7, 2001, 50, 50]
+
+
+def test_the_panel_is_keyed_by_the_seed() -> None:
+    panels = []
+    for seed, engine in ((1, "serial"), (1, "batched"), (2, "serial")):
+        counter = Counter()
+        with engines_changed(counter):
+            train("fedper", many(60), model="linear", eval_clients=5, **(SMALL | {"seed": seed, "engine": engine}))
+        panels.append(counter.tested[0])
+    assert panels[0] == panels[1] != panels[2]

@@ -1,0 +1,198 @@
+"""Invariant 3: what an algorithm calls personal is never in a message; and what the ledger says of the messages."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from commonground import train
+from commonground.algorithms import registry
+from commonground.engine.base import Engine
+from commonground.engine.messages import MessageEngine
+from commonground.engine.wire import pack, unpack
+from commonground.errors import UpdateError
+from commonground.models import Groups, build_model
+from tests.helpers import SMALL, engines_changed, made_data, spoil, train_whole
+
+HIDDEN = (6, 5)
+SETTINGS: dict[str, Any] = SMALL | {"engine": "messages", "participation": 0.5}
+
+
+class Listener:
+    """Keeps every message of a run, with its kind, round and client."""
+
+    def __init__(self) -> None:
+        self.down: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.up: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+
+    def __call__(self, engine: Engine) -> None:
+        assert isinstance(engine, MessageEngine)
+        deliver = engine.deliver
+
+        def listening(client: int, message: bytes) -> bytes:
+            answer = deliver(client, message)
+            key = (str(unpack(message)[0]["kind"]), int(unpack(message)[0]["round"]))
+            self.down[key].append(message)
+            self.up[key].append(answer)
+            return answer
+
+        engine.deliver = listening
+
+    @property
+    def everything(self) -> list[bytes]:
+        return [m for kept in (self.down, self.up) for messages in kept.values() for m in messages]
+
+
+def tensor_bytes(message: bytes) -> int:
+    """Bytes of the tensors in a message: all that follows the header (safetensors format)."""
+    return len(message) - 8 - int.from_bytes(message[:8], "little")
+
+
+def listen(algorithm: str, **settings: Any) -> tuple[Listener, Any]:
+    listener = Listener()
+    with engines_changed(listener):
+        run = train(
+            algorithm, made_data(test=3), model="mlp", **(SETTINGS | {"model_options": {"hidden": HIDDEN}} | settings)
+        )
+    return listener, run
+
+
+@pytest.mark.parametrize("algorithm", sorted(registry))
+def test_no_personal_tensor_travels(algorithm: str) -> None:
+    listener, _ = listen(algorithm)
+    groups = Groups(build_model("mlp", (4,), 3, options={"hidden": HIDDEN}))
+    personal = groups.names(registry[algorithm].personal)
+    shared = set(groups.names(registry[algorithm].shared))
+    assert {kind for kind, _ in listener.down} == {"train", "evaluate", "digest"}
+    for message in listener.everything:
+        assert not any(name.encode() in message for name in personal)
+        named = {n for n in unpack(message)[1] if n in groups.names("all")}
+        assert named <= shared
+
+
+@pytest.mark.parametrize("algorithm", sorted(registry))
+def test_no_personal_value_travels(algorithm: str) -> None:
+    """Not under another name either: the bytes of no client's personal tensors are in any message."""
+    listener = Listener()
+    with engines_changed(listener):
+        whole = train_whole(
+            algorithm, made_data(test=3), model="mlp", **(SETTINGS | {"model_options": {"hidden": HIDDEN}})
+        )
+    together = b"|".join(listener.everything)
+    names = Groups(build_model("mlp", (4,), 3, options={"hidden": HIDDEN})).names(registry[algorithm].personal)
+    checked = 0
+    for own in whole.personal:
+        for name in names:
+            assert own[name].numpy().tobytes() not in together
+            checked += 1
+    assert checked == len(names) * len(whole.personal)
+
+
+@pytest.mark.parametrize("algorithm", sorted(registry))
+def test_the_ledger_counts_the_tensors_in_the_messages(algorithm: str) -> None:
+    listener, run = listen(algorithm)
+    for row in run.history:
+        key = ("train", row["round"])
+        assert row["bytes_up"] == sum(map(tensor_bytes, listener.up[key]))
+        assert row["bytes_down"] == sum(map(tensor_bytes, listener.down[key]))
+        assert len(listener.up[key]) == row["participants"] == 2
+    assert run.summary["bytes_up"] == sum(row["bytes_up"] for row in run.history)
+    assert run.summary["bytes_down"] == sum(row["bytes_down"] for row in run.history)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "numbers"),
+    [
+        # 4→6→5→3 with biases: body 4·6+6 + 6·5+5 = 65, head 5·3+3 = 18
+        ("local", 0),
+        ("fedavg", 83),
+        ("fedsgd", 83),
+        ("fedper", 65),
+        ("fedrep", 65),
+        ("lg-fedavg", 18),
+    ],
+)
+def test_bytes_by_hand(algorithm: str, numbers: int) -> None:
+    """Two participants, float32."""
+    _, run = listen(algorithm)
+    assert [row["bytes_up"] for row in run.history] == [2 * 4 * numbers] * 3
+    assert [row["bytes_down"] for row in run.history] == [2 * 4 * numbers] * 3
+
+
+@pytest.mark.parametrize("engine", ["serial", "processes", "batched"])
+@pytest.mark.parametrize("algorithm", sorted(registry))
+def test_the_ledger_is_the_same_in_simulation(algorithm: str, engine: str) -> None:
+    _, real = listen(algorithm)
+    _, same = listen(algorithm) if engine == "messages" else (None, _train(algorithm, engine))
+    assert [(r["bytes_up"], r["bytes_down"]) for r in same.history] == [
+        (r["bytes_up"], r["bytes_down"]) for r in real.history
+    ]
+
+
+def _train(algorithm: str, engine: str) -> Any:
+    settings = SETTINGS | {"engine": engine, "model_options": {"hidden": HIDDEN}}
+    return train(algorithm, made_data(test=3), model="mlp", **settings)
+
+
+def test_fine_tuning_sends_no_head() -> None:
+    """+FT happens after training: the global model goes out once more, nothing but figures comes back."""
+    listener, run = listen("fedavg", finetune_epochs=2)
+    after = [m for (_, round), messages in listener.up.items() if round > 3 for m in messages]
+    assert after
+    assert all(tensor_bytes(m) == 0 for m in after)
+    assert run.summary["bytes_up"] == 3 * 2 * 4 * 83
+
+
+def test_answers_hold_figures_alone() -> None:
+    listener, _ = listen("fedrep")
+    for (kind, _), messages in listener.up.items():
+        for message in messages:
+            fields, tensors = unpack(message)
+            if kind == "evaluate":
+                assert set(fields) == {"correct", "count", "loss"}
+            if kind != "train":
+                assert tensors == {}
+
+
+def test_a_client_keeps_its_state_in_its_own_folder(tmp_path: Any) -> None:
+    """One folder per client that took part; states older than the last safe one are dropped; leftovers are harmless."""
+    settings = SETTINGS | {"participation": 1.0, "out": tmp_path / "run", "model": "mlp"}
+    spoil(tmp_path / "run" / "clients" / "client-0" / "round-000002.safetensors")
+    one = train_whole("fedrep", made_data(), **settings)
+    two = train_whole("fedrep", made_data(), **(settings | {"out": tmp_path / "other"}))
+    assert one.sha == two.sha
+    folders = sorted(p.name for p in (tmp_path / "run" / "clients").iterdir())
+    assert folders == [f"client-{c}" for c in range(4)]
+
+
+# -- the wire -------------------------------------------------------------------------------------------------------
+
+
+def test_pack_and_unpack() -> None:
+    data = {"kind": "train", "text": "ä\n", "list": [1, 2.5, None]}
+    whole = made_data().x_train
+    tensors = {"a": torch.from_numpy(whole), "b/c": torch.arange(3)[::2], "scalar": torch.tensor(2.0)}
+    fields, back = unpack(pack(data, tensors))
+    assert fields == data
+    assert all(torch.equal(back[n], t) and back[n].dtype == t.dtype for n, t in tensors.items())
+    assert unpack(pack({}, {})) == ({}, {})
+
+
+@pytest.mark.parametrize("cut", [0, 4, 9, 60, -1])
+def test_bytes_that_are_no_message(cut: int) -> None:
+    message = pack({"kind": "x"}, {"a": torch.zeros(4)})
+    with pytest.raises(UpdateError, match="not a message"):
+        unpack(message[:cut])
+
+
+def test_a_header_without_fields_is_no_message() -> None:
+    header = json.dumps({"__metadata__": {"other": "1"}}).encode()
+    with pytest.raises(UpdateError, match="not a message"):
+        unpack(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(UpdateError, match="not a message"):
+        unpack(np.random.default_rng(0).bytes(200))

@@ -1,0 +1,388 @@
+"""Invariant 2: a run that is stopped at any moment and resumed ends with the same weights, and the same rounds, as one
+that was not. And what a run's folder refuses."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonground import FederatedDataset, train
+from commonground.algorithms.fedrep import FedRep
+from commonground.engine.base import Engine
+from commonground.engine.folder import RunFolder, write_atomically
+from commonground.errors import Interrupted, RunError
+from commonground.keys import numpy_stream
+from tests.helpers import (
+    ENGINES,
+    SMALL,
+    TwoLayer,
+    Whole,
+    engines_changed,
+    made_data,
+    rows_without_time,
+    seeded,
+    spoil,
+    train_whole,
+    training,
+)
+
+SETTINGS: dict[str, Any] = SMALL | {"rounds": 8, "participation": 0.5, "options": {"head_epochs": 2}}
+
+
+def go(out: Path | None, engine: str = "serial", **changes: Any) -> Whole:
+    algorithm = changes.pop("algorithm", "fedrep")
+    data = changes.pop("data", None) or made_data()
+    model = changes.pop("model", None) or seeded(TwoLayer)
+    return train_whole(algorithm, data, model=model, out=out, **(SETTINGS | {"engine": engine} | changes))
+
+
+def assert_unbroken(broken: Whole, whole: Whole, folder: Path) -> None:
+    """Weights, rounds and clients are those of a run that was never stopped."""
+    assert broken.sha == whole.sha
+    rows = rows_without_time(RunFolder(folder).rows())
+    assert rows == rows_without_time(whole.run.history)
+    assert rows == rows_without_time(broken.run.history)
+    assert broken.run.clients == whole.run.clients
+    for key in ("bytes_up", "bytes_down", "personal_accuracy", "global_accuracy", "rounds"):
+        assert broken.run.summary[key] == whole.run.summary[key]
+    assert not list(folder.rglob("*.part"))
+
+
+class StopAfter:
+    """An observer that fails after a round."""
+
+    def __init__(self, round: int, error: BaseException | None = None) -> None:
+        self.stop_at = round
+        self.error = error or ValueError("the display broke")
+
+    def begin(self, setup: Any, engine: str, done: int) -> None:
+        self.done = done
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        if row["round"] == self.stop_at:
+            raise self.error
+
+    def note(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("round", [1, 5, 8])
+def test_stopped_after_a_round(round: int, engine: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the display broke"):
+        go(tmp_path, engine, observer=StopAfter(round))
+    assert RunFolder(tmp_path).summary() is None
+    observer = StopAfter(0)
+    again = go(tmp_path, engine, resume=True, observer=observer)
+    assert observer.done == round
+    assert_unbroken(again, go(None, engine), tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "local"])
+def test_ctrl_c_during_an_evaluation(algorithm: str, engine: str, tmp_path: Path) -> None:
+    """The round's local training is over, its test is not: the round must be repeated from where it began."""
+    options = SETTINGS["options"] if algorithm == "fedrep" else {}
+    calls = 0
+
+    def interrupted(engine: Engine) -> None:
+        evaluate = engine.evaluate
+
+        def evaluating(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return evaluate(*args, **kwargs)
+
+        engine.evaluate = evaluating  # type: ignore[method-assign]
+
+    with engines_changed(interrupted), pytest.raises(Interrupted):
+        go(tmp_path, engine, algorithm=algorithm, options=options)
+    assert calls == 3
+    again = go(tmp_path, engine, algorithm=algorithm, options=options, resume=True)
+    assert_unbroken(again, go(None, engine, algorithm=algorithm, options=options), tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_fault_during_an_evaluation(engine: str, tmp_path: Path) -> None:
+    def failing(engine: Engine) -> None:
+        engine.evaluate = lambda *args, **kwargs: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, engine, observer=StopAfter(2))
+    with engines_changed(failing), pytest.raises(ZeroDivisionError):
+        go(tmp_path, engine, resume=True)
+    assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
+
+
+def _child(out: Path, engine: str, changes: dict[str, Any]) -> None:
+    os.setpgid(0, 0)
+    training._Training._save_if_due = training._Training._save  # a checkpoint after every round
+    go(out, engine, resume=True, **changes)
+
+
+def _run_and_kill(out: Path, engine: str, after: float, changes: dict[str, Any]) -> bool:
+    """Start or go on with a run in a process of its own, and kill that one; whether it was killed before its end."""
+    child = mp.get_context("fork").Process(target=_child, args=(out, engine, changes))
+    child.start()
+    child.join(after)
+    killed = child.is_alive()
+    if killed:
+        os.kill(child.pid or 0, signal.SIGKILL)
+    child.join()
+    return killed
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("algorithm", ["fedrep", "fedavg"])
+def test_killed_at_any_moment(algorithm: str, engine: str, tmp_path: Path) -> None:
+    """SIGKILL again and again, wherever the run just is, then once to the end."""
+    changes: dict[str, Any] = {"algorithm": algorithm, "rounds": 60}
+    if algorithm == "fedavg":
+        changes |= {"options": {}, "finetune_epochs": 3}
+    whole = go(tmp_path / "whole", engine, **changes)
+    began = time.perf_counter()
+    go(None, engine, **changes)
+    usual = time.perf_counter() - began
+    draw = numpy_stream(0, "kill", algorithm, engine)
+    delays = [0.02 + draw.uniform(0.0, 0.3) * usual for _ in range(5)]
+    kills = sum(_run_and_kill(tmp_path / "run", engine, delay, changes) for delay in delays)
+    assert kills >= 2
+    assert_unbroken(go(tmp_path / "run", engine, resume=True, **changes), whole, tmp_path / "run")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_before_the_first_checkpoint(engine: str, tmp_path: Path) -> None:
+    """Rounds and clients' folders are there, a checkpoint is not: everything is repeated."""
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, engine, observer=StopAfter(6))
+    for file in (tmp_path / "checkpoint").iterdir():
+        file.unlink()
+    assert len(RunFolder(tmp_path).rows()) == 6
+    assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_between_the_rounds_and_the_results(engine: str, tmp_path: Path) -> None:
+    """All rounds are done, the summary is not written."""
+    changes = {"algorithm": "fedavg", "options": {}, "finetune_epochs": 3}
+    whole = go(tmp_path, engine, **changes)
+    (tmp_path / "summary.json").unlink()
+    assert_unbroken(go(tmp_path, engine, resume=True, **changes), whole, tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_leftovers_of_half_written_files(engine: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, engine, observer=StopAfter(4))
+    for name in ("config.toml", "rounds.jsonl", "summary.json", "clients.csv", "checkpoint/round-000005.safetensors"):
+        spoil(tmp_path / name)
+    spoil(tmp_path / "clients" / "client-0" / "round-000003.safetensors")
+    again = go(tmp_path, engine, resume=True)
+    for part in tmp_path.rglob("*.part"):
+        part.unlink()  # those that no file has replaced since
+    assert_unbroken(again, go(None, engine), tmp_path)
+
+
+def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
+    """The next round's line, of which the process wrote a part."""
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, observer=StopAfter(4))
+    with (tmp_path / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 5, "train_lo')
+    assert_unbroken(go(tmp_path, resume=True), go(None), tmp_path)
+
+
+def test_a_lost_line_does_not_leave_a_hole(tmp_path: Path) -> None:
+    """After a power cut the checkpoint may be there and the end of rounds.jsonl not: all rounds, or a refusal."""
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, observer=StopAfter(4))
+    path = tmp_path / "rounds.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    try:
+        again = go(tmp_path, resume=True)
+    except RunError:
+        return
+    assert [row["round"] for row in again.run.history] == list(range(1, 9))
+
+
+def test_rounds_after_the_checkpoint_are_repeated(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, observer=StopAfter(4))
+    folder = RunFolder(tmp_path)
+    folder.add_row({"round": 5, "train_loss": 99.0})
+    folder.add_row({"round": 6, "train_loss": 99.0})
+    assert_unbroken(go(tmp_path, resume=True), go(None), tmp_path)
+
+
+def test_a_damaged_checkpoint_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, observer=StopAfter(4))
+    (checkpoint,) = (tmp_path / "checkpoint").glob("*.safetensors")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    with pytest.raises(RunError, match=rf"the checkpoint '{checkpoint}' cannot be read"):
+        go(tmp_path, resume=True)
+
+
+def test_a_finished_run_gives_its_results_again(tmp_path: Path) -> None:
+    whole = go(tmp_path)
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    again = train("fedrep", made_data(), model=seeded(TwoLayer), out=tmp_path, resume=True, **SETTINGS)
+    assert again.summary == whole.run.summary
+    assert again.history == whole.run.history
+    assert again.clients == whole.run.clients
+    assert {n: t.tolist() for n, t in again.shared.items()} == {n: t.tolist() for n, t in whole.run.shared.items()}
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+CHANGES: dict[str, Any] = {
+    "lr": 0.2,
+    "rounds": 9,
+    "seed": 2,
+    "batch_size": 5,
+    "participation": 1.0,
+    "engine": "batched",
+    "weighting": "samples",
+    "momentum": 0.0,
+    "options": {"head_epochs": 3},
+    "dtype": "float64",
+    "lr_schedule": "cosine",
+}
+
+
+@pytest.mark.parametrize("setting", CHANGES)
+def test_a_changed_setting_is_named(setting: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, observer=StopAfter(2))
+    with pytest.raises(RunError, match=rf"was started with {setting} = .*, not "):
+        go(tmp_path, resume=True, **{setting: CHANGES[setting]})
+    assert_unbroken(go(tmp_path, resume=True), go(None), tmp_path)
+
+
+def test_another_algorithm_or_model_is_named(tmp_path: Path) -> None:
+    go(tmp_path)
+    with pytest.raises(RunError, match="started with algorithm = 'fedrep', not 'fedper'"):
+        go(tmp_path, resume=True, algorithm="fedper", options={})
+    with pytest.raises(RunError, match="started with model = 'TwoLayer', not 'mlp'"):
+        go(tmp_path, resume=True, model="mlp")
+
+
+def test_hyperparameters_of_an_algorithm_object_are_settings_too(tmp_path: Path) -> None:
+    """Given as an object, an algorithm is recorded with its hyperparameters, so that config.toml tells the run."""
+    settings = SETTINGS | {"options": {}}
+    by_name = go(tmp_path / "name", options={"head_epochs": 2})
+    run = train(FedRep(head_epochs=2), made_data(), model=seeded(TwoLayer), out=tmp_path / "object", **settings)
+    assert run.summary["weights_sha256"] == by_name.sha
+    assert RunFolder(tmp_path / "object").config().options["head_epochs"] == 2
+    with pytest.raises(RunError, match="started with options = "):
+        train(FedRep(head_epochs=3), made_data(), model=seeded(TwoLayer), out=tmp_path / "object", resume=True,
+              **settings)  # fmt: skip
+
+
+def _other_data() -> FederatedDataset:
+    return made_data(seed=5)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_other_data_are_refused(finished: bool, tmp_path: Path) -> None:
+    if finished:
+        go(tmp_path)
+    else:
+        with pytest.raises(ValueError, match="display"):
+            go(tmp_path, observer=StopAfter(2))
+    with pytest.raises(RunError, match="was started on other data"):
+        go(tmp_path, resume=True, data=_other_data())
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
+    go(tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(RunError, match="already holds a run; add --resume"):
+        go(tmp_path)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="is a file; --out needs a folder"):
+        go(tmp_path / "file")
+
+
+def test_workers_may_change(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="display"):
+        go(tmp_path, "processes", workers=1, observer=StopAfter(3))
+    assert_unbroken(go(tmp_path, "processes", workers=3, resume=True), go(None), tmp_path)
+
+
+# -- what the figures are called ------------------------------------------------------------------------------------
+
+
+def test_fedavg_has_no_personal_model_of_its_own() -> None:
+    run = go(None, algorithm="fedavg", options={}).run
+    assert run.personal_accuracy["mean"] == run.global_accuracy
+    assert "global model" in run.summary["personal_accuracy_of"]
+    assert all(c["personal_accuracy"] == c["global_accuracy"] for c in run.clients)
+    assert all(row["personal_accuracy"] == row["global_accuracy"] for row in run.history)
+
+
+def test_fine_tuning_makes_the_two_differ() -> None:
+    changes: dict[str, Any] = {"algorithm": "fedavg", "options": {}, "data": made_data((20, 30), test=50)}
+    plain = go(None, **changes).run
+    tuned = go(None, **changes, finetune_epochs=10).run
+    assert tuned.global_accuracy == plain.global_accuracy
+    assert tuned.personal_accuracy["mean"] != tuned.global_accuracy
+    assert "10 epochs on each client's head" in tuned.summary["personal_accuracy_of"]
+    assert tuned.summary["weights_sha256"] != plain.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize("algorithm", ["fedrep", "fedper", "lg-fedavg", "local"])
+def test_methods_without_a_global_model_claim_none(algorithm: str) -> None:
+    run = go(None, algorithm=algorithm, options={}).run
+    assert run.global_accuracy is None
+    assert all(row["global_accuracy"] is None for row in run.history)
+
+
+def test_last10_is_the_mean_of_the_last_ten_rounds() -> None:
+    run = go(None, rounds=14).run
+    wanted = [row["personal_accuracy"] for row in run.history[-10:]]
+    assert run.personal_accuracy["last10"] == pytest.approx(sum(wanted) / 10)
+    assert run.personal_accuracy["last10"] != pytest.approx(sum(r["personal_accuracy"] for r in run.history) / 14)
+
+
+def test_a_run_without_training_writes_valid_json(tmp_path: Path) -> None:
+    go(tmp_path, algorithm="fedavg", options={}, local_epochs=0)
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    for line in (tmp_path / "rounds.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
+    json.loads((tmp_path / "summary.json").read_text(), parse_constant=refuse)
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_written_beside_and_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "deep" / "file.txt"
+    write_atomically(target, "old")
+
+    def broken(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:2])
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_bytes", broken)
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(target, "new and longer")
+    assert target.read_text() == "old"
