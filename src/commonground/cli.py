@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
-import typing
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,70 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from commonground.cli_adapt import adapt, predict
+from commonground.cli_options import run_options, run_values
 from commonground.errors import CommonGroundError, ConfigError
 
 # The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
-
-_SET_ELSEWHERE = {"algorithm", "options", "model_options"}
-
-
-def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command one flag per field of RunConfig, so that flags, files and Python use the same names."""
-    from commonground.config import RunConfig
-
-    for name, field in reversed(RunConfig.model_fields.items()):
-        if name in _SET_ELSEWHERE:
-            continue
-        choices = _choices(field.annotation)
-        kind: Any = click.Choice(choices) if choices else _scalar(field.annotation)
-        default = "" if field.default is None else f"  [default: {field.default}]"
-        command = click.option(
-            f"--{name.replace('_', '-')}", name, type=kind, help=(field.description or "") + default
-        )(command)
-    extra = [
-        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="a hyperparameter of the algorithm"
-                     ", or model.KEY=VALUE for one of the model"),
-        click.option("--config", "config_file", type=click.Path(path_type=Path), help="settings from a TOML file"),
-        click.option("--data-dir", help="folder of the data files  [default: $COMMONGROUND_DATA or a cache folder]"),
-        click.option("--quiet", is_flag=True, help="print nothing but errors"),
-    ]  # fmt: skip
-    for option in reversed(extra):
-        command = option(command)
-    return command
-
-
-def _scalar(annotation: Any) -> type:
-    kinds = [a for a in (typing.get_args(annotation) or (annotation,)) if a in (int, float, str)]
-    return kinds[0]
-
-
-def _choices(annotation: Any) -> list[str]:
-    return list(typing.get_args(annotation)) if typing.get_origin(annotation) is typing.Literal else []
-
-
-def _values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:
-    """Settings from a file, then flags, then ``--set``."""
-    from commonground.config import RunConfig
-
-    values = RunConfig.read(config_file) if config_file is not None else {}
-    values |= {name: value for name, value in flags.items() if value is not None}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
-        place = "options"
-        if key.startswith("model."):
-            place, key = "model_options", key.removeprefix("model.")
-        values[place] = {**values.get(place, {}), key: _literal(text)}
-    return values
-
-
-def _literal(text: str) -> Any:
-    """A value as TOML would read it, else the text itself."""
-    try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -90,7 +27,7 @@ def cli() -> None:
 
 @cli.command(short_help="Train one algorithm.")
 @click.argument("algorithm", required=False)
-@_run_options
+@run_options
 @click.option(
     "--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]"
 )
@@ -111,7 +48,7 @@ def train(
     from commonground.engine.folder import RunFolder
     from commonground.engine.train import prepare_setup, run_training
 
-    values = _values(flags, assignments, config_file)
+    values = run_values(flags, assignments, config_file)
     if algorithm is not None:
         values["algorithm"] = algorithm
     if resume and out is None:
@@ -181,8 +118,12 @@ def main(args: list[str] | None = None) -> int:
         0, or 2 for anything wrong with the command or its input, or 130 for an interrupted run.
     """
     try:
-        cli.main(args, prog_name="commonground", standalone_mode=False)
+        # Not cli.main(), which prints an empty line of its own on Ctrl-C.
+        with cli.make_context("commonground", list(sys.argv[1:] if args is None else args)) as context:
+            cli.invoke(context)
         return 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
         return 2

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from commonground import FederatedDataset, train
 from commonground.engine.base import Engine
 from commonground.engine.evaluation import BLOCK_SAMPLES, Scores, blocks_of
-from commonground.models import ConvNet
+from commonground.models import ConvNet, use_keyed_dropout
 from tests.helpers import (
     ENGINES,
     SMALL,
@@ -64,8 +64,6 @@ def test_vectors(kind: Any, algorithm: str, engine: str) -> None:
         pytest.skip("BatchNorm is not stacked")
     data, settings = unequal(), {"engine": engine, "dtype": "float64", "rounds": 2}
     whole = train_whole(algorithm, data, model=seeded(kind), **settings)
-    from commonground.models import use_keyed_dropout
-
     wanted = one_by_one(whole, use_keyed_dropout(seeded(kind)), data)
     assert [c["personal_accuracy"] for c in whole.run.clients] == [a for a, _ in wanted]
     np.testing.assert_allclose([c["test_loss"] for c in whole.run.clients], [b for _, b in wanted], atol=1e-12)

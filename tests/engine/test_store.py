@@ -29,7 +29,7 @@ def values(tensors: Tensors) -> dict[str, Any]:
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(-9, 9)), max_size=40), st.integers(0, 40))
 def test_it_is_a_dictionary(puts: list[tuple[int, int]], save_after: int) -> None:
     """Any sequence of puts, with a checkpoint somewhere in between, reads as a plain dictionary would."""
-    store, model = PersonalStore(20, INITIAL), {c: INITIAL for c in range(20)}
+    store, model = PersonalStore(20, INITIAL), dict.fromkeys(range(20), INITIAL)
     for i, (client, value) in enumerate(puts):
         store.put(client, filled(float(value)))
         model[client] = filled(float(value))

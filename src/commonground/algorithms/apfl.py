@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-import torch
+from pydantic import Field
 from torch import Tensor
 
 from commonground.algorithms.base import Algorithm, Client, Tensors, prefixed, unprefixed
@@ -31,7 +32,7 @@ class APFL(Algorithm):
             α v_i + (1 − α) w all the same.
     """
 
-    alpha: float = 0.25
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.25
     adaptive: bool = False
     authors_code: bool = False
 
@@ -62,16 +63,18 @@ class APFL(Algorithm):
             if self.adaptive:
                 slope = client.dot(at_mixture, {name: v[name] - w[name] for name in at_mixture})
                 client.keep({"mix/alpha": (alpha - client.lr * slope).clamp(0, 1)})
-        untrained = {name: value for name, value in client.get("all").items() if name not in speed_v}
-        client.keep(prefixed("own", untrained))
+        if speed_v:
+            untrained = {name: value for name, value in client.get("all").items() if name not in speed_v}
+            client.keep(prefixed("own", untrained))
         return client.send("all")
 
     def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
         """α v_i + (1 − α) w."""
         mixed: Tensors = {}
         for name, v in unprefixed("own", own).items():
-            # One α per client, against tensors that may carry a leading axis of clients.
-            alpha = own["mix/alpha"].view(-1, *[1] * shared[name].ndim) if self.adaptive else self.alpha
+            alpha: Tensor | float = self.alpha
+            if self.adaptive:  # one α per client, so it needs as many axes as the client's tensor
+                alpha = own["mix/alpha"].reshape(*own["mix/alpha"].shape, *[1] * shared[name].ndim)
             mixed[name] = alpha * v + (1 - alpha) * shared[name]
         return mixed
 

@@ -68,7 +68,6 @@ class Batch(NamedTuple):
     masks: Tensors | None = None
 
 
-
 def prefixed(prefix: str, tensors: Tensors) -> Tensors:
     """Model tensors under the names of a second copy of the model: ``fc.weight`` becomes ``own/fc.weight``."""
     return {f"{prefix}/{name}": value for name, value in tensors.items()}
@@ -147,7 +146,7 @@ class Client(ABC):
             loss: replaces the cross-entropy.
             penalty: added to the mean loss of each batch.
             correction: added to each gradient, by name.
-            reference: a constant for each training sample, as :meth:`features` gives them, for the loss to compare with.
+            reference: a constant for each training sample, such as :meth:`features`, for the loss to compare with.
         """
 
     @abstractmethod
@@ -318,7 +317,7 @@ class Algorithm(ABC):
         """Extra tensors that travel to the clients with the shared ones, at their start (part of ``Server.shared``)."""
         return {}
 
-    def upload_state(self, initial: Tensors) -> Tensors:
+    def upload_state(self, initial: Tensors, groups: Groups) -> Tensors:
         """Extra tensors every client sends and the server does not send back, as examples of their shapes."""
         return {}
 

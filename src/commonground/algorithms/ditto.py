@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from commonground.algorithms.base import Algorithm, Client, Tensors, prefixed, unprefixed
@@ -26,8 +28,8 @@ class Ditto(Algorithm):
         personal_epochs: epochs on the personal model; by default the run's ``--local-epochs``.
     """
 
-    strength: float = 0.75
-    personal_epochs: int | None = None
+    strength: Annotated[float, Field(ge=0)] = 0.75
+    personal_epochs: Annotated[int, Field(ge=0)] | None = None
 
     name = "ditto"
     title = "Ditto"

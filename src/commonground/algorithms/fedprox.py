@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from commonground.algorithms.base import Algorithm, Client, Tensors
@@ -21,7 +23,7 @@ class FedProx(Algorithm):
         mu: μ; 0 is FedAvg. Collins et al. 2021 (App. A.2) take 0.1 for CIFAR, 0.25 for FEMNIST and Sent140.
     """
 
-    mu: float = 0.1
+    mu: Annotated[float, Field(ge=0)] = 0.1
 
     name = "fedprox"
     title = "FedProx"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update, prefixed, unprefixed
 
@@ -31,7 +34,7 @@ class L2GD(Algorithm):
             α/(n(1 − p)), which ``--lr`` has to be set to.
     """
 
-    p: float = 0.9
+    p: Annotated[float, Field(gt=0, lt=1)] = 0.9
     alpha: float = 0.25
     strength: float = 1.0
     authors_code: bool = False

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from commonground.algorithms.base import Algorithm, Client, Tensors
 
@@ -34,12 +37,12 @@ class PerFedAvg(Algorithm):
         adapt_steps: mini-batch steps before a test; 0 takes the paper's step on all the client's training data.
     """
 
-    inner_lr: float = 1e-4
-    support: int = 8
-    target: int = 2
+    inner_lr: Annotated[float, Field(ge=0)] = 1e-4
+    support: Annotated[int, Field(ge=1)] = 8
+    target: Annotated[int, Field(ge=1)] = 2
     first_order: bool = False
-    delta: float = 1e-3
-    adapt_steps: int = 10
+    delta: Annotated[float, Field(gt=0)] = 1e-3
+    adapt_steps: Annotated[int, Field(ge=0)] = 10
 
     name = "perfedavg"
     title = "PerFedAvg"

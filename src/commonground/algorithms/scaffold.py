@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
 from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update, prefixed, unprefixed
 
@@ -19,7 +20,8 @@ class Scaffold(Algorithm):
 
     - client: y ← y − η_l (g_i(y) − c_i + c) for K steps from y = x, where K is the client's own number of mini-batches;
     - its new control variate is c_i⁺ = g_i(x) over all its data (option I) or c_i − c + (x − y)/(K η_l) (option II);
-    - it sends y and c_i⁺ − c_i; the server sets x ← x + η_g · mean(y − x) and c ← c + Σ(c_i⁺ − c_i)/N over all N clients.
+    - it sends y and c_i⁺ − c_i; the server sets x ← x + η_g · mean(y − x) and c ← c + Σ(c_i⁺ − c_i)/N, with N the
+      number of all clients.
 
     Option II reads the mean gradient off the distance travelled, which is right for plain SGD only: with momentum β
     the distance is about 1/(1 − β) times as long. So local steps take no momentum here, whatever ``--momentum`` says.
@@ -31,7 +33,7 @@ class Scaffold(Algorithm):
         option: ``II``, which costs nothing, or ``I``, one more pass over the client's data.
     """
 
-    server_step: float = 1.0
+    server_step: Annotated[float, Field(gt=0)] = 1.0
     option: Literal["I", "II"] = "II"
 
     name = "scaffold"

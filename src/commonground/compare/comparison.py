@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.compare.grid import candidates, check_grid, validation_split
-from commonground.compare.methods import COMMON, Method
+from commonground.compare.methods import COMMON, Method, as_text, folder_name
 from commonground.compare.progress import ComparisonObserver, Silent, Step
 from commonground.compare.results import Tuning, summarize
 from commonground.config import RunConfig
@@ -78,6 +77,12 @@ class Comparison:
         from commonground.compare.tables import cost_table
 
         return cost_table(self.result)
+
+    def target_table(self) -> Table | None:
+        """What the target accuracy costs, to print with rich; None without a target."""
+        from commonground.compare.tables import target_table
+
+        return target_table(self.result)
 
     def tuning_table(self) -> Table | None:
         """Every candidate of a grid with its validation accuracy; None without a grid."""
@@ -143,7 +148,8 @@ def compare(
     )  # fmt: skip
     runs = work.run()
     result = summarize(
-        {method: runs[method.label] for method in work.methods.values()},
+        work.methods,
+        runs,
         reference=work.reference,
         seeds=list(work.seeds),
         target=target,
@@ -250,7 +256,7 @@ class _Comparing:
         if text in self.methods:
             return text
         try:
-            parsed = Method.parse(text)
+            parsed: Method | None = Method.parse(text)
         except ConfigError:
             parsed = None
         same = [label for label, method in self.methods.items() if method == parsed] or named
@@ -350,8 +356,7 @@ class _Comparing:
         whole = self._folder(label, seed)
         scores: list[float] = []
         for number, candidate in enumerate(tried):
-            name = Method("", dict(candidate)).folder
-            folder = None if whole is None else whole.parent / "tuning" / whole.name / name
+            folder = None if whole is None else whole.parent / "tuning" / whole.name / folder_name(as_text(candidate))
             setup = self._setup(label, number, seed, inner)
             run = run_training(setup, out=folder, resume=True, observer=self.observer.step(next(steps)))
             if folder is not None:
@@ -360,8 +365,10 @@ class _Comparing:
             scores.append(run.personal_accuracy["mean"])
         best = scores.index(max(scores))  # the first of equally good ones
         self.tuning.append(Tuning(label, seed, tried, scores, best))
-        text = ", ".join(f"{key}={value}" for key, value in tried[best].items())
-        self.observer.note(f"{self.methods[label].title}, seed {seed}: chosen {text} (validation {scores[best]:.1%})")
+        self.observer.note(
+            f"{self.methods[label].title}, seed {seed}: chosen {as_text(tried[best], ', ')} "
+            f"(validation accuracy {100 * scores[best]:.1f} %)"
+        )
         return best
 
 
@@ -375,7 +382,8 @@ def _write(comparison: Comparison, folder: Path) -> None:
         write_atomically(folder / "comparison.json", text + "\n")
     except OSError as error:
         raise RunError(f"the folder '{folder}' cannot be written: {error.strerror}") from None
-    if find_spec("commonground.report") is not None:
-        write_report = getattr(import_module("commonground.report"), "write_comparison_report", None)
-        if write_report is not None:
-            write_report(folder)
+    try:
+        report = import_module("commonground.report")
+    except ImportError:
+        return  # the page is an extra; the figures are written
+    report.write_comparison_report(folder)

@@ -12,7 +12,7 @@ from commonground.algorithms import Algorithm
 from commonground.config import RunConfig, make_algorithm
 from commonground.errors import ConfigError
 
-__all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "literal"]
+__all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "as_text", "folder_name", "literal"]
 
 FINETUNE_EPOCHS = 10
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
@@ -89,13 +89,13 @@ class Method:
         tuned = settings.get("finetune_epochs") == FINETUNE_EPOCHS and "finetune_epochs" not in self._known()
         if tuned:
             del settings["finetune_epochs"]
-        text = ",".join(f"{key}={_text(value)}" for key, value in settings.items())
+        text = as_text(settings)
         return f"{self.name}{'+ft' if tuned else ''}{':' if text else ''}{text}"
 
     @property
     def folder(self) -> str:
         """The name of its folder."""
-        return re.sub(r"[^\w.+=-]+", "-", self.label).strip("-.")
+        return folder_name(self.label)
 
     @property
     def title(self) -> str:
@@ -158,5 +158,13 @@ class Method:
         return config
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def as_text(settings: Mapping[str, Any], between: str = ",") -> str:
+    """Settings as ``KEY=VALUE,KEY=VALUE``."""
+    return between.join(
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()
+    )
+
+
+def folder_name(text: str) -> str:
+    """A text as the name of a folder."""
+    return re.sub(r"[^\w.+=-]+", "-", text).strip("-.")

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from commonground.compare.methods import as_text
 from commonground.console import percent
 from commonground.engine import Observer
 from commonground.engine.setup import Setup
@@ -42,7 +43,7 @@ class Step:
     @property
     def text(self) -> str:
         """For example ``[3/12] FedRep, seed 1``."""
-        tried = ", ".join(f"{key}={value}" for key, value in (self.candidate or {}).items())
+        tried = as_text(self.candidate or {}, ", ")
         return f"[{self.number}/{self.total}] {self.title}, seed {self.seed}" + (f", tuning {tried}" if tried else "")
 
 
@@ -106,8 +107,8 @@ class ComparisonProgress:
 
     def left(self, step: Step, rounds: int) -> float:
         """Seconds left for all runs, ``rounds`` being left of this one."""
-        seconds, done = (sum(values) for values in zip(*self._pace.values(), strict=True))
-        general = seconds / max(done, 1)
+        done = sum(rounds for _, rounds in self._pace.values())
+        general = sum(seconds for seconds, _ in self._pace.values()) / max(done, 1)
 
         def pace(title: str) -> float:
             spent, over = self._pace.get(title, (general, 1))
@@ -167,14 +168,19 @@ class _StepProgress:
     def note(self, text: str) -> None:
         if text.startswith("the run in"):
             self._whole.note(f"{self._step.text}: {text}")
+        elif text.startswith("fine-tuning"):
+            self._state += " before fine-tuning"
 
     def end(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
         if self._done == self._step.rounds:
-            left = self._whole.left(self._step, 0) if self._whole._pace else 0.0
-            after = f"; {_duration(left)} left in all" if self._step.number < self._step.total else ""
+            after = (
+                f"; {_duration(self._whole.left(self._step, 0))} left in all"
+                if self._step.number < self._step.total
+                else ""
+            )
             self._whole.note(f"{self._step.text}: done, {self._state}{after}")
 
 

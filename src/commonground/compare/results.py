@@ -45,7 +45,8 @@ class Tuning:
 
 
 def summarize(
-    runs: Mapping[Method, Sequence[Run]] | Any,
+    methods: Mapping[str, Method],
+    runs: Mapping[str, Sequence[Run]],
     *,
     reference: str,
     seeds: Sequence[int],
@@ -58,7 +59,8 @@ def summarize(
     """What ``comparison.json`` holds, without the command.
 
     Args:
-        runs: per method, one run per seed.
+        methods: by label.
+        runs: by label, one run per seed.
         reference: label of the method the others are compared with.
         seeds: of the runs.
         target: accuracy to reach, if any.
@@ -67,4 +69,204 @@ def summarize(
         notes: sentences that come first in the footnotes.
         folder: of the comparison.
     """
-    raise NotImplementedError
+    one = runs[reference][0].summary
+    entries = [_entry(method, runs[label], target, folder) | {"differences": None} for label, method in methods.items()]
+    _add_differences(entries, runs, reference, seeds[0], same_clients)
+    return {
+        "data": one["data"],
+        "clients": one["clients"],
+        "rounds": one["rounds"],
+        "seeds": list(seeds),
+        "reference": reference,
+        "target": target,
+        "data_fingerprints": [run.summary["data_fingerprint"] for run in runs[reference]],
+        "methods": entries,
+        "tuning": _tuning(methods, tuning) if tuning else None,
+        "notes": [*notes, *_notes(entries, reference, seeds, target, same_clients, bool(tuning))],
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("commonground", "torch", "numpy", "scipy")},
+        "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
+    }
+
+
+def _entry(method: Method, runs: Sequence[Run], target: float | None, folder: Path | None) -> dict[str, Any]:
+    summaries = [run.summary for run in runs]
+    accuracies = [_accuracies(run) for run in runs]
+
+    def over_seeds(key: str) -> dict[str, float | None]:
+        return spread([s["personal_accuracy"][key] for s in summaries])
+
+    has_global = summaries[0]["global_accuracy"] is not None
+    return {
+        "method": method.label,
+        "algorithm": method.name,
+        "title": method.title,
+        "settings": _settings(method, runs),
+        "runs": [] if folder is None else [str(run.folder.relative_to(folder)) for run in runs if run.folder],
+        "personal_accuracy": over_seeds("mean"),
+        "personal_accuracy_of": summaries[0]["personal_accuracy_of"],
+        "last10": over_seeds("last10"),
+        "global_accuracy": spread([s["global_accuracy"] for s in summaries]) if has_global else None,
+        "p10": over_seeds("p10"),
+        "min": over_seeds("min"),
+        "percentiles": {f"p{q}": spread([float(np.percentile(a, q)) for a in accuracies]) for q in PERCENTILES},
+        "bytes_up": _mean([s["bytes_up"] for s in summaries]),
+        "bytes_down": _mean([s["bytes_down"] for s in summaries]),
+        "seconds": _mean([s["seconds"] for s in summaries]),
+        "to_accuracy": None if target is None else _to_accuracy(runs, target),
+        "by_seed": [
+            {"seed": s["seed"], "global_accuracy": s["global_accuracy"]}
+            | {f"personal_accuracy_{k}": s["personal_accuracy"][k] for k in ("mean", "last10", "p10", "min")}
+            for s in summaries
+        ],
+    }
+
+
+def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
+    """What the method was run with: the usual settings, its own and its hyperparameters; a list where seeds differ."""
+    told: list[dict[str, Any]] = []
+    for run in runs:
+        config = run.config.model_dump()
+        own = {key: value for key, value in method.settings.items() if key in config}
+        tuned = {"finetune_epochs": run.config.finetune_epochs} if run.config.finetune_epochs else {}
+        told.append({key: config[key] for key in _TOLD} | tuned | own | vars(method.make(run.config.options)))
+    return {
+        key: value if all(other[key] == value for other in told) else [other[key] for other in told]
+        for key, value in told[0].items()
+    }
+
+
+def _to_accuracy(runs: Sequence[Run], target: float) -> dict[str, Any] | None:
+    """Means over the seeds that reach the target, over the rounds up to the first that does; None if none does."""
+    found: list[tuple[int, float, int]] = []
+    for run in runs:
+        rows = run.history
+        reached = next((n for n, row in enumerate(rows, 1) if (row["personal_accuracy"] or 0.0) >= target), None)
+        if reached is not None:
+            count = sum(row["bytes_up"] + row["bytes_down"] for row in rows[:reached])
+            found.append((count, sum(row["seconds"] for row in rows[:reached]), rows[reached - 1]["round"]))
+        elif run.personal_accuracy["mean"] >= target:  # by fine-tuning after the last round
+            s = run.summary
+            found.append((s["bytes_up"] + s["bytes_down"], s["seconds"], s["rounds"]))
+    if not found:
+        return None
+    count, seconds, rounds = (_mean(values) for values in zip(*found, strict=True))
+    return {"target": target, "bytes": count, "seconds": seconds, "rounds": rounds, "reached": len(found)}
+
+
+def _add_differences(
+    entries: Sequence[dict[str, Any]],
+    runs: Mapping[str, Sequence[Run]],
+    reference: str,
+    seed: int,
+    same_clients: bool,
+) -> None:
+    others = [entry for entry in entries if entry["method"] != reference]
+    found = [
+        paired_difference(
+            [_accuracies(run) for run in runs[entry["method"]]],
+            [_accuracies(run) for run in runs[reference]],
+            same_clients=same_clients,
+            rng=numpy_stream(seed, "bootstrap", entry["method"]),
+        )
+        for entry in others
+    ]
+    clients, over_seeds = holm([d.p_clients for d in found]), holm([d.p_seeds for d in found])
+    for entry, difference, p_adjusted, p_seeds_adjusted in zip(others, found, clients, over_seeds, strict=True):
+        adjusted = {"p_adjusted": p_adjusted, "p_seeds_adjusted": p_seeds_adjusted}
+        entry["differences"] = {"reference": reference} | difference.to_dict() | adjusted
+
+
+def _accuracies(run: Run) -> Any:
+    """Every client's final personal accuracy, [C]."""
+    return np.array([row["personal_accuracy"] for row in run.clients], dtype=float)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean; an integer if all values are that integer."""
+    return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
+
+
+def _tuning(methods: Mapping[str, Method], tuning: Sequence[Tuning]) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": each.method,
+            "title": methods[each.method].title,
+            "seed": each.seed,
+            "chosen": dict(each.candidates[each.best]),
+            "validation_accuracy": each.scores[each.best],
+            "candidates": [
+                {"settings": dict(settings), "validation_accuracy": score}
+                for settings, score in zip(each.candidates, each.scores, strict=True)
+            ],
+        }
+        for each in tuning
+    ]
+
+
+def _notes(
+    entries: Sequence[Mapping[str, Any]],
+    reference: str,
+    seeds: Sequence[int],
+    target: float | None,
+    same_clients: bool,
+    tuned: bool,
+) -> list[str]:
+    title = next(entry["title"] for entry in entries if entry["method"] == reference)
+    many = len(seeds) > 1
+    notes = [
+        "accuracy: mean over clients of the accuracy on each client's own test samples after the last round"
+        + (", ± sample standard deviation (n - 1) over seeds; " if many else "; ")
+        + "worst tenth: 10th percentile over clients; last 10: mean over the evaluated ones of the last 10 rounds.",
+    ]
+    kinds: dict[str, list[str]] = {}
+    for entry in entries:
+        kinds.setdefault(entry["personal_accuracy_of"], []).append(entry["title"])
+    notes += [f"{', '.join(titles)}: the accuracy is that of {what}." for what, titles in kinds.items()]
+    if any("finetune_epochs" in entry["settings"] for entry in entries):
+        before = "" if target is None else "; the rounds to a target count the global model before it"
+        notes.append(f"Fine-tuned (+FT) once, after the last round, so that last 10 is the final accuracy{before}.")
+    if len(entries) > 1:
+        pairs = entries[0 if entries[0]["differences"] else 1]["differences"]["pairs"]
+        per = "per client, averaged over seeds" if same_clients and many else "per client and seed"
+        notes.append(
+            f"Δ: difference to {title} {per} ({pairs:,} pairs), in percentage points, with the 95 % bootstrap "
+            "interval of its mean over those pairs."
+        )
+        notes.append(
+            "p clients: Wilcoxon signed-rank test over the same pairs, corrected by Holm for "
+            f"{len(entries) - 1} comparison{'s' if len(entries) > 2 else ''}; it speaks of clients under these "
+            "training runs."
+        )
+        notes.append(_about_seeds(len(seeds), len(entries) - 1))
+    notes += _about_target(entries, target, len(seeds))
+    if tuned:
+        notes.append(
+            "Settings of the grid were chosen per method and seed on samples held out of the clients' training data; "
+            "no test sample was used. The runs reported train on all training samples again."
+        )
+    return notes
+
+
+def _about_seeds(seeds: int, tests: int) -> str:
+    if seeds == 1:
+        return "One seed shows no variation between training runs; --seeds 3 or more does."
+    smallest = smallest_p(seeds)
+    text = f"p seeds: the same test over the {seeds} seeds' mean differences, not corrected; it cannot go below "
+    text += f"{smallest:.2g} with {seeds} seeds"
+    return f"{text} and so cannot be significant; 6 seeds reach 0.031." if smallest > 0.05 else f"{text}."
+
+
+def _about_target(entries: Sequence[Mapping[str, Any]], target: float | None, seeds: int) -> list[str]:
+    if target is None:
+        return []
+    notes = [
+        f"to {100 * target:g} %: rounds, bytes in both directions and training seconds until the accuracy on test "
+        "samples first reaches it."
+    ]
+    for entry in entries:
+        reached = entry["to_accuracy"]["reached"] if entry["to_accuracy"] else 0
+        if reached < seeds:
+            how = f"reached it with {reached} of {seeds} seeds (means over these)" if reached else "did not reach it"
+            notes.append(f"{entry['title']} {how}.")
+    return notes

@@ -28,9 +28,7 @@ def find_linear_head(model: nn.Module, groups: Groups, who: str) -> tuple[str, n
     for name, module in model.named_modules():
         if name and isinstance(module, nn.Linear) and {f"{name}.{t}" for t in tensors_of(module)} == names:
             return name, module
-    raise ModelError(
-        f"{who} needs a model whose head is one nn.Linear inside it, but this model's head is {', '.join(sorted(names))}"
-    )
+    raise ModelError(f"{who} needs a model whose head is one nn.Linear inside it, not {', '.join(sorted(names))}")
 
 
 def replace_head(

@@ -1,0 +1,130 @@
+"""``commonground compare``: several methods on the same splits, starts and client samples."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+from commonground.cli_options import run_options, run_values
+from commonground.errors import ConfigError
+
+# The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
+
+__all__ = ["compare"]
+
+# What may change when a comparison in the default folder is continued.
+_NOT_ITS_NAME = {"seeds", "reference", "target", "out", "resume", "quiet", "workers", "data_dir"}
+
+
+@click.command(short_help="Compare methods on the same data, starts and seeds.")
+@click.argument("methods", nargs=-1, metavar="METHOD…")
+@click.option("--seeds", default=3, show_default=True, type=int, help="number of seeds, from --seed upwards")
+@click.option("--reference", metavar="METHOD", help="what the others are compared with  [default: the first method]")
+@click.option("--target", type=float, metavar="ACCURACY", help="report rounds, bytes and seconds to it, such as 0.8")
+@click.option(
+    "--grid", "grids", multiple=True, metavar="KEY=V1,V2…", help="choose a setting on validation data; repeatable"
+)
+@click.option(
+    "--validation", default=0.2, show_default=True, type=float, help="share of training samples that judges a grid"
+)
+@click.option("--local-only/--no-local-only", default=True, show_default=True, help="add Local Only, the yardstick")
+@run_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="folder for all files  [default: one in runs/ named by the command]"
+)
+@click.option("--resume", is_flag=True, help="continue the comparison in --out (the same command does so, too)")
+@click.pass_context
+def compare(
+    context: click.Context,
+    /,
+    methods: tuple[str, ...],
+    seeds: int,
+    reference: str | None,
+    target: float | None,
+    grids: tuple[str, ...],
+    validation: float,
+    local_only: bool,
+    assignments: tuple[str, ...],
+    config_file: Path | None,
+    data_dir: str | None,
+    quiet: bool,
+    out: Path | None,
+    resume: bool,
+    **flags: Any,
+) -> None:
+    r"""Compare METHODs on the same data splits, initial weights and client samples, and test their differences.
+
+    A METHOD is NAME[+ft][:KEY=VALUE,KEY=VALUE…]. NAME is an algorithm (`commonground list algorithms`); +ft fine-tunes
+    every client's head for 10 epochs after the last round; KEY is a hyperparameter of the algorithm or a setting of
+    training, for this method alone. Options hold for all methods (--set for those that have the hyperparameter).
+
+    \b
+      commonground compare fedrep fedavg fedavg+ft --data digits --clients 50 --classes-per-client 5
+      commonground compare fedrep fedrep:head_epochs=5 fedavg:lr=0.03,momentum=0 --seeds 5 --target 0.8
+      commonground compare fedrep fedavg --grid lr=0.01,0.03,0.1 --grid head_epochs=5,10
+
+    Local Only is added unless --no-local-only is given. A --grid tunes every method that has the setting, for every
+    seed, on a part of the clients' training data. The folder gets comparison.json, table.csv and METHOD/seed-K/, each
+    a run's folder; runs that are there already are taken or continued if their settings and data are the same.
+    """
+    from commonground.compare import compare as run_comparison
+    from commonground.compare.grid import parse_grid
+    from commonground.compare.progress import ComparisonProgress
+
+    values = run_values(flags, assignments, config_file)
+    if not methods and "algorithm" in values:
+        methods = (values["algorithm"],)
+    values.pop("algorithm", None)
+    if resume and (out is None or not out.is_dir()):
+        where = f"'{out}' is no folder" if out is not None else "no --out was given"
+        raise ConfigError(f"--resume needs the folder of the comparison to continue, but {where}")
+    if out is None:
+        text = repr((_given(context, _NOT_ITS_NAME), config_file and values))
+        key = hashlib.sha256(text.encode()).hexdigest()[:8]
+        out = Path("runs") / f"compare-{Path(values.get('data', 'digits')).stem}-{key}"
+    comparison = run_comparison(
+        methods,
+        seeds=seeds,
+        out=out,
+        reference=reference,
+        target=target,
+        grid=parse_grid(grids),
+        local_only=local_only,
+        validation=validation,
+        observer=ComparisonProgress(quiet),
+        data_dir=data_dir,
+        command=shlex.join(["commonground", "compare", *_given(context, set())]),
+        **values,
+    )
+    if not quiet:
+        console = Console(highlight=False)
+        tables = comparison.tuning_table(), comparison.table(), comparison.cost_table(), comparison.target_table()
+        for table in tables:
+            if table is not None:
+                console.print(table)
+        for note in comparison.footnotes():
+            console.print(f"· {note}", markup=False)
+        console.print(f"files: {out}", markup=False, soft_wrap=True)
+
+
+def _given(context: click.Context, without: set[str]) -> list[str]:
+    """The arguments of the command, as they were given."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        name, value = parameter.name or "", context.params.get(parameter.name or "")
+        if context.get_parameter_source(name) != ParameterSource.COMMANDLINE or name in without:
+            continue
+        if isinstance(parameter, click.Argument):
+            words += map(str, value or ())
+        elif isinstance(parameter, click.Option) and parameter.is_flag:
+            words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
+        else:
+            for each in value if isinstance(value, tuple) else (value,):
+                words += [parameter.opts[0], str(each)]
+    return words

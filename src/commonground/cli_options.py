@@ -1,0 +1,68 @@
+"""The flags every command that trains has, made from the fields of RunConfig."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commonground.errors import ConfigError
+
+__all__ = ["run_options", "run_values"]
+
+_SET_ELSEWHERE = {"algorithm", "options", "model_options"}
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command one flag per field of RunConfig, so that flags, files and Python use the same names."""
+    from commonground.config import RunConfig
+
+    for name, field in reversed(RunConfig.model_fields.items()):
+        if name in _SET_ELSEWHERE:
+            continue
+        choices = _choices(field.annotation)
+        kind: Any = click.Choice(choices) if choices else _scalar(field.annotation)
+        default = "" if field.default is None else f"  [default: {field.default}]"
+        command = click.option(
+            f"--{name.replace('_', '-')}", name, type=kind, help=(field.description or "") + default
+        )(command)
+    extra = [
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="a hyperparameter of the "
+                     "algorithm, or model.KEY=VALUE for one of the model"),
+        click.option("--config", "config_file", type=click.Path(path_type=Path), help="settings from a TOML file"),
+        click.option("--data-dir", help="folder of the data files  [default: $COMMONGROUND_DATA or a cache folder]"),
+        click.option("--quiet", is_flag=True, help="print nothing but errors"),
+    ]  # fmt: skip
+    for option in reversed(extra):
+        command = option(command)
+    return command
+
+
+def _scalar(annotation: Any) -> type:
+    kinds = [a for a in (typing.get_args(annotation) or (annotation,)) if a in (int, float, str)]
+    return kinds[0]
+
+
+def _choices(annotation: Any) -> list[str]:
+    return list(typing.get_args(annotation)) if typing.get_origin(annotation) is typing.Literal else []
+
+
+def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:
+    """Settings from a file, then flags, then ``--set``."""
+    from commonground.compare.methods import literal
+    from commonground.config import RunConfig
+
+    values = RunConfig.read(config_file) if config_file is not None else {}
+    values |= {name: value for name, value in flags.items() if value is not None}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
+        place = "options"
+        if key.startswith("model."):
+            place, key = "model_options", key.removeprefix("model.")
+        values[place] = {**values.get(place, {}), key: literal(text)}
+    return values

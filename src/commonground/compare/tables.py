@@ -1,0 +1,150 @@
+"""A comparison as tables: for the console (80 to 110 columns) and as CSV. Made of ``comparison.json`` alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from commonground.compare.methods import as_text
+from commonground.console import human_bytes, percent
+
+__all__ = ["accuracy_table", "as_csv", "cost_table", "target_table", "tuning_table"]
+
+
+def accuracy_table(result: Mapping[str, Any]) -> Table:
+    """Accuracies over clients and differences to the reference."""
+    reference = next(entry["title"] for entry in result["methods"] if entry["method"] == result["reference"])
+    seeds = result["seeds"]
+    over = f"mean ± std over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    table = _table(f"{result['data']}, {result['clients']:,} clients, {result['rounds']} rounds, {over}")
+    table.add_column("method")
+    _numbers(table, "accuracy %", "worst\ntenth %", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
+    best = max(entry["personal_accuracy"]["mean"] for entry in result["methods"])
+    for entry in result["methods"]:
+        d = entry["differences"]
+        table.add_row(
+            entry["title"],
+            _spread(entry["personal_accuracy"]),
+            _spread(entry["p10"]),
+            "reference" if d is None else _difference(d),
+            "" if d is None else _p(d["p_adjusted"]),
+            "" if d is None else _p(d["p_seeds"]),
+            style="bold" if entry["personal_accuracy"]["mean"] == best else "",
+        )
+    return table
+
+
+def cost_table(result: Mapping[str, Any]) -> Table:
+    """The other accuracies, and what a run costs."""
+    table = _table("per run")
+    table.add_column("method")
+    _numbers(table, "last\n10 %", "global\naccuracy %", "sent by\nclients", "sent by\nserver", "\nseconds")
+    for entry in result["methods"]:
+        table.add_row(
+            entry["title"],
+            _spread(entry["last10"]),
+            "–" if entry["global_accuracy"] is None else _spread(entry["global_accuracy"]),
+            human_bytes(entry["bytes_up"]),
+            human_bytes(entry["bytes_down"]),
+            f"{entry['seconds']:.1f}",
+        )
+    return table
+
+
+def target_table(result: Mapping[str, Any]) -> Table | None:
+    """What the target accuracy costs; None without a target."""
+    if result["target"] is None:
+        return None
+    table = _table(f"to {100 * result['target']:g} % accuracy")
+    table.add_column("method")
+    _numbers(table, "rounds", "bytes", "seconds", "seeds that reach it")
+    for entry in result["methods"]:
+        cost, seeds = entry["to_accuracy"], len(result["seeds"])
+        if cost is None:
+            table.add_row(entry["title"], "–", "–", "–", f"0 of {seeds}")
+        else:
+            figures = f"{cost['rounds']:.3g}", human_bytes(cost["bytes"]), f"{cost['seconds']:.1f}"
+            table.add_row(entry["title"], *figures, f"{cost['reached']} of {seeds}")
+    return table
+
+
+def tuning_table(result: Mapping[str, Any]) -> Table | None:
+    """A row per method and candidate, a column per seed; the chosen ones are marked."""
+    if not result["tuning"]:
+        return None
+    table = _table("tuning: validation accuracy %  (* chosen)")
+    table.add_column("method")
+    table.add_column("candidate")
+    seeds = result["seeds"]
+    _numbers(table, *(f"seed {seed}" for seed in seeds))
+    for label in dict.fromkeys(each["method"] for each in result["tuning"]):
+        mine = {each["seed"]: each for each in result["tuning"] if each["method"] == label}
+        for number, candidate in enumerate(mine[seeds[0]]["candidates"]):
+            cells = []
+            for seed in seeds:
+                tried = mine[seed]["candidates"][number]
+                mark = "*" if tried["settings"] == mine[seed]["chosen"] else " "
+                cells.append(f"{100 * tried['validation_accuracy']:.1f}{mark}")
+            title = mine[seeds[0]]["title"] if number == 0 else ""
+            table.add_row(title, as_text(candidate["settings"], ", "), *cells)
+    return table
+
+
+def as_csv(result: Mapping[str, Any]) -> str:
+    """A line per method; accuracies are shares, not percent."""
+    rows = [_flat(entry, result["target"]) for entry in result["methods"]]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _flat(entry: Mapping[str, Any], target: float | None) -> dict[str, Any]:
+    none = {"mean": None, "std": None}
+    row: dict[str, Any] = {"method": entry["method"], "title": entry["title"]}
+    for key in ("personal_accuracy", "last10", "global_accuracy", "p10", "min"):
+        row |= {f"{key}_{part}": value for part, value in (entry[key] or none).items()}
+    row |= {f"{key}_mean": value["mean"] for key, value in entry["percentiles"].items()}
+    row |= {key: entry[key] for key in ("bytes_up", "bytes_down", "seconds")}
+    cost = entry["to_accuracy"] or {}
+    row["target"] = target
+    row |= {f"{key}_to_target": cost.get(key) for key in ("rounds", "bytes", "seconds")}
+    keys = ("mean", "std", "low", "high", "p_clients", "p_adjusted", "p_seeds", "p_seeds_adjusted")
+    row |= {f"difference_{key}": (entry["differences"] or {}).get(key) for key in keys}
+    row["settings"] = as_text(entry["settings"], " ")
+    return row
+
+
+def _table(title: str) -> Table:
+    padding = (0, 1, 0, 0)
+    return Table(
+        title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding
+    )
+
+
+def _numbers(table: Table, *columns: str) -> None:
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+
+
+def _spread(value: Mapping[str, float | None]) -> str:
+    mean = percent(value["mean"]).removesuffix(" %")
+    return mean if value["std"] is None else f"{mean} ± {100 * value['std']:.1f}"
+
+
+def _difference(d: Mapping[str, Any]) -> str:
+    if d["low"] is None:
+        return f"{100 * d['mean']:+.1f}"
+    return f"{100 * d['mean']:+.1f} [{100 * d['low']:+.1f}, {100 * d['high']:+.1f}]"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

@@ -1,0 +1,499 @@
+"""Figures: what is drawn, its values as CSV, and where on the drawing each value lies.
+
+A chart is a small frozen description; :func:`draw` makes of it a PNG, an SVG for the page and a CSV.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from commonground.report.format import Unit, bytes_text
+from commonground.report.palette import INK, LIGHT_TO_VARIABLE, dash, series_color
+
+if TYPE_CHECKING:  # matplotlib is loaded with the first figure, not with the package
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["CellChart", "Chart", "Drawing", "Interval", "IntervalChart", "Line", "LineChart", "draw"]
+
+WIDTH, HEIGHT = 346.0, 218.0  # points, as wide as a phone's column: text stays readable there without a second drawing
+MAX_STOPS = 400  # values of a line that answer to the pointer; the CSV holds all
+STYLE: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK["grid"][0],
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": INK["soft"][0],
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": INK["ground"][0],
+    "font.size": 9,
+    "grid.color": INK["grid"][0],
+    "grid.linewidth": 0.7,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "legend.labelcolor": INK["text"][0],
+    "lines.dash_capstyle": "round",
+    "lines.linewidth": 1.7,
+    "lines.solid_capstyle": "round",
+    "svg.fonttype": "none",
+    "text.color": INK["text"][0],
+    "text.parse_math": False,
+    "xtick.color": INK["grid"][0],
+    "xtick.labelcolor": INK["soft"][0],
+    "xtick.labelsize": 9,
+    "ytick.color": INK["grid"][0],
+    "ytick.labelcolor": INK["soft"][0],
+    "ytick.labelsize": 9,
+    "ytick.major.size": 0,
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One series.
+
+    Attributes:
+        label: its name.
+        x, y: its points.
+        low, high: a band around y, or None.
+        color: number of its colour and dash pattern.
+        level: y is one value for all x, drawn as a horizontal line.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    color: int = 0
+    level: bool = False
+
+
+@dataclass(frozen=True)
+class Interval:
+    """One row of an :class:`IntervalChart`: a value, the range around it and what it is compared with."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    compared: float | None = None
+    color: int = 0
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawn chart.
+
+    Attributes:
+        svg: for the page, colours as CSS variables.
+        png: for papers and slides.
+        csv: every plotted value at full precision.
+        hover: what the page's script needs, JSON that is safe inside a script element.
+    """
+
+    svg: str
+    png: bytes
+    csv: str
+    hover: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart(ABC):
+    """A figure.
+
+    Attributes:
+        name: of its files.
+        title: a heading.
+        reads: one or two sentences: what it shows and how to read it.
+        sources: the files it was made from.
+        wide: whether it takes the page's whole width.
+    """
+
+    name: str
+    title: str
+    reads: str
+    sources: tuple[str, ...]
+    wide: bool = False
+    aspect: ClassVar[float] = HEIGHT / WIDTH
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """Width and height in points."""
+        return WIDTH, HEIGHT
+
+    @property
+    def legend(self) -> list[tuple[str, int]]:
+        """Labels and colour numbers; empty where there is nothing to tell apart."""
+        return []
+
+    @abstractmethod
+    def plot(self, axes: Axes) -> None:
+        """Draw."""
+
+    @abstractmethod
+    def hover(self, place: Callable[[Any, Any], tuple[list[float], list[float]]]) -> dict[str, Any]:
+        """Values and where they lie; ``place`` turns data into the drawing's coordinates."""
+
+    @abstractmethod
+    def rows(self) -> Iterable[Sequence[Any]]:
+        """The CSV, its heading first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineChart(Chart):
+    """Lines over a common axis.
+
+    Attributes:
+        lines: at least one.
+        x_label, y_label: of the axes.
+        x_unit, y_unit: how values are written.
+        log_x: a logarithmic axis.
+        dots: mark every value.
+        nearest: the pointer finds the nearest value instead of all values at its x.
+        names: what a value is called under the pointer, one per x (instead of the x label and value).
+    """
+
+    lines: tuple[Line, ...]
+    x_label: str
+    y_label: str
+    x_unit: Unit = "integer"
+    y_unit: Unit = "percent"
+    log_x: bool = False
+    dots: bool = False
+    nearest: bool = False
+    names: tuple[str, ...] = ()
+
+    @property
+    def legend(self) -> list[tuple[str, int]]:
+        """See :class:`Chart`."""
+        return [(line.label, line.color) for line in self.lines] if len(self.lines) > 1 else []
+
+    def plot(self, axes: Axes) -> None:
+        """See :class:`Chart`."""
+        if self.log_x:
+            axes.set_xscale("log")
+        for line in self.lines:
+            look: dict[str, Any] = {"color": series_color(line.color)}
+            if dash(line.color) and not self.dots:
+                look["dashes"] = dash(line.color)
+            if line.level:
+                axes.axhline(line.y[0], **look)
+                continue
+            if line.low is not None and line.high is not None and len(line.x) > 1:
+                axes.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.16, linewidth=0)
+            if self.dots:
+                axes.plot(line.x, line.y, linestyle="none", marker="o", markersize=3.6, alpha=0.85, **look)
+            else:
+                axes.plot(line.x, line.y, marker="o" if len(line.x) == 1 else "", markersize=4, **look)
+        _axis(axes.xaxis, self.x_unit, self.x_label, self.log_x)
+        _axis(axes.yaxis, self.y_unit, self.y_label)
+        axes.grid(visible=False, axis="x")
+        if self.y_unit == "percent":
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, -0.02), min(max(high, low + 0.05), 1.02))
+
+    def hover(self, place: Callable[[Any, Any], tuple[list[float], list[float]]]) -> dict[str, Any]:
+        """See :class:`Chart`."""
+        series = []
+        for line in self.lines:
+            if line.level:
+                continue
+            keep = _thinned(len(line.x))
+            x, y = [line.x[i] for i in keep], [line.y[i] for i in keep]
+            px, py = place(x, y)
+            entry = {"n": line.label, "c": line.color % 7, "px": px, "py": py, "x": _short(x), "y": _short(y)}
+            if line.low is not None and line.high is not None:
+                entry |= {"lo": _short([line.low[i] for i in keep]), "hi": _short([line.high[i] for i in keep])}
+            if self.names:
+                entry["t"] = [self.names[i] for i in keep]
+            series.append(entry)
+        return {
+            "k": "near" if self.nearest else "x",
+            "xn": self.x_label,
+            "xu": self.x_unit,
+            "yu": self.y_unit,
+            "s": series,
+        }
+
+    def rows(self) -> Iterable[Sequence[Any]]:
+        """See :class:`Chart`."""
+        yield "series", self.x_label, self.y_label, "low", "high", *(["name"] if self.names else [])
+        for line in self.lines:
+            for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
+                low = "" if line.low is None else line.low[i]
+                high = "" if line.high is None else line.high[i]
+                yield line.label, x, y, low, high, *([self.names[i]] if self.names else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalChart(Chart):
+    """Values with a range, one under the other.
+
+    Attributes:
+        intervals: from top to bottom.
+        x_label: of the axis.
+        unit: of the values.
+        zero: draw a line at zero.
+        compared: what the hollow marks are, where there are any.
+        range: what the range is, for the text under the pointer.
+    """
+
+    intervals: tuple[Interval, ...]
+    x_label: str
+    unit: Unit = "percent"
+    zero: bool = False
+    compared: str = ""
+    range: str = "range"
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """See :class:`Chart`."""
+        return WIDTH, max(110.0, 52 + 26.0 * len(self.intervals))
+
+    def plot(self, axes: Axes) -> None:
+        """See :class:`Chart`."""
+        for y, row in enumerate(self.intervals):
+            color = series_color(row.color)
+            if row.low is not None and row.high is not None:
+                axes.plot([row.low, row.high], [y, y], color=color, linewidth=4, alpha=0.35)
+            axes.plot([row.value], [y], color=color, marker="o", markersize=6)
+            if row.compared is not None:
+                axes.plot(
+                    [row.compared], [y], color=INK["text"][0], marker="D", markersize=5.5, fillstyle="none", linewidth=0
+                )
+        if self.zero:
+            axes.axvline(0, color=INK["soft"][0], linewidth=1)
+        axes.set_ylim(len(self.intervals) - 0.4, -0.6)
+        axes.set_yticks(range(len(self.intervals)), [_cut(row.label, 24) for row in self.intervals])
+        for label in axes.get_yticklabels():
+            label.set_color(INK["text"][0])
+        _axis(axes.xaxis, self.unit, self.x_label)
+        axes.spines.left.set_visible(False)
+        axes.grid(visible=False, axis="y")
+
+    def hover(self, place: Callable[[Any, Any], tuple[list[float], list[float]]]) -> dict[str, Any]:
+        """See :class:`Chart`."""
+        series = []
+        for y, row in enumerate(self.intervals):
+            px, py = place([row.value], [y])
+            entry: dict[str, Any] = {"n": row.label, "c": row.color % 7, "px": px, "py": py, "y": _short([row.value])}
+            if row.low is not None and row.high is not None:
+                entry |= {"lo": _short([row.low]), "hi": _short([row.high])}
+            if row.compared is not None:
+                entry["t"] = [f"{self.compared} {_written(row.compared, self.unit)}"]
+            else:
+                entry["t"] = [""]
+            series.append(entry)
+        return {"k": "row", "yu": self.unit, "s": series}
+
+    def rows(self) -> Iterable[Sequence[Any]]:
+        """See :class:`Chart`."""
+        yield "name", self.x_label, "low", "high", *([self.compared] if self.compared else [])
+        for row in self.intervals:
+            numbers = (row.value, row.low, row.high, *([row.compared] if self.compared else []))
+            yield row.label, *("" if value is None else value for value in numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellChart(Chart):
+    """A table of counts as a picture: the darker, the more.
+
+    Attributes:
+        cells: counts [rows][columns].
+        row_names, column_names: one per row and column.
+        x_label, y_label: what columns and rows are.
+    """
+
+    cells: tuple[tuple[float, ...], ...]
+    row_names: tuple[str, ...]
+    column_names: tuple[str, ...]
+    x_label: str
+    y_label: str
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """See :class:`Chart`."""
+        return WIDTH, min(max(60 + 13.0 * len(self.cells), 130.0), 420.0)
+
+    def plot(self, axes: Axes) -> None:
+        """See :class:`Chart`."""
+        counts = np.asarray(self.cells, dtype=np.float64)
+        # One hue, the count as opacity: the same picture serves a light and a dark page. The root keeps small counts
+        # visible beside large ones.
+        picture = np.zeros((*counts.shape, 4), dtype=np.float64)
+        picture[..., :3] = [int(series_color(0)[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        picture[..., 3] = np.sqrt(counts / max(float(counts.max()), 1e-12))
+        axes.imshow(picture, aspect="auto", interpolation="none")
+        for axis, names in ((axes.xaxis, self.column_names), (axes.yaxis, self.row_names)):
+            step = -(-len(names) // (10 if axis is axes.xaxis else 26))
+            ticks = list(range(0, len(names), step))
+            axis.set_ticks(ticks, [_cut(names[i], 5 if axis is axes.xaxis else 14) for i in ticks])
+        axes.set_xlabel(self.x_label)
+        axes.set_ylabel(self.y_label)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(True)
+
+    def hover(self, place: Callable[[Any, Any], tuple[list[float], list[float]]]) -> dict[str, Any]:
+        """See :class:`Chart`."""
+        rows, columns = len(self.row_names), len(self.column_names)
+        px, py = place([-0.5, columns - 0.5], [-0.5, rows - 0.5])
+        cells = [[int(v) if float(v).is_integer() else round(float(v), 3) for v in row] for row in self.cells]
+        return {
+            "k": "cells",
+            "box": [px[0], py[0], px[1], py[1]],
+            "rows": self.row_names,
+            "cols": self.column_names,
+            "xn": self.x_label,
+            "yn": self.y_label,
+            "v": cells,
+        }
+
+    def rows(self) -> Iterable[Sequence[Any]]:
+        """See :class:`Chart`."""
+        yield f"{self.y_label} \\ {self.x_label}", *self.column_names
+        for name, row in zip(self.row_names, self.cells, strict=True):
+            yield name, *row
+
+
+def draw(chart: Chart) -> Drawing:
+    """Draw a chart, once, for the page and for paper."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    width, height = chart.size
+    # A label in a script that the font lacks is drawn as boxes in the PNG; the page's browser knows better.
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        matplotlib.rcdefaults()  # what a user's own matplotlibrc says does not change our figures
+        matplotlib.rcParams.update(STYLE | {"svg.hashsalt": chart.name})
+        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+        axes = figure.add_subplot()
+        chart.plot(axes)
+        _fit(figure, axes)
+
+        def place(x: Any, y: Any) -> tuple[list[float], list[float]]:
+            if not len(x):
+                return [], []
+            points = axes.transData.transform(np.column_stack([x, y]))
+            return [round(float(p), 1) for p in points[:, 0]], [round(height - float(p), 1) for p in points[:, 1]]
+
+        hover = chart.hover(place)
+        box = axes.get_window_extent()
+        hover["plot"] = [round(v, 1) for v in (box.x0, height - box.y1, box.x1, height - box.y0)]
+        svg = io.BytesIO()
+        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+        _add_legend(figure, chart)
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=200, bbox_inches="tight", pad_inches=0.1)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(chart.rows())
+    return Drawing(_for_page(svg.getvalue().decode(), chart), png.getvalue(), text.getvalue(), _script_safe(hover))
+
+
+def _fit(figure: Figure, axes: Axes) -> None:
+    """Margins just wide enough for the labels."""
+    width, height = figure.get_size_inches() * 72
+    figure.subplots_adjust(0.2, 0.2, 0.97, 0.97)
+    box, tight = axes.get_window_extent(), axes.get_tightbbox()
+    if tight is None:
+        return
+    left, bottom = (box.x0 - tight.x0 + 3) / width, (box.y0 - tight.y0 + 3) / height
+    right, top = (max(tight.x1 - box.x1, 0) + 5) / width, (max(tight.y1 - box.y1, 0) + 5) / height
+    figure.subplots_adjust(left, bottom, 1 - right, 1 - top)
+
+
+def _add_legend(figure: Figure, chart: Chart) -> None:
+    from matplotlib.lines import Line2D
+
+    if not chart.legend:
+        return
+    handles = []
+    for _, color in chart.legend:
+        handle = Line2D([], [], color=series_color(color))
+        if dash(color):
+            handle.set_dashes(dash(color))
+        handles.append(handle)
+    labels = [label.lstrip("_") or label for label, _ in chart.legend]
+    columns = min(len(labels), 3)
+    figure.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, columnspacing=1.2)
+
+
+def _axis(axis: Any, unit: Unit, label: str, log: bool = False) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+
+    axis.set_label_text(label)
+    if log:
+        axis.set_minor_formatter(NullFormatter())
+    else:
+        steps = {"integer": unit == "integer", "nbins": 5, "steps": [1, 2, 2.5, 5, 10]}
+        axis.set_major_locator(MaxNLocator(**steps))
+    if unit == "percent":
+        axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    elif unit == "points":
+        axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:+.3g}".replace("-", "−") if v else "0"))
+    elif unit == "bytes":
+        axis.set_major_formatter(FuncFormatter(lambda v, _: bytes_text(v).replace(".0 ", " ") if v else "0"))
+    elif unit == "integer":
+        axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+
+
+def _for_page(svg: str, chart: Chart) -> str:
+    """An SVG as it may stand inside the page: no ids to collide, no addresses, colours as variables."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r'(?<=<image)([^>]*?) id="[^"]*"', r"\1", svg)
+    svg = svg.replace("xlink:href=", "href=")
+    view = re.search(r'viewBox="[^"]*"', svg)
+    assert view is not None
+    label = _escaped(f"{chart.title}. {chart.reads}")
+    svg = re.sub(
+        r"<svg.*?>", f'<svg {view[0]} role="img" tabindex="0" aria-label="{label}">', svg, count=1, flags=re.DOTALL
+    )
+    svg = re.sub("|".join(LIGHT_TO_VARIABLE), lambda found: LIGHT_TO_VARIABLE[found[0]], svg)
+    return re.sub(r"\n\s*", "\n", svg).strip()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def _script_safe(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _short(values: Iterable[float]) -> list[float]:
+    """Seven digits: more than is shown, less than would swell the page."""
+    return [float(f"{value:.7g}") if not float(value).is_integer() else int(value) for value in values]
+
+
+def _thinned(count: int) -> list[int]:
+    """At most MAX_STOPS positions, evenly spaced, first and last among them."""
+    if count <= MAX_STOPS:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (MAX_STOPS - 1)) for i in range(MAX_STOPS)})
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _written(value: float, unit: Unit) -> str:
+    from commonground.report.format import show
+
+    return show(value, unit)
