@@ -58,7 +58,7 @@ def compare(
     resume: bool,
     **flags: Any,
 ) -> None:
-    r"""Compare METHODs on the same data splits, initial weights and client samples, and test their differences.
+    """Compare METHODs on the same data splits, initial weights and client samples, and test their differences.
 
     A METHOD is NAME[+ft][:KEY=VALUE,KEY=VALUE…]. NAME is an algorithm (`commonground list algorithms`); +ft fine-tunes
     every client's head for 10 epochs after the last round; KEY is a hyperparameter of the algorithm or a setting of
@@ -72,7 +72,7 @@ def compare(
     Local Only is added unless --no-local-only is given. A --grid tunes every method that has the setting, for every
     seed, on a part of the clients' training data. The folder gets comparison.json, table.csv and METHOD/seed-K/, each
     a run's folder; runs that are there already are taken or continued if their settings and data are the same.
-    """
+    """  # noqa: D301 (\b is click's)
     from commonground.compare import compare as run_comparison
     from commonground.compare.grid import parse_grid
     from commonground.compare.progress import ComparisonProgress

@@ -31,6 +31,8 @@ class RunConfig(BaseModel):
     clients: int | None = Field(None, ge=1, description="number of clients (default: 20 for digits, else 100)")
     classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
     partition: str | None = Field(None, description="iid, shards, dirichlet:ALPHA, lognormal, column:NAME")
+    train_samples: int | None = Field(None, ge=1, description="keep only so many training samples per client")
+    test_samples: int | None = Field(None, ge=1, description="keep only so many test samples per client")
     model: str | None = Field(None, description="linear, mlp, cnn or file.py:Class; by default what suits the data")
     model_options: dict[str, Any] = Field({}, description="options of the model (--set model.name=value)")
     body: str | None = Field(None, description="name patterns of the body, separated by commas")
@@ -58,6 +60,7 @@ class RunConfig(BaseModel):
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of weights and inputs")
     seed: int = Field(0, ge=0, description="seed of every draw")
     eval_every: int = Field(1, ge=1, description="evaluate every K rounds (and after the last)")
+    eval_last: int = Field(0, ge=0, description="evaluate each of the last K rounds as well")
     eval_clients: int | None = Field(
         None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
     )

@@ -8,9 +8,10 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from commonground.algorithms import registry
-from commonground.console import ConsoleProgress, human_bytes, percent
-from commonground.engine import Run, train
+from commonground.compare import compare
+from commonground.compare.progress import ComparisonProgress
+from commonground.compare.tables import spread_text
+from commonground.console import human_bytes
 
 __all__ = ["run_demo"]
 
@@ -27,22 +28,17 @@ def run_demo(seeds: int, quiet: bool) -> None:
     """
     console = Console(highlight=False)
     began = time.perf_counter()
-    runs: dict[str, list[Run]] = {
-        name: [
-            train(
-                name,
-                "digits",
-                clients=CLIENTS,
-                classes_per_client=CLASSES,
-                rounds=ROUNDS,
-                seed=seed,
-                observer=ConsoleProgress(quiet, label=f"{registry[name].title} (seed {seed})"),
-            )
-            for seed in range(seeds)
-        ]
-        for name in METHODS
-    }
-    sizes = [client["train_samples"] for client in runs["fedrep"][0].clients]
+    comparison = compare(
+        METHODS,
+        "digits",
+        seeds,
+        local_only=False,  # it is one of the four
+        observer=ComparisonProgress(quiet),
+        clients=CLIENTS,
+        classes_per_client=CLASSES,
+        rounds=ROUNDS,
+    )
+    sizes = [client["train_samples"] for client in comparison.runs["fedrep"][0].clients]
     table = Table(
         title=f"Real 8×8 handwritten digits over {CLIENTS} clients, {CLASSES} classes and about "
         f"{statistics.mean(sizes):.0f} training samples each; {ROUNDS} rounds, mean ± std over {seeds} seeds",
@@ -51,15 +47,14 @@ def run_demo(seeds: int, quiet: bool) -> None:
     table.add_column("method")
     for column in ("accuracy", "worst tenth of clients", "sent by clients", "what is tested"):
         table.add_column(column, justify="left" if column == "what is tested" else "right")
-    for name in METHODS:
-        summaries = [run.summary for run in runs[name]]
+    for entry in comparison.to_dict()["methods"]:
         table.add_row(
-            registry[name].title,
-            _spread([s["personal_accuracy"]["mean"] for s in summaries]),
-            _spread([s["personal_accuracy"]["p10"] for s in summaries]),
-            human_bytes(summaries[0]["bytes_up"]),
-            "each client's own model" if summaries[0]["global_accuracy"] is None else "the one global model",
-            style="bold" if name == "fedrep" else "",
+            entry["title"],
+            f"{spread_text(entry['personal_accuracy'])} %",
+            f"{spread_text(entry['p10'])} %",
+            human_bytes(entry["bytes_up"]),
+            "each client's own model" if entry["global_accuracy"] is None else "the one global model",
+            style="bold" if entry["method"] == "fedrep" else "",
         )
     console.print(table)
     console.print(
@@ -69,8 +64,3 @@ def run_demo(seeds: int, quiet: bool) -> None:
         "body with personal heads has neither\nproblem. The gap narrows with more rounds (try --rounds 100).\n"
         f"Next: commonground train fedrep --data digits --clients {CLIENTS} --classes-per-client {CLASSES}"
     )
-
-
-def _spread(values: list[float]) -> str:
-    std = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{percent(statistics.mean(values))[:-2]} ± {100 * std:.1f} %"

@@ -16,14 +16,13 @@ from commonground.adapt.trained import TrainedRun
 from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
-from commonground.data import FederatedDataset
+from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.choose import make_engine
 from commonground.engine.setup import Samples, Setup
 from commonground.engine.train import build_network
 from commonground.errors import ConfigError, DataError
-from commonground.keys import numpy_stream
 
-__all__ = ["Adaptation", "adapt", "k_shot"]
+__all__ = ["Adaptation", "adapt", "head_curve"]
 
 Accuracies = npt.NDArray[np.float64]
 
@@ -55,44 +54,6 @@ class Adaptation:
         return asdict(self)
 
 
-def k_shot(data: FederatedDataset, shots: int, seed: int, *, per_class: bool = False) -> FederatedDataset:
-    """The same clients with ``shots`` training samples each, spread evenly over the client's classes; tests unchanged.
-
-    Args:
-        data: the new clients.
-        shots: samples to keep, per client or per class.
-        seed: keys the choice; a larger number of shots contains a smaller one.
-        per_class: whether ``shots`` counts samples of each of a client's classes.
-
-    Raises:
-        DataError: a client has fewer samples (of a class) than asked for.
-    """
-    if shots < 1:
-        raise ConfigError(f"--shots must be at least 1, not {shots}")
-    chosen = []
-    for client in range(data.clients):
-        index = data.train_indices(client)
-        if not per_class and shots > len(index):
-            raise DataError(
-                f"{shots} shots were asked for, but client {data.client_name(client)} has {len(index)} training samples"
-            )
-        index = numpy_stream(seed, "shots", client).permutation(index)
-        labels = data.y_train[index]
-        rank = np.empty(len(index), dtype=np.int64)  # how many samples of the same class come before
-        for label in np.unique(labels):
-            own = np.flatnonzero(labels == label)
-            if per_class and len(own) < shots:
-                raise DataError(
-                    f"{shots} shots per class were asked for, but client {data.client_name(client)} has {len(own)} "
-                    f"training samples of class '{data.class_names[label]}'"
-                )
-            rank[own] = np.arange(len(own))
-        kept = index[rank < shots] if per_class else index[np.argsort(rank, kind="stable")[:shots]]
-        chosen.append(np.sort(kept))
-    sizes = [len(kept) for kept in chosen]
-    return replace(data, train_index=np.concatenate(chosen), train_offsets=np.concatenate([[0], np.cumsum(sizes)]))
-
-
 def adapt(
     run: TrainedRun,
     data: FederatedDataset,
@@ -115,7 +76,7 @@ def adapt(
         lr: learning rate; by default the run's.
         repeats: draws of the samples and of the new heads.
         seed: first seed of the draws.
-        per_class: see :func:`k_shot`.
+        per_class: whether the shots count samples of each of a client's classes.
         local_only: whether to train a whole model on each client alone for comparison.
 
     Raises:
@@ -126,25 +87,57 @@ def adapt(
             f"the new clients' samples have shape {tuple(data.sample_shape)}, but the run was trained on "
             f"{tuple(run.split['sample_shape'])}"
         )
-    subsets = {k: [k_shot(data, k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots}
+    if min(shots) < 1:
+        raise ConfigError(f"--shots must be at least 1, not {min(shots)}")
+    subsets = {
+        k: [limit_samples(data, "train", k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots
+    }
     same_head = data.classes == run.split["classes"] and run.algorithm.has_global_model
     results = []
     for k, draws in subsets.items():
         ways: dict[str, list[Accuracies]] = {}
         for r, subset in enumerate(draws):
             setup = _setup(run, subset, seed + r, lr)
-            body = {name: run.shared.get(name, setup.initial[name]) for name in setup.groups.names("body")}
-            if not set(body) <= set(run.shared):
-                raise ConfigError(f"{run.algorithm.title} shares no body that new clients could use")
-            fresh = setup.initial | body
+            fresh = setup.initial | run.body()
             ways.setdefault("frozen body", []).append(_accuracy(setup, HeadTuning(epochs), fresh))
             if same_head:
-                ways.setdefault("global + FT", []).append(_accuracy(setup, HeadTuning(epochs), dict(run.shared)))
+                ways.setdefault("global + FT", []).append(_accuracy(setup, HeadTuning(epochs), run.shared_model()))
             if local_only:
                 alone = replace(setup, config=setup.config.model_copy(update={"local_epochs": epochs}), _splits={})
                 ways.setdefault("local only", []).append(_accuracy(alone, LocalOnly(), setup.initial))
         results += [_summary(way, k, values) for way, values in ways.items()]
     return results
+
+
+def head_curve(
+    run: TrainedRun, data: FederatedDataset, epochs: int, *, lr: float | None = None, seed: int = 0
+) -> list[Accuracies]:
+    """Accuracy of new clients after each epoch of fine-tuning the head on a frozen body (FedRep's Figure 6).
+
+    Args:
+        run: the trained run; where it has a global model the head starts from that model's, else anew.
+        data: the new clients.
+        epochs: passes over each client's training data.
+        lr: learning rate; by default the run's.
+        seed: keys the batches and a new head.
+
+    Returns:
+        [clients] test accuracies after each epoch.
+    """
+    setup = _setup(run, data, seed, lr)
+    same_head = data.classes == run.split["classes"] and run.algorithm.has_global_model
+    start = setup.initial | (run.shared_model() if same_head else run.body())
+    setup = setup.with_algorithm(HeadTuning(1), start)
+    engine = make_engine("auto", setup)
+    everyone = range(data.clients)
+    curve = []
+    try:
+        for epoch in range(1, epochs + 1):
+            engine.commit(epoch, engine.train(epoch, everyone, setup.initial_shared))
+            curve.append(engine.evaluate(everyone, setup.initial_shared).accuracy)
+    finally:
+        engine.close()
+    return curve
 
 
 def _setup(run: TrainedRun, data: FederatedDataset, seed: int, lr: float | None) -> Setup:

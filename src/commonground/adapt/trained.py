@@ -80,6 +80,26 @@ class TrainedRun:
         states = sorted((self.path / tuned / "clients" / f"client-{client}").glob("round-*.safetensors"))
         return unpack(states[-1].read_bytes())[1] if states else start
 
+    def shared_model(self) -> Tensors:
+        """The shared tensors that belong to the model (not what else travels)."""
+        return {name: value for name, value in self.shared.items() if name in tensors_of(self.model)}
+
+    def body(self) -> Tensors:
+        """The body for a client that never took part: what is shared of it, and the clients' mean of the rest.
+
+        Raises:
+            ConfigError: the method shares nothing.
+        """
+        if not self.shared:
+            raise ConfigError(f"{self.algorithm.title} shares no body that new clients could use")
+        body: Tensors = {}
+        names = self.groups.names("body")
+        local = [name for name in names if name not in self.shared]
+        own = [self.own(client) for client in range(self.clients)] if local else []
+        for name in names:
+            body[name] = torch.stack([o[name] for o in own]).mean(0) if name in local else self.shared[name]
+        return body
+
     def model_of(self, client: int | None) -> nn.Module:
         """A copy of the network with a client's own weights (None: the global model), in evaluation mode.
 

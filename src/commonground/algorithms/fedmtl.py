@@ -27,7 +27,8 @@ class FedMTL(Algorithm):
       finds Σ_{j≠i} Ω_ij w_j = w_i/m − w̄ from the mean model it is sent.
     - ``omega="learned"`` alternates with Ω, after each round Ω = (1/m) ((1 − ρ) S/tr(S) + ρ I/m)^(−1) with
       S = (WᵀW)^(1/2): their closed form for the constraint tr(Ω^(−1)) = 1, drawn towards the identity by ρ so that the
-      inverse exists while models are alike, and scaled so that unrelated models of one norm give Ω = I. The server
+      inverse exists while models are alike, and scaled so that unrelated models of one norm give Ω = I. (Eigenvalues of
+      WᵀW below 1e-10 of the largest are rounding and count as that.) The server
       remembers every client's model (m times the model's size) and sends each participant its own sum.
 
     Clients send how their model changed; the server needs the model of every client in either case, so nothing of

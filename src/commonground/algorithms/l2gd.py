@@ -52,9 +52,11 @@ class L2GD(Algorithm):
     def client_update(self, client: Client, round: int) -> Tensors:
         """Send x_i if the coin says so, else train it."""
         own = unprefixed("own", client.state)
-        if client.draw("coin") < self.p:
-            return client.send(own)
         client.set(own)
+        if client.draw("coin") < self.p:
+            for batch in client.batches(steps=1):
+                client.gradient("all", batch)  # for the round's training loss alone
+            return client.send(own)
         client.fit("all")
         client.keep(prefixed("own", client.get("all")))
         return client.send({})

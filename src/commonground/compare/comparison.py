@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +19,10 @@ from commonground.compare.methods import COMMON, Method, as_text, folder_name
 from commonground.compare.progress import ComparisonObserver, Silent, Step
 from commonground.compare.results import Tuning, summarize
 from commonground.config import RunConfig
-from commonground.data import FederatedDataset, load_data
+from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
 from commonground.engine.folder import RunFolder, write_atomically
+from commonground.engine.setup import Setup
 from commonground.engine.train import prepare_setup
 from commonground.errors import ConfigError, RunError
 
@@ -329,17 +330,10 @@ class _Comparing:
     def _load(self, seed: int) -> FederatedDataset:
         if not isinstance(self.data, str):
             return self.data
-        config = next(iter(self.configs.values()))[0]
-        return load_data(
-            config.data,
-            config.clients,
-            classes_per_client=config.classes_per_client,
-            partition=config.partition,
-            seed=seed,
-            data_dir=self.data_dir,
-        )
+        # As a single run would load it, with all its defaults.
+        return self._setup(next(iter(self.methods)), 0, seed, None).data
 
-    def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset) -> Any:
+    def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None) -> Setup:
         config = self.configs[label][candidate].model_copy(update={"seed": seed})
         given = self.methods[label].make(config.options) if self.methods[label].given is not None else None
         return prepare_setup(config, data, copy.deepcopy(self.module), given, data_dir=self.data_dir)
@@ -347,7 +341,7 @@ class _Comparing:
     def _folder(self, label: str, seed: int) -> Path | None:
         return None if self.out is None else self.out / self.methods[label].folder / f"seed-{seed}"
 
-    def _tune(self, label: str, seed: int, data: FederatedDataset, steps: Any) -> int:
+    def _tune(self, label: str, seed: int, data: FederatedDataset, steps: Iterator[Step]) -> int:
         """Try every candidate on validation data made of training samples; the number of the best one."""
         tried = self.candidates[label]
         if len(tried) == 1:

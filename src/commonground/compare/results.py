@@ -21,6 +21,8 @@ __all__ = ["Tuning", "summarize"]
 
 PERCENTILES = (5, 25, 50, 75, 95)
 
+FEW_PAIRS = 20  # below, a bootstrap interval covers the mean clearly less often than it says
+
 # Settings that a method may have of its own and that are always told.
 _TOLD = ("lr", "local_epochs", "batch_size")
 
@@ -232,6 +234,7 @@ def _notes(
         notes.append(
             f"Δ: difference to {title} {per} ({pairs:,} pairs), in percentage points, with the 95 % bootstrap "
             "interval of its mean over those pairs."
+            + (" An interval from so few pairs is too narrow." if pairs < FEW_PAIRS else "")
         )
         notes.append(
             "p clients: Wilcoxon signed-rank test over the same pairs, corrected by Holm for "

@@ -13,7 +13,7 @@ from rich.table import Table
 from commonground.compare.methods import as_text
 from commonground.console import human_bytes, percent
 
-__all__ = ["accuracy_table", "as_csv", "cost_table", "target_table", "tuning_table"]
+__all__ = ["accuracy_table", "as_csv", "cost_table", "spread_text", "target_table", "tuning_table"]
 
 
 def accuracy_table(result: Mapping[str, Any]) -> Table:
@@ -29,8 +29,8 @@ def accuracy_table(result: Mapping[str, Any]) -> Table:
         d = entry["differences"]
         table.add_row(
             entry["title"],
-            _spread(entry["personal_accuracy"]),
-            _spread(entry["p10"]),
+            spread_text(entry["personal_accuracy"]),
+            spread_text(entry["p10"]),
             "reference" if d is None else _difference(d),
             "" if d is None else _p(d["p_adjusted"]),
             "" if d is None else _p(d["p_seeds"]),
@@ -47,8 +47,8 @@ def cost_table(result: Mapping[str, Any]) -> Table:
     for entry in result["methods"]:
         table.add_row(
             entry["title"],
-            _spread(entry["last10"]),
-            "–" if entry["global_accuracy"] is None else _spread(entry["global_accuracy"]),
+            spread_text(entry["last10"]),
+            "–" if entry["global_accuracy"] is None else spread_text(entry["global_accuracy"]),
             human_bytes(entry["bytes_up"]),
             human_bytes(entry["bytes_down"]),
             f"{entry['seconds']:.1f}",
@@ -133,7 +133,8 @@ def _numbers(table: Table, *columns: str) -> None:
         table.add_column(column, justify="right", no_wrap=True)
 
 
-def _spread(value: Mapping[str, float | None]) -> str:
+def spread_text(value: Mapping[str, float | None]) -> str:
+    """A mean with its standard deviation, in percent."""
     mean = percent(value["mean"]).removesuffix(" %")
     return mean if value["std"] is None else f"{mean} ± {100 * value['std']:.1f}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from commonground.data.federated import FederatedDataset, Preprocess, Split
+from commonground.data.limits import limit_samples
 from commonground.data.partitions import IID, Column, Dirichlet, LogNormal, Partition, Shards, parse_partition
 from commonground.data.sources import (
     Source,
@@ -30,6 +31,7 @@ __all__ = [
     "available_sources",
     "data_directory",
     "default_model",
+    "limit_samples",
     "load_data",
     "load_source",
     "parse_partition",

@@ -50,7 +50,7 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
     expected = {**setup.initial, **setup.initial_shared, **uploads}
     travelling = [*(name for name in setup.initial_shared if name not in setup.initial), *uploads]
     wanted = [*setup.groups.names(setup.algorithm.sends(round)), *travelling]
-    needed = set(setup.groups.trainable(setup.algorithm.sends(round)))
+    needed = {*setup.groups.trainable(setup.algorithm.sends(round)), *uploads}
     if setup.algorithm.may_stay_silent and not sent:
         needed = set()
     for name in wanted:

@@ -20,7 +20,7 @@ from torch import nn
 from commonground.algorithms import Algorithm, Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig, make_algorithm
-from commonground.data import FederatedDataset, default_model, load_data
+from commonground.data import FederatedDataset, default_model, limit_samples, load_data
 from commonground.engine.base import Engine, Report, Which, check_report, payload_bytes
 from commonground.engine.choose import make_engine
 from commonground.engine.evaluation import Scores
@@ -153,6 +153,10 @@ def prepare_setup(
             seed=config.seed,
             data_dir=data_dir,
         )
+    if config.train_samples is not None:
+        data = limit_samples(data, "train", config.train_samples, config.seed)
+    if config.test_samples is not None:
+        data = limit_samples(data, "test", config.test_samples, config.seed)
     config = resolve(config, data)
     shape = Samples(data, getattr(torch, config.dtype)).shape
     network, groups = build_network(config, algorithm, shape, data.classes, model)
@@ -352,7 +356,8 @@ class _Training:
 
     def _evaluate(self, engine: Engine, shared: Tensors, round: int) -> dict[Which, Scores]:
         """Tests due after a round; a method without personal models has its global one tested once."""
-        if round % self.config.eval_every and round != self.config.rounds:
+        config = self.config
+        if round % config.eval_every and round != config.rounds and round <= config.rounds - config.eval_last:
             return {}
         return {which: engine.evaluate(self._panel(), shared, which, round) for which in self._kinds()}
 

@@ -1,63 +1,28 @@
-"""Figures: what is drawn, its values as CSV, and where on the drawing each value lies.
+"""Figures as small frozen descriptions: what is drawn, its values as CSV, and where on the drawing each value lies.
 
-A chart is a small frozen description; :func:`draw` makes of it a PNG, an SVG for the page and a CSV.
+:func:`commonground.report.drawing.draw` makes of one a PNG, an SVG for the page and a CSV.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import re
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commonground.report.format import Unit, bytes_text
-from commonground.report.palette import INK, LIGHT_TO_VARIABLE, dash, series_color
+from commonground.console import human_bytes
+from commonground.report.format import Unit, show
+from commonground.report.palette import INK, dash, series_color
 
 if TYPE_CHECKING:  # matplotlib is loaded with the first figure, not with the package
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-__all__ = ["CellChart", "Chart", "Drawing", "Interval", "IntervalChart", "Line", "LineChart", "draw"]
+__all__ = ["CellChart", "Chart", "Interval", "IntervalChart", "Line", "LineChart"]
 
 WIDTH, HEIGHT = 346.0, 218.0  # points, as wide as a phone's column: text stays readable there without a second drawing
 MAX_STOPS = 400  # values of a line that answer to the pointer; the CSV holds all
-STYLE: dict[str, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": INK["grid"][0],
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.labelcolor": INK["soft"][0],
-    "axes.labelsize": 9,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.facecolor": INK["ground"][0],
-    "font.size": 9,
-    "grid.color": INK["grid"][0],
-    "grid.linewidth": 0.7,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "legend.labelcolor": INK["text"][0],
-    "lines.dash_capstyle": "round",
-    "lines.linewidth": 1.7,
-    "lines.solid_capstyle": "round",
-    "svg.fonttype": "none",
-    "text.color": INK["text"][0],
-    "text.parse_math": False,
-    "xtick.color": INK["grid"][0],
-    "xtick.labelcolor": INK["soft"][0],
-    "xtick.labelsize": 9,
-    "ytick.color": INK["grid"][0],
-    "ytick.labelcolor": INK["soft"][0],
-    "ytick.labelsize": 9,
-    "ytick.major.size": 0,
-}
 
 
 @dataclass(frozen=True)
@@ -93,23 +58,6 @@ class Interval:
     color: int = 0
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A drawn chart.
-
-    Attributes:
-        svg: for the page, colours as CSS variables.
-        png: for papers and slides.
-        csv: every plotted value at full precision.
-        hover: what the page's script needs, JSON that is safe inside a script element.
-    """
-
-    svg: str
-    png: bytes
-    csv: str
-    hover: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Chart(ABC):
     """A figure.
@@ -119,15 +67,12 @@ class Chart(ABC):
         title: a heading.
         reads: one or two sentences: what it shows and how to read it.
         sources: the files it was made from.
-        wide: whether it takes the page's whole width.
     """
 
     name: str
     title: str
     reads: str
     sources: tuple[str, ...]
-    wide: bool = False
-    aspect: ClassVar[float] = HEIGHT / WIDTH
 
     @property
     def size(self) -> tuple[float, float]:
@@ -185,10 +130,12 @@ class LineChart(Chart):
         """See :class:`Chart`."""
         if self.log_x:
             axes.set_xscale("log")
-        for line in self.lines:
+        for index, line in enumerate(self.lines):
             look: dict[str, Any] = {"color": series_color(line.color)}
-            if dash(line.color) and not self.dots:
-                look["dashes"] = dash(line.color)
+            twin = any(list(other.y) == list(line.y) for other in self.lines[:index])
+            pattern = dash(line.color) or ((5, 5) if twin else ())  # a line that covers another lets it through
+            if pattern and not self.dots:
+                look["dashes"] = pattern
             if line.level:
                 axes.axhline(line.y[0], **look)
                 continue
@@ -248,7 +195,6 @@ class IntervalChart(Chart):
         unit: of the values.
         zero: draw a line at zero.
         compared: what the hollow marks are, where there are any.
-        range: what the range is, for the text under the pointer.
     """
 
     intervals: tuple[Interval, ...]
@@ -256,7 +202,6 @@ class IntervalChart(Chart):
     unit: Unit = "percent"
     zero: bool = False
     compared: str = ""
-    range: str = "range"
 
     @property
     def size(self) -> tuple[float, float]:
@@ -293,7 +238,7 @@ class IntervalChart(Chart):
             if row.low is not None and row.high is not None:
                 entry |= {"lo": _short([row.low]), "hi": _short([row.high])}
             if row.compared is not None:
-                entry["t"] = [f"{self.compared} {_written(row.compared, self.unit)}"]
+                entry["t"] = [f"{self.compared} {show(row.compared, self.unit)}"]
             else:
                 entry["t"] = [""]
             series.append(entry)
@@ -368,113 +313,22 @@ class CellChart(Chart):
             yield name, *row
 
 
-def draw(chart: Chart) -> Drawing:
-    """Draw a chart, once, for the page and for paper."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    width, height = chart.size
-    # A label in a script that the font lacks is drawn as boxes in the PNG; the page's browser knows better.
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        matplotlib.rcdefaults()  # what a user's own matplotlibrc says does not change our figures
-        matplotlib.rcParams.update(STYLE | {"svg.hashsalt": chart.name})
-        figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-        axes = figure.add_subplot()
-        chart.plot(axes)
-        _fit(figure, axes)
-
-        def place(x: Any, y: Any) -> tuple[list[float], list[float]]:
-            if not len(x):
-                return [], []
-            points = axes.transData.transform(np.column_stack([x, y]))
-            return [round(float(p), 1) for p in points[:, 0]], [round(height - float(p), 1) for p in points[:, 1]]
-
-        hover = chart.hover(place)
-        box = axes.get_window_extent()
-        hover["plot"] = [round(v, 1) for v in (box.x0, height - box.y1, box.x1, height - box.y0)]
-        svg = io.BytesIO()
-        figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
-        _add_legend(figure, chart)
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=200, bbox_inches="tight", pad_inches=0.1)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(chart.rows())
-    return Drawing(_for_page(svg.getvalue().decode(), chart), png.getvalue(), text.getvalue(), _script_safe(hover))
-
-
-def _fit(figure: Figure, axes: Axes) -> None:
-    """Margins just wide enough for the labels."""
-    width, height = figure.get_size_inches() * 72
-    figure.subplots_adjust(0.2, 0.2, 0.97, 0.97)
-    box, tight = axes.get_window_extent(), axes.get_tightbbox()
-    if tight is None:
-        return
-    left, bottom = (box.x0 - tight.x0 + 3) / width, (box.y0 - tight.y0 + 3) / height
-    right, top = (max(tight.x1 - box.x1, 0) + 5) / width, (max(tight.y1 - box.y1, 0) + 5) / height
-    figure.subplots_adjust(left, bottom, 1 - right, 1 - top)
-
-
-def _add_legend(figure: Figure, chart: Chart) -> None:
-    from matplotlib.lines import Line2D
-
-    if not chart.legend:
-        return
-    handles = []
-    for _, color in chart.legend:
-        handle = Line2D([], [], color=series_color(color))
-        if dash(color):
-            handle.set_dashes(dash(color))
-        handles.append(handle)
-    labels = [label.lstrip("_") or label for label, _ in chart.legend]
-    columns = min(len(labels), 3)
-    figure.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=columns, columnspacing=1.2)
-
-
 def _axis(axis: Any, unit: Unit, label: str, log: bool = False) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
     axis.set_label_text(label)
     if log:
         axis.set_minor_formatter(NullFormatter())
     else:
-        steps = {"integer": unit == "integer", "nbins": 5, "steps": [1, 2, 2.5, 5, 10]}
-        axis.set_major_locator(MaxNLocator(**steps))
+        axis.set_major_locator(MaxNLocator(5, integer=unit == "integer", steps=[1, 2, 2.5, 5, 10]))
     if unit == "percent":
-        axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g} %"))
     elif unit == "points":
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:+.3g}".replace("-", "−") if v else "0"))
     elif unit == "bytes":
-        axis.set_major_formatter(FuncFormatter(lambda v, _: bytes_text(v).replace(".0 ", " ") if v else "0"))
+        axis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v).replace(".0 ", " ") if v else "0"))
     elif unit == "integer":
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-
-
-def _for_page(svg: str, chart: Chart) -> str:
-    """An SVG as it may stand inside the page: no ids to collide, no addresses, colours as variables."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r'(?<=<image)([^>]*?) id="[^"]*"', r"\1", svg)
-    svg = svg.replace("xlink:href=", "href=")
-    view = re.search(r'viewBox="[^"]*"', svg)
-    assert view is not None
-    label = _escaped(f"{chart.title}. {chart.reads}")
-    svg = re.sub(
-        r"<svg.*?>", f'<svg {view[0]} role="img" tabindex="0" aria-label="{label}">', svg, count=1, flags=re.DOTALL
-    )
-    svg = re.sub("|".join(LIGHT_TO_VARIABLE), lambda found: LIGHT_TO_VARIABLE[found[0]], svg)
-    return re.sub(r"\n\s*", "\n", svg).strip()
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
-
-
-def _script_safe(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _short(values: Iterable[float]) -> list[float]:
@@ -491,9 +345,3 @@ def _thinned(count: int) -> list[int]:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _written(value: float, unit: Unit) -> str:
-    from commonground.report.format import show
-
-    return show(value, unit)

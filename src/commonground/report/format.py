@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-__all__ = ["Unit", "bytes_text", "number", "show"]
+from commonground.console import human_bytes
+
+__all__ = ["Unit", "number", "show"]
 
 Unit = Literal["percent", "points", "bytes", "seconds", "integer", "number", "p"]
 """What a number counts: ``percent`` is a share (0.98), ``points`` a difference of shares, ``p`` a probability."""
@@ -18,15 +20,6 @@ def number(value: Any) -> float | None:
     return value
 
 
-def bytes_text(count: float) -> str:
-    """Bytes in a decimal unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def show(value: Any, unit: Unit = "number") -> str:
     """A number with its unit, a dash where there is none."""
     count = number(value)
@@ -37,7 +30,7 @@ def show(value: Any, unit: Unit = "number") -> str:
     if unit == "points":
         return f"{100 * count:+.1f}".replace("-", "−")
     if unit == "bytes":
-        return bytes_text(count)
+        return human_bytes(count)
     if unit == "seconds":
         return _duration(count)
     if unit == "integer":

@@ -158,7 +158,9 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
         raise RunError(f"'{folder}' is not a folder")
     if not (folder / "summary.json").is_file():
         if (folder / "config.toml").is_file():
-            raise RunError(f"the run in '{folder}' is not finished: there is no summary.json; continue it with --resume")
+            raise RunError(
+                f"the run in '{folder}' is not finished: there is no summary.json; continue it with --resume"
+            )
         raise RunError(f"'{folder}' holds no run: there is no summary.json")
     summary = read_json(folder / "summary.json")
     accuracy = summary.get("personal_accuracy")
@@ -172,6 +174,4 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
         split = _split(read_json(folder / "split.json"), f"'{folder / 'split.json'}'")
     elif split is not None:
         split = _split(split, "the split")
-    return RunFiles(
-        folder, config, summary, _rounds(folder / "rounds.jsonl"), _clients(folder / "clients.csv"), split
-    )
+    return RunFiles(folder, config, summary, _rounds(folder / "rounds.jsonl"), _clients(folder / "clients.csv"), split)

@@ -1,0 +1,98 @@
+"""The commands ``reproduce`` and ``report``."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from commonground.errors import ConfigError, RunError
+
+__all__ = ["report", "reproduce"]
+
+
+@click.command(short_help="A paper's experiment, reported beside measured.")
+@click.argument("experiment")
+@click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="first seed")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="folder for results, figures and runs")
+@click.option("--data-dir", help="folder of the data files")
+@click.option("--quiet", is_flag=True, help="print nothing but errors")
+def reproduce(experiment: str, scale: str, seed: int, out: Path, data_dir: str | None, quiet: bool) -> None:
+    """Repeat EXPERIMENT (see `commonground list experiments`) and judge the paper's claims.
+
+    `--scale small` fits in about 15 minutes on two cores and says what it reduced; `--scale paper` is the paper's own
+    setting. The same command again continues where it was stopped.
+    """
+    import torch
+
+    from commonground import __version__
+    from commonground.engine.processes import default_workers
+    from commonground.papers import experiments
+    from commonground.papers.base import write_outcome
+    from commonground.report import write_reproduction_report
+
+    if experiment not in experiments:
+        raise ConfigError(f"unknown experiment '{experiment}'; known are {', '.join(sorted(experiments))}")
+    chosen = experiments[experiment]
+    began = time.perf_counter()
+    outcome = chosen.run("paper" if scale == "paper" else "small", seed, out, data_dir, quiet)
+    about = {
+        "scale": scale,
+        "seed": seed,
+        "command": shlex.join(
+            ["commonground", "reproduce", experiment, "--scale", scale, "--seed", str(seed), "--out", out.name]
+        ),
+        "minutes": round((time.perf_counter() - began) / 60, 1),
+        "machine": f"{platform.system()} {platform.machine()}, {default_workers()} cores",
+        "versions": {
+            "commonground": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+    write_outcome(outcome, chosen, about, out)
+    page = write_reproduction_report(out)
+    if quiet:
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    if outcome.cells:
+        columns = list(dict.fromkeys(cell.column for cell in outcome.cells))
+        table = Table("method", *columns, title=f"{chosen.source} (scale {scale}): paper | measured, percent")
+        for method in dict.fromkeys(cell.method for cell in outcome.cells):
+            cells = {c.column: c for c in outcome.cells if c.method == method}
+            table.add_row(
+                method,
+                *(
+                    f"{'–' if c.paper is None else f'{c.paper:.1f}'} | {c.measured:.1f} [{c.low:.1f}, {c.high:.1f}]"
+                    for c in (cells[column] for column in columns)
+                ),
+            )
+        console.print(table)
+    table = Table("claim", "paper", "measured (points, 95 %)", "holds", title="Claims")
+    for claim in outcome.claims:
+        verdict = {True: "yes", False: "no", None: "open"}[claim.holds]
+        paper = "–" if claim.paper is None else f"{claim.paper:+.1f}"
+        table.add_row(claim.claim, paper, f"{claim.measured:+.1f} [{claim.low:+.1f}, {claim.high:+.1f}]", verdict)
+    console.print(table)
+    for note in outcome.notes:
+        console.print(f"• {note}")
+    console.print(f"report: {page}")
+
+
+@click.command(short_help="Write a folder's report.html anew.")
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+def report(folders: tuple[Path, ...]) -> None:
+    """Write report.html for each of FOLDERS: runs, comparisons or reproductions."""
+    from commonground.report import write_report
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise RunError(f"'{folder}' is not a folder")
+        print(write_report(folder))

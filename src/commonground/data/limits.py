@@ -1,0 +1,62 @@
+"""The same clients with fewer samples each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from commonground.data.federated import FederatedDataset
+from commonground.errors import ConfigError, DataError
+from commonground.keys import numpy_stream
+
+__all__ = ["limit_samples"]
+
+
+def limit_samples(
+    data: FederatedDataset, split: Literal["train", "test"], samples: int, seed: int, *, per_class: bool = False
+) -> FederatedDataset:
+    """The same clients with ``samples`` training or test samples each, spread evenly over the client's classes.
+
+    Args:
+        data: the clients.
+        split: which samples to limit; the others stay.
+        samples: how many to keep, per client or per class.
+        seed: keys the choice; a larger number of samples contains a smaller one.
+        per_class: whether ``samples`` counts those of each of a client's classes.
+
+    Raises:
+        ConfigError: fewer than one sample is asked for.
+        DataError: a client has fewer samples (of a class) than asked for.
+    """
+    if samples < 1:
+        raise ConfigError(f"at least 1 sample per client must be kept, not {samples}")
+    indices, labels_of = (data.train_indices, data.y_train) if split == "train" else (data.test_indices, data.y_test)
+    kind = "training" if split == "train" else "test"
+    chosen = []
+    for client in range(data.clients):
+        index = indices(client)
+        if not per_class and samples > len(index):
+            raise DataError(
+                f"{samples} {kind} samples per client were asked for, but client {data.client_name(client)} has "
+                f"{len(index)}"
+            )
+        index = numpy_stream(seed, "shots", split, client).permutation(index)
+        labels = labels_of[index]
+        rank = np.empty(len(index), dtype=np.int64)  # how many samples of the same class come before
+        for label in np.unique(labels):
+            own = np.flatnonzero(labels == label)
+            if per_class and len(own) < samples:
+                raise DataError(
+                    f"{samples} {kind} samples per class were asked for, but client {data.client_name(client)} has {len(own)} "
+                    f"of class '{data.class_names[label]}'"
+                )
+            rank[own] = np.arange(len(own))
+        kept = index[rank < samples] if per_class else index[np.argsort(rank, kind="stable")[:samples]]
+        chosen.append(np.sort(kept))
+    joined = np.concatenate(chosen)
+    offsets = np.concatenate([[0], np.cumsum([len(kept) for kept in chosen])])
+    if split == "train":
+        return replace(data, train_index=joined, train_offsets=offsets)
+    return replace(data, test_index=joined, test_offsets=offsets)

@@ -1,0 +1,148 @@
+"""Tables of accuracies by method and partition: the shape that FedRep's and FLUTE's Table 1 share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commonground.compare import compare
+from commonground.compare.progress import ComparisonProgress
+from commonground.engine.train import Run
+from commonground.errors import DataError
+from commonground.papers.base import Cell, Outcome, Values, difference, interval, printed
+
+__all__ = ["Column", "PaperTable", "accuracies", "run_table"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One partition of a table.
+
+    Attributes:
+        label: as in the paper, for example ``CIFAR-10 (100, 2)``.
+        key: (dataset, clients, classes per client) in the printed table, as text.
+        data: name of the data set to load.
+        settings: of the runs, those of the paper.
+        note: where ours differs from the paper's data.
+    """
+
+    label: str
+    key: tuple[str, str, str]
+    data: str
+    settings: Mapping[str, Any]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A printed table and how to measure it.
+
+    Attributes:
+        printed: name of the printed table.
+        source: paper and number of the table.
+        methods: printed name to ours (``fedavg+ft`` for a +FT form).
+        columns: its partitions.
+        champion: printed names whose lead over every other method is claimed.
+    """
+
+    printed: str
+    source: str
+    methods: Mapping[str, str]
+    columns: Sequence[Column]
+    champions: Sequence[str]
+
+
+def accuracies(runs: Sequence[Run], which: str) -> tuple[list[float], list[Values]]:
+    """Per seed the figure the papers report, and the clients' final accuracies.
+
+    Args:
+        runs: one per seed.
+        which: ``personal`` (mean over clients, averaged over the last 10 rounds; after fine-tuning for +FT) or
+            ``global`` (the global model, likewise).
+    """
+    means = [
+        run.summary["personal_accuracy"]["last10"] if which == "personal" else run.summary["global_accuracy_last10"]
+        for run in runs
+    ]
+    return means, [np.array([client[f"{which}_accuracy"] for client in run.clients]) for run in runs]
+
+
+def run_table(
+    table: PaperTable,
+    columns: Sequence[Column],
+    *,
+    seeds: int,
+    first_seed: int,
+    folder: Path,
+    data_dir: str | None,
+    quiet: bool,
+) -> Outcome:
+    """Measure a table column by column and judge each claim.
+
+    Args:
+        table: the printed table.
+        columns: the partitions to measure, with the settings to use.
+        seeds: number of seeds from ``first_seed`` on.
+        first_seed: the first seed.
+        folder: a comparison folder per column is written here.
+        data_dir: folder of the data files.
+        quiet: show no progress.
+    """
+    values = {
+        (r["method"], r["dataset"], r["clients"], r["classes_per_client"]): float(r["accuracy_percent"])
+        for r in printed(table.printed)
+    }
+    outcome = Outcome()
+    # A global method is trained once: its +FT form is the same run with the heads tuned at the end.
+    wanted = set(table.methods.values())
+    trained = [m for m in dict.fromkeys(table.methods.values()) if f"{m}+ft" not in wanted]
+    for column in columns:
+        try:
+            comparison = compare(
+                trained,
+                column.data,
+                seeds,
+                folder / _slug(column.label),
+                local_only=False,
+                data_dir=data_dir,
+                observer=ComparisonProgress(quiet),
+                seed=first_seed,
+                **column.settings,
+            )
+        except DataError as error:
+            outcome.notes.append(f"{column.label} was left out: {error}")
+            continue
+        if column.note:
+            outcome.notes.append(f"{column.label}: {column.note}")
+        measured = {}
+        for name, method in table.methods.items():
+            tuned = f"{method}+ft" in wanted
+            runs = comparison.runs[f"{method}+ft" if tuned else method]
+            measured[name] = accuracies(runs, "global" if tuned else "personal")
+            mean, low, high = (100 * v for v in interval(*measured[name]))
+            outcome.cells.append(Cell(column.label, name, values.get((name, *column.key)), mean, low, high, len(runs)))
+        for champion in table.champions:
+            for name in table.methods:
+                if name in table.champions[: table.champions.index(champion) + 1]:
+                    continue
+                theirs = [values.get((m, *column.key)) for m in (champion, name)]
+                paper = None if None in theirs else round(theirs[0] - theirs[1], 3)  # type: ignore[operator]
+                text = f"{champion} above {name} on {column.label}"
+                if paper is not None and paper < 0:
+                    text += " (in the paper below)"
+                outcome.claims.append(difference(text, table.source, paper, measured[champion], measured[name]))
+    return outcome
+
+
+def reduced(column: Column, **settings: Any) -> Column:
+    """A column with other settings."""
+    return dataclasses.replace(column, settings={**column.settings, **settings})
+
+
+def _slug(label: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in label.lower()).strip("-").replace("--", "-")

@@ -1,0 +1,247 @@
+"""The page: its frame, tables and figures as HTML."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from commonground.engine.folder import write_atomically
+from commonground.errors import RunError
+from commonground.report.charts import Chart
+from commonground.report.drawing import Drawing, draw
+from commonground.report.format import Unit, number, show
+from commonground.report.palette import css_variables, dash
+
+__all__ = ["Cell", "Column", "Page", "day", "escape", "table"]
+
+escape = html.escape
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        text: what is read.
+        value: the number behind it, at full precision; it is what the table sorts by.
+        key: the number's name in its file.
+        kind: a CSS class ("how", "best", "yes", "no").
+        html: the text is markup already.
+    """
+
+    text: str
+    value: float | None = None
+    key: str = ""
+    kind: str = ""
+    html: bool = False
+
+    @classmethod
+    def of(cls, value: Any, unit: Unit, key: str = "", *, text: str | None = None, kind: str = "") -> Cell:
+        """A number in a unit, or a dash."""
+        count = number(value)
+        return cls(show(count, unit) if text is None or count is None else text, count, key, kind)
+
+    def to_html(self, numeric: bool, head: bool) -> str:
+        """The element."""
+        tag = "th" if head else "td"
+        classes = " ".join(c for c in ("n" if numeric else "", self.kind) if c)
+        parts = [tag, 'scope="row"' if head else "", f'class="{classes}"' if classes else ""]
+        if self.value is not None:
+            parts.append(f'data-value="{self.value!r}"')
+        if self.key:
+            parts.append(f'data-key="{escape(self.key)}"')
+        return f"<{' '.join(p for p in parts if p)}>{self.text if self.html else escape(self.text)}</{tag}>"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its heading, and whether it holds numbers."""
+
+    heading: str
+    numeric: bool = False
+
+
+def table(
+    name: str,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Cell]],
+    sources: Sequence[str],
+    *,
+    sortable: bool = True,
+) -> str:
+    """A table, the first cell of each row its heading.
+
+    Args:
+        name: what it is, for those who hear the page.
+        columns: their headings.
+        rows: cells, one per column.
+        sources: files the numbers are from.
+        sortable: by a click on a heading.
+    """
+    heads = "".join(
+        f'<th scope="col"{" class=n" if c.numeric else ""}>'
+        + (f'<button type="button">{escape(c.heading)}</button>' if sortable else escape(c.heading))
+        + "</th>"
+        for c in columns
+    )
+    body = "\n".join(
+        "<tr>"
+        + "".join(cell.to_html(c.numeric, i == 0) for i, (c, cell) in enumerate(zip(columns, row, strict=True)))
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="table" role="region" tabindex="0" aria-label="{escape(name)}">'
+        f"<table{' class=sortable' if sortable else ''}><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
+        f'</div>\n<p class="source">From {_files(sources)}</p>'
+    )
+
+
+def _files(sources: Sequence[str]) -> str:
+    return ", ".join(f"<code>{escape(source)}</code>" for source in sources)
+
+
+class Page:
+    """A page as it grows, section by section.
+
+    Args:
+        folder: where ``report.html`` and ``figures/`` go.
+        title: its heading.
+        subtitle: one sentence under it.
+    """
+
+    def __init__(self, folder: Path, title: str, subtitle: str) -> None:
+        self.folder, self.title, self.subtitle = folder, title, subtitle
+        self._parts: list[str] = []
+        self._drawings: dict[str, Drawing] = {}
+
+    @property
+    def figure_names(self) -> set[str]:
+        """The figures so far, by the stem of their files."""
+        return set(self._drawings)
+
+    def section(self, heading: str, lead: str = "") -> None:
+        """Begin a section, with one sentence that says what it is."""
+        self._parts.append(f"<h2>{escape(heading)}</h2>" + (f'<p class="lead">{escape(lead)}</p>' if lead else ""))
+
+    def add(self, markup: str) -> None:
+        """Append markup."""
+        self._parts.append(markup)
+
+    def note(self, text: str) -> None:
+        """Append a remark that must not be overlooked."""
+        self.add(f'<p class="note">{escape(text)}</p>')
+
+    def tiles(self, tiles: Sequence[tuple[str, str, str]]) -> None:
+        """The figures to remember: name, value, explanation."""
+        cells = "".join(
+            f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><span>{escape(more)}</span></div>'
+            for name, value, more in tiles
+        )
+        self.add(f'<div class="tiles">{cells}</div>')
+
+    def figures(self, charts: Sequence[Chart]) -> None:
+        """Draw charts and lay them side by side."""
+        if not charts:
+            return
+        for chart in charts:
+            self._drawings[chart.name] = draw(chart)
+        self.add('<div class="figures">' + "\n".join(self._figure(chart) for chart in charts) + "</div>")
+
+    def _figure(self, chart: Chart) -> str:
+        drawing = self._drawings[chart.name]
+        links = ", ".join(f'<a href="figures/{chart.name}.{kind}">{kind.upper()}</a>' for kind in ("png", "csv"))
+        keys = "".join(
+            f'<li><svg viewBox="0 0 26 8" aria-hidden="true"><path d="M1 4H25" fill="none" stroke-width="3" '
+            f'stroke="var(--s{color % 7})" stroke-dasharray="{" ".join(f"{d * 2:g}" for d in dash(color))}"/></svg>'
+            f"{escape(label)}</li>"
+            for label, color in chart.legend
+        )
+        return (
+            f'<figure class="card" id="figure-{escape(chart.name)}"><h3>{escape(chart.title)}</h3>'
+            f"<p>{escape(chart.reads)}</p>"
+            f'<div class="plot">{drawing.svg}<div class="tip" role="status" hidden></div>'
+            f'<script type="application/json">{drawing.hover}</script></div>'
+            + (f'<ul class="keys">{keys}</ul>' if keys else "")
+            + f"<figcaption>From {_files(chart.sources)} · as {links}</figcaption></figure>"
+        )
+
+    def picture(self, path: Path) -> str:
+        """A PNG that is already in the folder, as a figure that carries it along."""
+        data = base64.b64encode(path.read_bytes()).decode()
+        name = path.relative_to(self.folder).as_posix()
+        beside = path.with_suffix(".csv")
+        more = (
+            f", values in <code>{escape(beside.relative_to(self.folder).as_posix())}</code>" if beside.is_file() else ""
+        )
+        title = escape(path.stem.replace("-", " ").replace("_", " "))
+        return (
+            f'<figure class="card"><h3>{title}</h3><img alt="{title}" src="data:image/png;base64,{data}">'
+            f"<figcaption>From <code>{escape(name)}</code>{more}</figcaption></figure>"
+        )
+
+    def write(self) -> Path:
+        """Write the figures, then the page.
+
+        Raises:
+            RunError: the folder cannot be written.
+        """
+        target = self.folder / "report.html"
+        try:
+            for name, drawing in self._drawings.items():
+                write_atomically(self.folder / "figures" / f"{name}.png", drawing.png)
+                write_atomically(self.folder / "figures" / f"{name}.csv", drawing.csv)
+            write_atomically(target, self._html())
+        except OSError as error:
+            raise RunError(f"the report '{target}' cannot be written: {error.strerror}") from None
+        return target
+
+    def _html(self) -> str:
+        from commonground import __version__
+
+        return (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+            "script-src 'unsafe-inline'; img-src data:\">\n"
+            f'<meta name="generator" content="CommonGround {escape(__version__)}">\n<link rel="icon" href="data:,">\n'
+            f"<title>{escape(self.title)}</title>\n<style>\n{_colors()}{_asset('page.css')}</style>\n</head>\n<body>\n"
+            f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p>"
+            '<button id="theme" type="button" aria-label="Switch between light and dark">Dark</button></header>\n'
+            "<main>\n" + "\n".join(self._parts) + "\n</main>\n"
+            f"<footer>Written by CommonGround {escape(__version__)} from the files of this folder; every table and "
+            "figure names its own. Figures are in <code>figures/</code>.</footer>\n"
+            f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+        )
+
+
+@cache
+def _asset(name: str) -> str:
+    return (Path(__file__).parent / name).read_text("utf-8")
+
+
+def _colors() -> str:
+    light, dark = f"--page:#f6f7f8;{css_variables(False)}", f"--page:#12151a;{css_variables(True)}"
+    image = "{filter:brightness(1.25)}"
+    return (
+        f":root{{color-scheme:light;{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}"
+        f":root:not([data-theme=light]) .plot image{image}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{color-scheme:dark;{dark}}}"
+        f":root[data-theme=dark] .plot image{image}}}\n"
+    )
+
+
+def day(text: Any) -> str:
+    """A date as people write it; what is none stays as it is."""
+    try:
+        when = datetime.fromisoformat(str(text))
+    except ValueError:
+        return str(text)
+    return f"{when.day} {when:%B %Y}"

@@ -1,0 +1,174 @@
+"""The page of a reproduction: a paper's claims beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from commonground.errors import RunError
+from commonground.report.charts import Chart, Interval, IntervalChart
+from commonground.report.comparison import add_comparison, read_comparison
+from commonground.report.format import number, show
+from commonground.report.page import Cell, Column, Page, table
+from commonground.report.read import read_json
+
+__all__ = ["write_reproduction_report"]
+
+MOST_PICTURES, LARGEST_PICTURE = 12, 400_000
+
+
+def write_reproduction_report(folder: str | Path) -> Path:
+    """Write ``report.html`` and ``figures/`` into a reproduction's folder, from ``results.json`` and what is beside it.
+
+    Args:
+        folder: of the reproduction; ``cells.json`` (a paper's table, a row per cell with ``paper`` and ``measured``),
+            comparisons beneath and pictures in ``figures/`` are shown where there are any.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        RunError: the folder holds no reproduction, a file is damaged, or the folder cannot be written.
+    """
+    folder = Path(folder)
+    path = folder / "results.json"
+    claims = read_json(path, list)
+    for index, claim in enumerate(claims, 1):
+        if not isinstance(claim, dict) or "claim" not in claim:
+            raise RunError(f"'{path}' is damaged: entry {index} has no claim")
+    cells = _read_cells(folder / "cells.json") if (folder / "cells.json").is_file() else []
+    sources = list(dict.fromkeys(str(c["source"]) for c in claims if c.get("source")))
+    name = folder.resolve().name.replace("_", " ")
+    lead = sources[0] if len(sources) == 1 else "A paper's claims beside what was measured here"
+    page = Page(folder, f"Reproduction: {name}", f"{lead.rstrip('.')}.")
+    page.tiles(_tiles(claims))
+    page.section("Claims", "What the paper says, what was measured here, and whether the claim holds.")
+    page.add(_claim_table(claims))
+    pictures = _pictures(folder)  # before our own are written
+    page.figures(_charts(claims, "results.json", "claims", "Claims"))
+    if cells:
+        page.section("The paper's table", "Reported beside measured, cell by cell.")
+        page.add(_cell_table(cells))
+        page.figures(_charts(cells, "cells.json", "cells", "The paper's table"))
+    for one in sorted(folder.rglob("comparison.json")):
+        comparison = read_comparison(one.parent)
+        below = one.parent.relative_to(folder).as_posix()
+        data = f"{comparison.entry.get('data', '')}, {below}".strip(", ")
+        page.section(f"Comparison: {data}", f"{comparison.over[0].upper()}{comparison.over[1:]}.")
+        add_comparison(page, comparison, f"{below.replace('/', '-')}-" if below != "." else "comparison-")
+    pictures = [picture for picture in pictures if picture.stem not in page.figure_names]
+    if pictures:
+        page.section("Figures", "Drawn by the experiment itself.")
+        page.add('<div class="figures">' + "".join(page.picture(picture) for picture in pictures) + "</div>")
+    return page.write()
+
+
+def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    judged = [c["holds"] for c in claims if isinstance(c.get("holds"), bool)]
+    tiles = [("Claims that hold", f"{sum(judged)} of {len(judged)}", "as judged from the measured values")]
+    open_ = len(claims) - len(judged)
+    if open_:
+        tiles.append(("Not judged", str(open_), "claims without a verdict"))
+    return tiles
+
+
+def _claim_table(claims: Sequence[Mapping[str, Any]]) -> str:
+    heads = ["Claim", "Source", "Paper", "Measured", "Range", "Seeds", "Holds"]
+    columns = [Column(head, head in ("Paper", "Measured", "Range")) for head in heads]
+    rows = []
+    for index, claim in enumerate(claims):
+        low, high = number(claim.get("low")), number(claim.get("high"))
+        between = "–" if low is None or high is None else f"{_plain(low).text} to {_plain(high).text}"
+        seeds, holds = claim.get("seeds"), claim.get("holds")
+        verdict = Cell("✓ holds", kind="yes") if holds is True else Cell("✗ does not", kind="no")
+        rows.append(
+            [
+                Cell(str(claim["claim"])),
+                Cell(str(claim.get("source") or "–"), kind="how"),
+                _plain(claim.get("paper"), f"[{index}].paper"),
+                _plain(claim.get("measured"), f"[{index}].measured"),
+                Cell(between, low, f"[{index}].low"),
+                Cell(", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds or "–")),
+                verdict if isinstance(holds, bool) else Cell("–"),
+            ]
+        )
+    return table("Claims", columns, rows, ["results.json"])
+
+
+def _plain(value: Any, key: str = "") -> Cell:
+    """A value whose unit only the claim's text knows."""
+    if isinstance(value, Mapping):
+        mean, std = number(value.get("mean")), number(value.get("std"))
+        text = f"{show(mean)} ± {show(std)}" if std is not None else show(mean)
+        return Cell(text, mean, f"{key}.mean" if key else "")
+    count = number(value)
+    if count is not None:
+        return Cell.of(count, "number", key)
+    return Cell("–" if value is None else str(value), None, key)
+
+
+def _read_cells(path: Path) -> list[dict[str, Any]]:
+    try:
+        cells = read_json(path, list)
+    except RunError:
+        cells = read_json(path).get("cells")  # an object with a list in it will do
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise RunError(f"'{path}' is damaged: it should hold a list of objects, one per cell")
+    return cells
+
+
+def _cell_table(cells: Sequence[Mapping[str, Any]]) -> str:
+    keys = list(dict.fromkeys(key for cell in cells for key in cell))
+    numeric = {k for k in keys if any(number(c.get(k)) is not None or isinstance(c.get(k), Mapping) for c in cells)}
+    columns = [Column(key.replace("_", " ").capitalize(), key in numeric) for key in keys]
+    rows = [
+        [
+            Cell("✓" if cell[key] else "✗", kind="yes" if cell[key] else "no")
+            if isinstance(cell.get(key), bool)
+            else _plain(cell.get(key), f"[{index}].{key}")
+            for key in keys
+        ]
+        for index, cell in enumerate(cells)
+    ]
+    return table("The paper's table", columns, rows, ["cells.json"])
+
+
+def _charts(rows: Sequence[Mapping[str, Any]], source: str, name: str, title: str) -> list[Chart]:
+    """Reported beside measured, where both are accuracies: numbers of other kinds have no common axis."""
+    intervals = []
+    for index, row in enumerate(rows):
+        paper, measured = (_mean(row.get(key)) for key in ("paper", "measured"))
+        if paper is None or measured is None:
+            continue
+        words = [str(v) for k, v in row.items() if isinstance(v, str) and k not in ("source", "unit")]
+        label = str(row.get("claim") or ", ".join(words) or index + 1)
+        intervals.append(Interval(label, measured, number(row.get("low")), number(row.get("high")), paper, color=0))
+    values = [v for i in intervals for v in (i.value, i.compared) if v is not None]
+    shares = all(0 <= v <= 1 for v in values)
+    percents = all(1 < v <= 100 for v in values)
+    if not values or not (shares or percents):
+        return []
+    return [
+        IntervalChart(
+            name=name,
+            title=f"{title}: paper and here",
+            reads="Filled marks are what was measured here, bars its range where there is one, hollow diamonds what "
+            "the paper reports.",
+            sources=(source,),
+            intervals=tuple(intervals[:40]),
+            x_label="share" if shares else "percent",
+            unit="percent" if shares else "number",
+            compared="paper",
+        )
+    ]
+
+
+def _mean(value: Any) -> float | None:
+    return number(value.get("mean")) if isinstance(value, Mapping) else number(value)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """PNG files that the experiment has left in its folder or in ``figures/``."""
+    found = sorted([*folder.glob("*.png"), *(folder / "figures").glob("*.png")])
+    return [path for path in found if path.stat().st_size <= LARGEST_PICTURE][:MOST_PICTURES]
