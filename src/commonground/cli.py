@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from commonground.cli_adapt import adapt, predict
+from commonground.cli_compare import compare
 from commonground.cli_options import run_options, run_values
+from commonground.cli_reproduce import report, reproduce
 from commonground.errors import CommonGroundError, ConfigError
 
 # The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
@@ -69,9 +71,9 @@ def train(
 
 
 @cli.command(name="list", short_help="What there is to choose from.")
-@click.argument("what", type=click.Choice(["algorithms", "data", "models"]))
+@click.argument("what", type=click.Choice(["algorithms", "data", "models", "experiments"]))
 def list_(what: str) -> None:
-    """List algorithms (with their papers), data sets or models."""
+    """List algorithms (with their papers), data sets, models or experiments of papers."""
     import inspect
 
     from commonground.algorithms import registry
@@ -89,6 +91,12 @@ def list_(what: str) -> None:
         for info in available_sources():
             table.add_row(info.name, info.description, info.origin)
         table.add_row("FILE.csv", "your own table, with a label column and a client column", "--partition column:NAME")
+    elif what == "experiments":
+        from commonground.papers import experiments
+
+        table = Table("name", "what", "from")
+        for name, experiment in sorted(experiments.items()):
+            table.add_row(name, experiment.title, experiment.source)
     else:
         table = Table("name", "what")
         for name, text in available_models().items():
@@ -107,8 +115,8 @@ def demo(seeds: int, quiet: bool) -> None:
     run_demo(seeds, quiet)
 
 
-cli.add_command(adapt)
-cli.add_command(predict)
+for command in (compare, adapt, predict, reproduce, report):
+    cli.add_command(command)
 
 
 def main(args: list[str] | None = None) -> int:

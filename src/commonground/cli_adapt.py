@@ -163,4 +163,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-

@@ -42,7 +42,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scalar(annotation: Any) -> type:
-    kinds = [a for a in (typing.get_args(annotation) or (annotation,)) if a in (int, float, str)]
+    kinds: list[type] = [a for a in (typing.get_args(annotation) or (annotation,)) if a in (int, float, str)]
     return kinds[0]
 
 

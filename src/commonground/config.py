@@ -61,6 +61,9 @@ class RunConfig(BaseModel):
     seed: int = Field(0, ge=0, description="seed of every draw")
     eval_every: int = Field(1, ge=1, description="evaluate every K rounds (and after the last)")
     eval_last: int = Field(0, ge=0, description="evaluate each of the last K rounds as well")
+    metrics: Literal["basic", "full"] = Field(
+        "basic", description="full: neural collapse, body angles, accuracy before and after local training, as well"
+    )
     eval_clients: int | None = Field(
         None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
     )

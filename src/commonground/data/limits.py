@@ -49,8 +49,8 @@ def limit_samples(
             own = np.flatnonzero(labels == label)
             if per_class and len(own) < samples:
                 raise DataError(
-                    f"{samples} {kind} samples per class were asked for, but client {data.client_name(client)} has {len(own)} "
-                    f"of class '{data.class_names[label]}'"
+                    f"{samples} {kind} samples per class were asked for, but client {data.client_name(client)} has "
+                    f"{len(own)} of class '{data.class_names[label]}'"
                 )
             rank[own] = np.arange(len(own))
         kept = index[rank < samples] if per_class else index[np.argsort(rank, kind="stable")[:samples]]

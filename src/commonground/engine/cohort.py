@@ -81,6 +81,7 @@ class Cohort(Client):
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.model = setup.model
+        self.dropouts = setup.dropouts  # found by trying the model in evaluation mode, so before any training
         self.local_epochs = setup.config.local_epochs
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed = setup.config.seed
@@ -167,7 +168,7 @@ class Cohort(Client):
     def _masks(self, phase: int, step: int, plans: Sequence[Plan] | None, rows: int) -> Tensors:
         """Dropout masks [C, rows, …] by buffer name; a client's mask is the one it would draw alone."""
         masks: Tensors = {}
-        for name, (layer, shape) in self.setup.dropouts.items():
+        for name, (layer, shape) in self.dropouts.items():
             drawn = torch.ones((len(self.clients), rows, *shape), dtype=self.setup.samples.dtype)
             for c, client in enumerate(self.clients):
                 full = plans[c].order.shape[1] if plans is not None else int(self.sizes[c])

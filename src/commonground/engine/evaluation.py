@@ -22,7 +22,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.solo import FEATURE_CHUNK
 from commonground.models import Split
 
-__all__ = ["Scores", "blocks_of", "evaluate_block"]
+__all__ = ["Scores", "blocks_of", "evaluate_block", "run_with"]
 
 BLOCK_SAMPLES = 512
 
@@ -100,7 +100,7 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
                 pieces = []
                 for c, part in enumerate(x.split(sizes.tolist())):
                     own = {**shared, **{name: value[c] for name, value in personal.items()}}
-                    pieces.append(_chunked(partial(_run, model, own), part))
+                    pieces.append(_chunked(partial(run_with, model, own), part))
                 logits = torch.cat(pieces)
             else:
                 logits = _stacked_logits(setup, split, shared, personal, x, sizes)
@@ -112,7 +112,8 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
     return Scores(np.asarray(clients, dtype=np.int64), correct.numpy(), sizes, loss.numpy() / sizes)
 
 
-def _run(model: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
+def run_with(model: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
+    """A module's output for inputs x with these tensors in place of its own."""
     out: Tensor = functional_call(model, tensors, (x,))
     return out
 

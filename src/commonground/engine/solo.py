@@ -37,6 +37,7 @@ class Solo(Client):
         self.setup = setup
         self.model = setup.model
         self.live = tensors_of(setup.model)
+        self.dropouts = setup.dropouts  # found by trying the model in evaluation mode, so before any training
         self._parameters = dict(setup.model.named_parameters())
         self.local_epochs = setup.config.local_epochs
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
@@ -104,7 +105,7 @@ class Solo(Client):
     def _masks(self, phase: int, step: int, rows: int, full: int) -> Tensors:
         """Every dropout layer's mask for a step, by layer; drawn for a full batch, cut to the rows at hand."""
         masks: Tensors = {}
-        for name, (layer, shape) in self.setup.dropouts.items():
+        for name, (layer, shape) in self.dropouts.items():
             stream = torch_stream(self.setup.config.seed, "dropout", self.round, self.key, phase, step, name)
             masks[name] = layer.draw(full, shape, stream, self.setup.samples.dtype)[:rows]
         return masks
@@ -112,7 +113,7 @@ class Solo(Client):
     def _drop(self, masks: Tensors) -> None:
         """Give every dropout layer its mask."""
         for name, mask in masks.items():
-            self.setup.dropouts[name][0].mask = mask
+            self.dropouts[name][0].mask = mask
 
     @contextmanager
     def _training(self, names: Sequence[str]) -> Iterator[list[nn.Parameter]]:

@@ -26,6 +26,7 @@ from commonground.engine.choose import make_engine
 from commonground.engine.evaluation import Scores
 from commonground.engine.folder import Checkpoint, RunFolder
 from commonground.engine.interrupt import StopFlag
+from commonground.engine.metrics import body_drift, round_metrics
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Samples, Setup
 from commonground.engine.store import digest
@@ -313,6 +314,8 @@ class _Training:
         server = self._server(round)
         extra = {client: algorithm.message_to(server, client) for client in clients}
         extra = {client: tensors for client, tensors in extra.items() if tensors}
+        full = self.config.metrics == "full" and self._is_due(round)
+        tested = engine.evaluate(clients, self.shared, self._kinds()[-1], round - 1) if full else None
         reports = engine.train(round, clients, self.shared, extra)
         for report in reports:
             check_report(self.setup, report, round)
@@ -322,11 +325,16 @@ class _Training:
             algorithm.server_update(server, updates, round)
             step_server(self.config, self.setup.groups.trainable("all"), server, before=self.shared)
             replies = algorithm.replies(server, updates)
+        figures: dict[str, float | None] = {"body_drift": body_drift(reports, self.setup.groups.trainable("body"))}
+        if tested is not None:
+            accuracy = float(tested.accuracy.mean())
+            figures |= round_metrics(self.setup, engine, reports, self.shared, server.shared, accuracy)
         self._between = True
         engine.commit(round, reports, replies)
         trained = time.perf_counter()
         scores = self._evaluate(engine, server.shared, round)
         row = self._row(round, reports, scores, trained - began, time.perf_counter() - trained)
+        row |= figures
         row["bytes_down"] = payload_bytes(self.shared) * len(clients) + sum(
             payload_bytes(tensors) for tensors in (*extra.values(), *replies.values())
         )
@@ -356,10 +364,14 @@ class _Training:
 
     def _evaluate(self, engine: Engine, shared: Tensors, round: int) -> dict[Which, Scores]:
         """Tests due after a round; a method without personal models has its global one tested once."""
-        config = self.config
-        if round % config.eval_every and round != config.rounds and round <= config.rounds - config.eval_last:
+        if not self._is_due(round):
             return {}
         return {which: engine.evaluate(self._panel(), shared, which, round) for which in self._kinds()}
+
+    def _is_due(self, round: int) -> bool:
+        """Whether a round is evaluated."""
+        config = self.config
+        return round % config.eval_every == 0 or round == config.rounds or round > config.rounds - config.eval_last
 
     def _kinds(self) -> list[Which]:
         algorithm = self.setup.algorithm
@@ -384,11 +396,13 @@ class _Training:
         eval_seconds: float,
     ) -> dict[str, Any]:
         accuracy = {which: float(s.accuracy.mean()) for which, s in scores.items()}
+        judged = scores.get("personal") or scores.get("global")
         return {
             "round": round,
             "train_loss": float(np.mean([r.loss for r in reports])),
             "personal_accuracy": accuracy.get("personal", accuracy.get("global")),
             "global_accuracy": accuracy.get("global"),
+            "worst_decile": None if judged is None else float(np.quantile(judged.accuracy, 0.1)),
             "bytes_up": sum(payload_bytes(r.update.tensors) for r in reports),
             "bytes_down": 0,
             "seconds": _rounded(seconds),

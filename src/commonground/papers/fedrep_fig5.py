@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from commonground.compare import compare
 from commonground.compare.progress import ComparisonProgress
@@ -13,7 +14,14 @@ __all__: list[str] = []
 
 SOURCE = "Collins et al. 2021, Figure 5"
 # CIFAR-10 (100, 2) with McMahan et al.'s (B, lr) = (50, 0.1), as the appendix says for this figure alone.
-PAPER = {"clients": 100, "classes_per_client": 2, "participation": 0.1, "rounds": 100, "batch_size": 50, "lr": 0.1}
+PAPER: dict[str, Any] = {
+    "clients": 100,
+    "classes_per_client": 2,
+    "participation": 0.1,
+    "rounds": 100,
+    "batch_size": 50,
+    "lr": 0.1,
+}
 
 
 def _run(scale: Scale, seed: int, folder: Path, data_dir: str | None, quiet: bool) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ METHODS = {
     "L2GD": "l2gd",
     "FedProx": "fedprox",
 }
-TRAINING = {
+TRAINING: dict[str, Any] = {
     "clients": 150,
     "partition": "lognormal:min=50,classes=3",
     "model": "mlp",

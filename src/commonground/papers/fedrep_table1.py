@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from commonground.papers.base import Experiment, Outcome, Scale
 from commonground.papers.tables import Column, PaperTable, reduced, run_table
@@ -10,7 +11,14 @@ from commonground.papers.tables import Column, PaperTable, reduced, run_table
 __all__ = ["COMMON", "TABLE"]
 
 # Collins et al. 2021, App. A.2.
-COMMON = {"participation": 0.1, "rounds": 100, "batch_size": 10, "lr": 0.01, "momentum": 0.5, "eval_every": 20}
+COMMON: dict[str, Any] = {
+    "participation": 0.1,
+    "rounds": 100,
+    "batch_size": 10,
+    "lr": 0.01,
+    "momentum": 0.5,
+    "eval_every": 20,
+}
 COMMON |= {"eval_last": 10}
 
 TABLE = PaperTable(
@@ -90,7 +98,7 @@ def _run(scale: Scale, seed: int, folder: Path, data_dir: str | None, quiet: boo
             TABLE, TABLE.columns, seeds=5, first_seed=seed, folder=folder, data_dir=data_dir, quiet=quiet
         )
     else:
-        small = {
+        small: dict[str, Any] = {
             "clients": 20,
             "participation": 0.25,
             "rounds": 30,

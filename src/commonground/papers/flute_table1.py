@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from commonground.papers.base import Experiment, Outcome, Scale
 from commonground.papers.fedrep_table1 import COMMON
@@ -47,7 +48,7 @@ TABLE = PaperTable(
 def _run(scale: Scale, seed: int, folder: Path, data_dir: str | None, quiet: bool) -> Outcome:
     if scale == "paper":
         return run_table(TABLE, TABLE.columns, seeds=5, first_seed=seed, folder=folder, data_dir=data_dir, quiet=quiet)
-    small = {
+    small: dict[str, Any] = {
         "clients": 20,
         "participation": 0.25,
         "rounds": 30,

@@ -1,0 +1,129 @@
+"""Why a method works or fails: figures taken while it trains (``--metrics full``).
+
+``body_drift``: how far the participants' bodies are from their average; ``body_angle_mean`` and ``body_angle_max``:
+how far the shared body's outputs turned in this round; ``before_local_accuracy`` and ``after_local_accuracy``: the
+participants' accuracy on their own test data with what they received and after their local training; ``global_nc2``
+and ``local_nc2``: neural collapse of the participants' heads (Liu et al. 2024, App. C.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from commonground.algorithms import Tensors
+from commonground.engine.base import Engine, Report
+from commonground.engine.collapse import nc2_metrics
+from commonground.engine.evaluation import blocks_of, evaluate_block, run_with
+from commonground.engine.setup import Setup
+from commonground.errors import ModelError
+from commonground.keys import numpy_stream
+
+__all__ = ["body_drift", "principal_angles", "round_metrics"]
+
+PROBE_SAMPLES = 512
+
+
+def body_drift(reports: Sequence[Report], names: Sequence[str]) -> float | None:
+    """Mean over participants of ‖φᵢ − φ̄‖ / ‖φ̄‖, φ̄ the participants' plain average; None where no body was sent."""
+    sent = [
+        torch.cat([r.update.tensors[n].flatten() for n in names if n in r.update.tensors] or [torch.empty(0)])
+        for r in reports
+    ]
+    if not sent or min(len(s) for s in sent) == 0:
+        return None
+    bodies = torch.stack(sent)
+    mean = bodies.mean(0)
+    return float((bodies - mean).norm(dim=1).mean() / mean.norm())
+
+
+def principal_angles(one: Tensor, other: Tensor) -> Tensor:
+    """Principal angles, in radians and ascending, between the column spaces of two matrices [N, F], N ≥ F.
+
+    They are arccos of the singular values of Q₁ᵀQ₂ with Q orthonormal bases; the sine of the largest is the distance
+    of Definition 1 in Collins et al. 2021. Directions in which a matrix has no extent are left out.
+    """
+    bases = []
+    for matrix in (one.double(), other.double()):
+        u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
+        bases.append(u[:, s > 1e-6 * s[0]])
+    cosines = torch.linalg.svdvals(bases[0].T @ bases[1]).clamp(max=1.0)
+    return torch.acos(cosines)
+
+
+def round_metrics(
+    setup: Setup, engine: Engine, reports: Sequence[Report], before: Tensors, after: Tensors, accuracy_before: float
+) -> dict[str, float | None]:
+    """All figures of one round; None for what a method or an engine cannot tell.
+
+    Args:
+        setup: data, model and algorithm.
+        engine: holds the participants' state from before the round (their reports are not committed yet).
+        reports: the participants' rounds.
+        before, after: the shared tensors before and after the round.
+        accuracy_before: the participants' accuracy before local training.
+    """
+    clients = [r.update.client for r in reports]
+    figures: dict[str, float | None] = {
+        "body_angle_mean": None,
+        "body_angle_max": None,
+        "before_local_accuracy": accuracy_before,
+        "after_local_accuracy": None,
+        "global_nc2": None,
+        "local_nc2": None,
+    }
+    figures |= _body_angles(setup, before, after)
+    personal = [r.personal for r in reports if r.personal is not None]
+    if len(personal) == len(reports):
+        figures["after_local_accuracy"] = _after_local(setup, reports, before)
+        stacked = {name: torch.stack([p[name] for p in personal]) for name in personal[0]}
+        heads = {
+            name: torch.stack([r.update.tensors[name] for r in reports])
+            for name in reports[0].update.tensors
+            if name in setup.initial
+        }
+        with suppress(ModelError):  # a head that is no single linear layer has no NC2
+            collapse = nc2_metrics(setup, after, {**heads, **stacked}, clients)
+            figures |= {name: None if math.isnan(value) else value for name, value in collapse.items()}
+    return figures
+
+
+def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, float]:
+    body = setup.groups.names("body")
+    split = setup.split(frozenset(setup.groups.trainable("head")))
+    if split is None or not body or any(name not in before for name in body):
+        return {}
+    count = len(setup.data.y_test)
+    chosen = numpy_stream(setup.config.seed, "probe").permutation(count)[:PROBE_SAMPLES]
+    x = setup.samples.arrange(setup.samples.rows("test", np.sort(chosen))[0])
+    inside = {n for n, _ in split.first.named_parameters()} | {n for n, _ in split.first.named_buffers()}
+    setup.model.eval()
+    features = []
+    with torch.no_grad():
+        for tensors in (before, after):
+            values = {n: v for n, v in {**setup.initial, **tensors}.items() if n in inside}
+            features.append(split.features(partial(run_with, split.first, values), x).flatten(1))
+    if features[0].shape[1] > len(x):
+        return {}
+    angles = principal_angles(*features)
+    return {"body_angle_mean": float(angles.mean()), "body_angle_max": float(angles.max())}
+
+
+def _after_local(setup: Setup, reports: Sequence[Report], before: Tensors) -> float:
+    """Accuracy of the participants' models as they were after local training, before anything was averaged."""
+    by_client = {r.update.client: r for r in reports}
+    accuracies = []
+    for block in blocks_of(list(by_client), setup.data.test_sizes):
+        members = [by_client[client] for client in block]
+        sent = {n: torch.stack([r.update.tensors[n] for r in members]) for n in members[0].update.tensors}
+        own = {n: torch.stack([(r.personal or {})[n] for r in members]) for n in members[0].personal or {}}
+        trained = {n: v for n, v in sent.items() if n in setup.initial and n not in own}
+        models = {**trained, **setup.algorithm.personal_model({**before, **trained}, own)}
+        accuracies.append(evaluate_block(setup, block, before, models, stack=False).accuracy)
+    return float(np.concatenate(accuracies).mean())
