@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -55,9 +55,12 @@ def made_data(
 
 
 @cache
-def digits(clients: int = 5) -> FederatedDataset:
-    """The digits over clients of very unequal sizes and classes."""
-    return load_data("digits", clients, partition="dirichlet:0.5", seed=3)
+def digits(clients: int = 5, every: int = 5) -> FederatedDataset:
+    """Every fifth of the digits over clients of very unequal sizes and classes."""
+    data = load_data("digits", clients, partition="dirichlet:0.5", seed=3)
+    kept = [data.train_indices(c)[::every] for c in range(clients)]
+    offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in kept])])
+    return replace(data, train_index=np.concatenate(kept), train_offsets=offsets)
 
 
 def images(sizes: Sequence[int] = (7, 12, 4)) -> FederatedDataset:
@@ -137,10 +140,12 @@ class Whole:
     Attributes:
         run: as ``train`` returns it.
         personal: every client's personal tensors at the end.
+        initial: a client's personal tensors before its first round.
     """
 
     run: Run
     personal: list[Tensors]
+    initial: Tensors
 
     @property
     def sha(self) -> str:
@@ -148,7 +153,8 @@ class Whole:
 
     @property
     def losses(self) -> list[float]:
-        return [row["train_loss"] for row in self.run.history]
+        """Mean training loss of every round; NaN where nothing was trained."""
+        return [np.nan if row["train_loss"] is None else row["train_loss"] for row in self.run.history]
 
 
 def personal_tensors(engine: Engine) -> list[Tensors]:
@@ -182,13 +188,14 @@ SMALL: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "engine": "ser
 
 def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: Any) -> Whole:
     """``train`` with small defaults; also gives the personal tensors (after fine-tuning those of fine-tuning)."""
-    found: list[list[Tensors]] = []
+    found: list[tuple[list[Tensors], Tensors]] = []
 
     def record(engine: Engine) -> None:
         close = engine.close
+        initial = {n: t.clone() for n, t in engine.setup.initial_personal.items()}
 
         def reading_close() -> None:
-            found.append(personal_tensors(engine))
+            found.append((personal_tensors(engine), initial))
             close()
 
         engine.close = reading_close  # type: ignore[method-assign]
@@ -196,7 +203,7 @@ def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: 
     with engines_changed(record):
         run = train(algorithm, data, **(SMALL | settings))
     # The engine of fine-tuning closes first; a run that was finished before makes none.
-    return Whole(run, found[0] if found else [])
+    return Whole(run, *(found[0] if found else ([], {})))
 
 
 def rows_without_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

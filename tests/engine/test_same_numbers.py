@@ -52,7 +52,7 @@ def assert_equal_runs(one: Whole, other: Whole) -> None:
     """Bit for bit, as far as weights go; figures of a test may be summed in another order."""
     assert one.sha == other.sha
     assert_same_run(one, other, 0.0)
-    assert [r["train_loss"] for r in one.run.history] == [r["train_loss"] for r in other.run.history]
+    np.testing.assert_array_equal(one.losses, other.losses)
     assert [c["personal_accuracy"] for c in one.run.clients] == [c["personal_accuracy"] for c in other.run.clients]
 
 
@@ -61,14 +61,14 @@ def assert_equal_runs(one: Whole, other: Whole) -> None:
 def test_processes_equal_serial(algorithm: str, workers: int) -> None:
     serial, processes = on_digits(algorithm, "serial"), on_digits(algorithm, "processes", workers)
     assert_equal_runs(serial, processes)
-    assert rows_without_time(serial.run.history) == rows_without_time(processes.run.history)
+    assert str(rows_without_time(serial.run.history)) == str(rows_without_time(processes.run.history))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_messages_equal_serial(algorithm: str) -> None:
     serial, messages = on_digits(algorithm, "serial"), on_digits(algorithm, "messages")
     assert_equal_runs(serial, messages)
-    assert rows_without_time(serial.run.history) == rows_without_time(messages.run.history)
+    assert str(rows_without_time(serial.run.history)) == str(rows_without_time(messages.run.history))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float64", 1e-9)])
@@ -85,7 +85,7 @@ def test_batched_is_within_rounding_of_serial(algorithm: str, dtype: str, tolera
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
 def test_accuracy_after_30_rounds(algorithm: str) -> None:
     runs = [
-        train(algorithm, digits(), engine=engine, rounds=30, model="mlp", batch_size=16, seed=1, eval_every=10)
+        train(algorithm, digits(every=1), engine=engine, rounds=30, model="mlp", batch_size=16, seed=1, eval_every=10)
         for engine in ("serial", "batched")
     ]
     one, other = (run.personal_accuracy["mean"] for run in runs)
@@ -258,7 +258,7 @@ def test_batch_norm_of_a_frozen_body_keeps_its_statistics() -> None:
 
 def test_batch_norm_and_a_last_batch_of_one_is_refused_in_one_sentence() -> None:
     """A size such as 5 with batches of 4 leaves one sample alone, of which no variance exists."""
-    with pytest.raises(ModelError, match=r"(?i)batch.*1"):
+    with pytest.raises(ModelError, match="BatchNorm"):
         on_model("fedavg", "serial", seeded(normed), made_data((5, 4)))
 
 

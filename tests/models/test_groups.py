@@ -79,7 +79,7 @@ def test_groups_that_do_not_cover(patterns: Mapping[str, Sequence[str]], sentenc
 def test_a_group_that_does_not_exist() -> None:
     with pytest.raises(ModelError, match="no group 'tail'; it has all, body, head, lower, upper"):
         Groups(chain()).names("tail")
-    with pytest.raises(ModelError, match="no nn.Linear to take as its head"):
+    with pytest.raises(ModelError, match=r"no nn\.Linear to take as its head"):
         Groups(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten()))
 
 

@@ -1,0 +1,180 @@
+"""Tuning on training data alone."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commonground import FederatedDataset
+from commonground.compare import compare, validation_split
+from commonground.compare.grid import candidates, parse_grid
+from commonground.compare.methods import Method
+from commonground.engine.setup import Samples
+from commonground.errors import ConfigError, DataError
+from tests.helpers import digits, made_data
+
+module = import_module("commonground.compare.comparison")
+
+
+def test_the_split_takes_training_samples_only():
+    data = digits()
+    inner = validation_split(data, 0.2, seed=1)
+    assert inner.x_test is data.x_train  # the true test samples are not even there
+    assert inner.clients == data.clients
+    for client in range(data.clients):
+        train, held = set(inner.train_indices(client)), set(inner.test_indices(client))
+        assert not train & held
+        assert train | held == set(data.train_indices(client))
+        assert len(held) == max(1, round(0.2 * len(train | held)))
+
+
+def test_the_split_is_stratified():
+    data = digits()
+    inner = validation_split(data, 0.2)
+    whole, held, kept = data.class_counts(), inner.class_counts("test"), inner.class_counts()
+    assert (np.abs(held - 0.2 * whole) <= 1.5).all()
+    assert (kept[whole > 0] > 0).all()
+
+
+def test_the_split_is_keyed():
+    one, again, other = (validation_split(digits(), 0.2, seed) for seed in (1, 1, 2))
+    assert one.fingerprint() == again.fingerprint() != other.fingerprint()
+    assert one.fingerprint() != digits().fingerprint()
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.floats(0.01, 0.99), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_every_client_keeps_one_and_gives_one(sizes, fraction, seed):
+    data = made_data(sizes, seed=seed)
+    able = [n for n in sizes if n > 1]
+    if not able:
+        with pytest.raises(DataError, match="two training samples"):
+            validation_split(data, fraction, seed)
+        return
+    inner = validation_split(data, fraction, seed)
+    assert inner.clients == len(able)  # a client with one sample is left out
+    assert (inner.train_sizes + inner.test_sizes == able).all()
+    assert (inner.test_sizes == np.clip([round(fraction * n) for n in able], 1, np.array(able) - 1)).all()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
+def test_a_share_out_of_range(fraction):
+    with pytest.raises(ConfigError, match="validation share"):
+        validation_split(digits(), fraction)
+
+
+def test_reading_a_grid():
+    assert parse_grid(["lr=0.003, 0.01", "head-epochs=5"]) == {"lr": [0.003, 0.01], "head_epochs": [5]}
+    for text, says in (
+        ("lr", "not of the form"), ("lr=", "not of the form"), ("=1", "not of the form"), ("l r=1", "not of the form"),
+        ("lr=1,,2", "not of the form"), ("lr=1,1", "names a value twice"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=says):
+            parse_grid([text])
+    with pytest.raises(ConfigError, match="names 'lr' twice"):
+        parse_grid(["lr=1", "lr=2"])
+
+
+def test_candidates_are_what_a_method_has_and_does_not_set():
+    grid: dict[str, Any] = {"lr": [0.1, 0.2], "head_epochs": [1, 2]}
+    assert len(candidates(Method.parse("fedrep"), grid)) == 4
+    assert candidates(Method.parse("fedavg"), grid) == [{"lr": 0.1}, {"lr": 0.2}]
+    assert candidates(Method.parse("fedrep:lr=1"), grid) == [{"head_epochs": 1}, {"head_epochs": 2}]
+    assert candidates(Method.parse("fedavg:lr=1"), grid) == [{}]
+
+
+SMALL: dict[str, Any] = {
+    "clients": 4,
+    "rounds": 2,
+    "engine": "serial",
+    "batch_size": 50,
+    "model_options": {"hidden": [8]},
+}
+
+
+def test_tuning_never_touches_a_test_sample(monkeypatch):
+    """Every row any run reads is recorded, with the array it came from."""
+    tuning = False
+    read: list[tuple[bool, FederatedDataset, str, set[int]]] = []
+    rows, run_training, load = Samples.rows, module.run_training, module._Comparing._load
+    loaded: dict[int, FederatedDataset] = {}
+
+    def recorded(self, split, index):
+        read.append((tuning, self.data, split, set(np.asarray(index).tolist())))
+        return rows(self, split, index)
+
+    def marked(setup, *, out, resume, observer):
+        nonlocal tuning
+        tuning = setup.data is not loaded[setup.config.seed]
+        run = run_training(setup, out=out, resume=resume, observer=observer)
+        tuning = False
+        return run
+
+    def kept(self, seed):
+        loaded[seed] = load(self, seed)
+        return loaded[seed]
+
+    monkeypatch.setattr(Samples, "rows", recorded)
+    monkeypatch.setattr(module, "run_training", marked)
+    monkeypatch.setattr(module._Comparing, "_load", kept)
+    result = compare(["fedrep", "fedavg+ft"], seeds=2, grid={"lr": [0.01, 0.1]}, **SMALL).to_dict()
+
+    while_tuning = [(data, split, index) for during, data, split, index in read if during]
+    true_tests = [data.x_test for data in loaded.values()]
+    assert {split for _, split, _ in while_tuning} == {"train", "test"}
+    for data, _, index in while_tuning:
+        for true_test in true_tests:
+            assert not np.shares_memory(data.x_train, true_test)
+            assert not np.shares_memory(data.x_test, true_test)
+        # Not even as training rows that no client owns.
+        assert index <= set(np.concatenate([d.train_index for d in loaded.values()]).tolist())
+    assert any(split == "test" for during, _, split, _ in read if not during)
+    assert len(result["tuning"]) == 3 * 2  # three methods with Local Only, two seeds
+
+
+def test_the_best_candidate_is_taken_and_all_are_told(tmp_path):
+    comparison = compare(
+        ["fedrep", "fedavg:lr=0.07"], seeds=2, out=tmp_path, local_only=False,
+        grid={"lr": [1e-5, 0.1], "head_epochs": [3]}, **SMALL,
+    )  # fmt: skip
+    tuning = comparison.to_dict()["tuning"]
+    assert [(each["method"], each["seed"]) for each in tuning] == [("fedrep", 0), ("fedrep", 1)]
+    for each in tuning:
+        scores = {c["settings"]["lr"]: c["validation_accuracy"] for c in each["candidates"]}
+        assert set(scores) == {1e-5, 0.1}
+        assert each["chosen"] == {"lr": max(scores, key=scores.__getitem__), "head_epochs": 3}
+        assert each["validation_accuracy"] == max(scores.values())
+    fedrep, fedavg = comparison.to_dict()["methods"]
+    assert (fedrep["settings"]["lr"], fedrep["settings"]["head_epochs"]) == (0.1, 3)
+    assert fedavg["settings"]["lr"] == 0.07
+    assert comparison.runs["fedrep"][0].config.lr == 0.1
+    assert comparison.tuning_table() is not None
+    assert (tmp_path / "fedrep" / "tuning" / "seed-0" / "lr=0.1-head_epochs=3" / "summary.json").is_file()
+    assert not list(tmp_path.glob("fedrep/tuning/**/checkpoint"))
+    # The final runs see all training samples.
+    assert sum(c["train_samples"] for c in comparison.runs["fedrep"][0].clients) == 1258
+
+
+def test_the_first_of_equally_good_candidates_is_taken():
+    result = compare(["local"], seeds=1, grid={"workers": [1, 2]}, **SMALL).to_dict()
+    assert result["tuning"][0]["chosen"] == {"workers": 1}
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ({"nonsense": [1]}, "no method of this comparison has the grid's setting 'nonsense'"),
+        ({"participation": [0.1, 1.0]}, "must be equal for all methods"),
+        ({"lr": []}, "at least one value"),
+        ({"lr": "0.1"}, "at least one value"),
+        ({"lr": [0.1, -1.0]}, "'lr' is -1.0"),
+    ],
+)
+def test_mistakes_in_a_grid(grid, says):
+    with pytest.raises(ConfigError, match=says):
+        compare(["fedavg"], grid=grid, **SMALL)

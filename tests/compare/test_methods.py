@@ -1,0 +1,61 @@
+"""How methods are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from commonground.algorithms.fedrep import FedRep
+from commonground.compare.methods import Method
+from commonground.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "settings", "title", "folder"),
+    [
+        ("fedavg", "fedavg", {}, "FedAvg", "fedavg"),
+        ("fedavg+ft", "fedavg", {"finetune_epochs": 10}, "FedAvg+FT", "fedavg+ft"),
+        ("fedavg:finetune_epochs=10", "fedavg", {"finetune_epochs": 10}, "FedAvg+FT", "fedavg+ft"),
+        ("fedavg:lr=0.03", "fedavg", {"lr": 0.03}, "FedAvg (lr=0.03)", "fedavg-lr=0.03"),
+        ("fedavg+ft:lr=0.03", "fedavg", {"finetune_epochs": 10, "lr": 0.03}, "FedAvg+FT (lr=0.03)",
+         "fedavg+ft-lr=0.03"),
+        ("fedrep:head-epochs=5,lr=0.1", "fedrep", {"head_epochs": 5, "lr": 0.1}, "FedRep (head_epochs=5, lr=0.1)",
+         "fedrep-head_epochs=5-lr=0.1"),
+        ("fedavg:lr_schedule=halve:0.5,0.75,momentum=0", "fedavg", {"lr_schedule": "halve:0.5,0.75", "momentum": 0},
+         "FedAvg (lr_schedule=halve:0.5, 0.75, momentum=0)", "fedavg-lr_schedule=halve-0.5-0.75-momentum=0"),
+    ],
+)  # fmt: skip
+def test_the_syntax(text, name, settings, title, folder):
+    method = Method.parse(text)
+    assert (method.name, method.settings, method.title, method.folder) == (name, settings, title, folder)
+    assert Method.parse(method.label) == method
+
+
+def test_an_algorithm_itself():
+    method = Method.parse(FedRep(head_epochs=3))
+    assert method.label == "fedrep:head_epochs=3"
+    assert method.make() == FedRep(head_epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fedavg:", "not of the form"),
+        ("fedavg,lr=0.1", "not of the form"),
+        ("", "not of the form"),
+        ("fedavg:lr=0.1,lr=0.2", "sets 'lr' twice"),
+        ("fedavgg", "unknown algorithm 'fedavgg'"),
+        ("fedavg:head_epochs=3", "no setting 'head_epochs'"),
+        ("fedavg:participation=0.1", "must be equal for all methods"),
+        ("fedavg:seed=1", "must be equal for all methods"),
+    ],
+)
+def test_mistakes_are_named(text, says):
+    with pytest.raises(ConfigError, match=says):
+        Method.parse(text).make()
+
+
+def test_common_settings_go_to_the_methods_that_have_them():
+    common = {"lr": 0.1, "finetune_epochs": 5, "options": {"head_epochs": 7}}
+    fedavg, fedrep = (Method.parse(name).config(common) for name in ("fedavg", "fedrep:lr=0.2"))
+    assert (fedavg.options, fedavg.finetune_epochs, fedavg.lr) == ({}, 5, 0.1)
+    assert (fedrep.options, fedrep.finetune_epochs, fedrep.lr) == ({"head_epochs": 7}, 0, 0.2)
