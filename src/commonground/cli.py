@@ -49,6 +49,7 @@ def train(
     from commonground.console import ConsoleProgress, result_table
     from commonground.engine.folder import RunFolder
     from commonground.engine.train import prepare_setup, run_training
+    from commonground.report import write_run_report
 
     values = run_values(flags, assignments, config_file)
     if algorithm is not None:
@@ -66,6 +67,7 @@ def train(
         RunFolder(out).check_free()
     setup = prepare_setup(config, data_dir=data_dir)
     run = run_training(setup, out=out, resume=resume, observer=ConsoleProgress(quiet))
+    write_run_report(out)
     if not quiet:
         Console(highlight=False).print(result_table(run))
 

@@ -62,6 +62,10 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
         shape = tuple(expected[name].shape)
         if tuple(value.shape) != shape:
             raise UpdateError(f"the update of {who} has '{name}' of shape {tuple(value.shape)} instead of {shape}")
+        if value.dtype != expected[name].dtype:
+            raise UpdateError(f"the update of {who} has '{name}' as {value.dtype} instead of {expected[name].dtype}")
+    if not (isinstance(report.update.samples, int) and report.update.samples >= 1):
+        raise UpdateError(f"the update of {who} claims {report.update.samples!r} training samples")
     kept = list((report.personal or {}).items())
     for name, value in [*sent.items(), *kept]:
         if not bool(torch.isfinite(value).all()):
@@ -70,7 +74,7 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
                 f"the {place} of {who} has a value in '{name}' that is not finite: training diverged; try a smaller "
                 f"--lr (it is {setup.config.lr})"
             )
-    if math.isinf(report.loss):
+    if not isinstance(report.loss, float) or math.isinf(report.loss):
         raise UpdateError(f"the training loss of {who} is not finite: training diverged; try a smaller --lr")
 
 

@@ -490,7 +490,7 @@ class Cohort(Client):
         leaves = {name: values[name].detach().requires_grad_() for name in names}
         values |= leaves
         each = self._losses(self.model, _names_inside(self.model, values), values, batch.masks or {}, batch, loss)
-        self.loss = each.detach()
+        self.loss = self._keep_inactive(self.loss, each.detach())
         if penalty is not None:
             each = each + self._penalties(penalty, values)
         gradients = torch.autograd.grad(each.sum(), list(leaves.values()))

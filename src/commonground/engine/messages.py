@@ -31,6 +31,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.solo import Solo
 from commonground.engine.store import digest
 from commonground.engine.wire import pack, unpack
+from commonground.errors import UpdateError
 
 __all__ = ["MessageClient", "MessageEngine"]
 
@@ -139,8 +140,13 @@ class MessageEngine(Engine):
         for client in clients:
             self.check_stop()
             message = pack(header, {**shared, **extra[client]}) if extra and client in extra else common
-            fields, tensors = unpack(self.deliver(client, message))
-            reports.append(Report(Update(client, fields["samples"], tensors), fields["loss"]))
+            who = f"client {self.setup.data.client_name(client)} in round {round}"
+            try:
+                fields, tensors = unpack(self.deliver(client, message))
+                samples, loss = fields["samples"], float(fields["loss"])
+            except (UpdateError, KeyError, TypeError, ValueError) as error:
+                raise UpdateError(f"the answer of {who} cannot be used: {error}") from None
+            reports.append(Report(Update(client, samples, tensors), loss))
         self._round = round
         return reports
 

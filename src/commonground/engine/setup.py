@@ -160,9 +160,11 @@ class Setup:
             )
             for name, layer in layers.items()
         ]
+        training = self.model.training  # this may be asked for in the middle of training
         self.model.eval()
         with torch.no_grad():
             self.model(self.probe)
+        self.model.train(training)
         for handle in handles:
             handle.remove()
         return {name: found[name] for name in layers if name in found}

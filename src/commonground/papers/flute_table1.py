@@ -26,7 +26,7 @@ TABLE = PaperTable(
         "FLUTE*": "flute-star",
         "FLUTE": "flute",
         "FedRep*": "fedrep-star",
-        "FedRep": "fedrep",
+        "FedRep": "fedrep:head_epochs={local_epochs}",  # §7.2: as many epochs on the head as on the body; FedRep* adds ten
         "FedAvg": "fedavg",
         "FedAvg-FT": "fedavg+ft",
         "Fed-LG": "lg-fedavg",

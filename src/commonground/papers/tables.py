@@ -45,7 +45,7 @@ class PaperTable:
     Attributes:
         printed: name of the printed table.
         source: paper and number of the table.
-        methods: printed name to ours (``fedavg+ft`` for a +FT form).
+        methods: printed name to ours (``fedavg+ft`` for a +FT form); settings of the column fill ``{…}``.
         columns: its partitions.
         champion: printed names whose lead over every other method is claimed.
     """
@@ -99,9 +99,10 @@ def run_table(
     }
     outcome = Outcome()
     # A global method is trained once: its +FT form is the same run with the heads tuned at the end.
-    wanted = set(table.methods.values())
-    trained = [m for m in dict.fromkeys(table.methods.values()) if f"{m}+ft" not in wanted]
     for column in columns:
+        methods = {name: method.format(**column.settings) for name, method in table.methods.items()}
+        wanted = set(methods.values())
+        trained = [m for m in dict.fromkeys(methods.values()) if f"{m}+ft" not in wanted]
         try:
             comparison = compare(
                 trained,
@@ -120,7 +121,7 @@ def run_table(
         if column.note:
             outcome.notes.append(f"{column.label}: {column.note}")
         measured = {}
-        for name, method in table.methods.items():
+        for name, method in methods.items():
             tuned = f"{method}+ft" in wanted
             runs = comparison.runs[f"{method}+ft" if tuned else method]
             measured[name] = accuracies(runs, "global" if tuned else "personal")

@@ -10,7 +10,7 @@ browser, and as SVG of about 10 kB for the page; the colours become CSS variable
 JavaScript show the exact values under the pointer. Measured on two cores, it costs 0.35 s to import and 0.05 s a figure
 (SVG and PNG together). The libraries that bring their own hover put their script into every page, 4.8 MB (Plotly),
 1.3 MB (Bokeh) or 0.9 MB and 1.3 s (Vega-Lite through vl-convert, an 84 MB install), and the first two need a browser to
-write a PNG. A comparison of 10 methods over 5 seeds leaves 51 pages: about 5 MB here, 240 MB with Plotly.
+write a PNG. A comparison of 10 methods over 5 seeds leaves 51 pages: about 4 MB here, 240 MB with Plotly.
 
 ``write_report`` recognises the kind of folder; the other three are for those who know it.
 """

@@ -206,7 +206,12 @@ class IntervalChart(Chart):
     @property
     def size(self) -> tuple[float, float]:
         """See :class:`Chart`."""
-        return WIDTH, max(110.0, 52 + 26.0 * len(self.intervals))
+        return WIDTH, max(110.0, 52 + (36.0 if self.long else 26.0) * len(self.intervals))
+
+    @property
+    def long(self) -> bool:
+        """Whether labels need a line of their own, above their row."""
+        return any(len(row.label) > 20 for row in self.intervals)
 
     def plot(self, axes: Axes) -> None:
         """See :class:`Chart`."""
@@ -222,9 +227,15 @@ class IntervalChart(Chart):
         if self.zero:
             axes.axvline(0, color=INK["soft"][0], linewidth=1)
         axes.set_ylim(len(self.intervals) - 0.4, -0.6)
-        axes.set_yticks(range(len(self.intervals)), [_cut(row.label, 24) for row in self.intervals])
-        for label in axes.get_yticklabels():
-            label.set_color(INK["text"][0])
+        if self.long:
+            axes.set_ylim(len(self.intervals) - 0.5, -0.85)
+            axes.set_yticks([])
+            for y, row in enumerate(self.intervals):
+                axes.text(0, y - 0.28, _cut(row.label, 62), transform=axes.get_yaxis_transform(), va="bottom", size=8.5)
+        else:
+            axes.set_yticks(range(len(self.intervals)), [row.label for row in self.intervals])
+            for label in axes.get_yticklabels():
+                label.set_color(INK["text"][0])
         _axis(axes.xaxis, self.unit, self.x_label)
         axes.spines.left.set_visible(False)
         axes.grid(visible=False, axis="y")

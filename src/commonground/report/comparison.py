@@ -202,7 +202,7 @@ def _difference_table(comparison: Comparison, place: str) -> str:
     if not found:
         return ""
     units: list[tuple[str, str, Unit]] = [
-        ("mean", f"Difference to {_reference(comparison)}, points", "points"),
+        ("mean", f"Δ to {_reference(comparison)}, points", "points"),
         ("low", "95 % from", "points"),
         ("high", "to", "points"),
         ("p_clients", "p over clients", "p"),

@@ -43,7 +43,12 @@ const write = {
   number: v => sign(String(+v.toPrecision(5))), p: v => v.toPrecision(3),
 };
 const nearest = (list, distance) => list.reduce((best, v, i) => distance(v, i) < distance(list[best], best) ? i : best, 0);
-const valued = (s, i, d) => write[d.yu](s.y[i]) + (s.lo ? ` (${write[d.yu](s.lo[i])} to ${write[d.yu](s.hi[i])})` : "");
+const valued = (s, i, d) => {
+  const y = s.y[i], lo = s.lo?.[i], hi = s.hi?.[i], text = write[d.yu](y);
+  if (lo === undefined) return text;
+  const even = Math.abs(hi + lo - 2 * y) < 1e-5 * Math.max(Math.abs(y), hi - lo);  // a standard deviation around a mean
+  return even ? `${text} ± ${write[d.yu](hi - y).replace(/^\+/, "")}` : `${text} (${write[d.yu](lo)} to ${write[d.yu](hi)})`;
+};
 const find = {  // each answers [x, y, heading, [[colour, text], …]] in the drawing's coordinates
   x(d, x) {
     const all = d.s.filter(s => s.px.length), at = s => nearest(s.px, p => Math.abs(p - x));
@@ -90,6 +95,7 @@ for (const plot of document.querySelectorAll(".plot")) {
     const left = mx * scale + 14 + tip.offsetWidth < wide ? mx * scale + 14 : mx * scale - 14 - tip.offsetWidth;
     tip.style.left = Math.max(0, Math.min(left, wide - tip.offsetWidth)) + "px";
     tip.style.top = Math.max(0, (my === null ? y0 : my - 30) * scale) + "px";
+    if (my === null && wide < 480) tip.style.top = svg.clientHeight + "px";  // on a phone it would hide the curves
   };
   const hide = () => { tip.hidden = true; mark.remove(); };
   const moved = e => {
