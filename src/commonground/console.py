@@ -66,7 +66,7 @@ class ConsoleProgress:
         """See :class:`~commonground.engine.Observer`."""
         if self._quiet:
             return
-        state = f"loss {row['train_loss']:.4f}"
+        state = "no training" if row["train_loss"] is None else f"loss {row['train_loss']:.4f}"
         if row["personal_accuracy"] is not None:
             kind = "global" if row["global_accuracy"] is not None else "personal"
             state += f"  {kind} accuracy {percent(row['personal_accuracy'])}"

@@ -53,7 +53,6 @@ def assert_unbroken(broken: Whole, whole: Whole, folder: Path) -> None:
     assert broken.run.clients == whole.run.clients
     for key in ("bytes_up", "bytes_down", "personal_accuracy", "global_accuracy", "rounds"):
         assert broken.run.summary[key] == whole.run.summary[key]
-    assert not list(folder.rglob("*.part"))
 
 
 class StopAfter:
@@ -85,6 +84,7 @@ def test_stopped_after_a_round(round: int, engine: str, tmp_path: Path) -> None:
     again = go(tmp_path, engine, resume=True, observer=observer)
     assert observer.done == round
     assert_unbroken(again, go(None, engine), tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -147,7 +147,7 @@ def _run_and_kill(out: Path, engine: str, after: float, changes: dict[str, Any])
 @pytest.mark.parametrize("algorithm", ["fedrep", "fedavg"])
 def test_killed_at_any_moment(algorithm: str, engine: str, tmp_path: Path) -> None:
     """SIGKILL again and again, wherever the run just is, then once to the end."""
-    changes: dict[str, Any] = {"algorithm": algorithm, "rounds": 60}
+    changes: dict[str, Any] = {"algorithm": algorithm, "rounds": 40}
     if algorithm == "fedavg":
         changes |= {"options": {}, "finetune_epochs": 3}
     whole = go(tmp_path / "whole", engine, **changes)
@@ -188,10 +188,7 @@ def test_leftovers_of_half_written_files(engine: str, tmp_path: Path) -> None:
     for name in ("config.toml", "rounds.jsonl", "summary.json", "clients.csv", "checkpoint/round-000005.safetensors"):
         spoil(tmp_path / name)
     spoil(tmp_path / "clients" / "client-0" / "round-000003.safetensors")
-    again = go(tmp_path, engine, resume=True)
-    for part in tmp_path.rglob("*.part"):
-        part.unlink()  # those that no file has replaced since
-    assert_unbroken(again, go(None, engine), tmp_path)
+    assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
 
 
 def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ class FLUTE(Algorithm):
 
     def upload_state(self, initial: Tensors, groups: Groups) -> Tensors:
         """u_i, which the server needs for R."""
-        return {CLASSES: torch.zeros(len(initial[_weight(groups.names("head"))]))}
+        head = initial[_weight(groups.names("head"))]
+        return {CLASSES: head.new_zeros(len(head))}
 
     def client_update(self, client: Client, round: int) -> Tensors:
         """Epochs on body and head for eq. (49), then those on the head alone, if any."""

@@ -24,12 +24,12 @@ Which = Literal["personal", "global"]
 
 @dataclass(frozen=True)
 class Report:
-    """What comes of one client's round: its update, its mean training loss and, where the engine keeps personal
+    """What comes of one client's round: its update, its mean training loss (None if it did not train) and, where the engine keeps personal
     state centrally (simulation), the client's new personal tensors.
     """
 
     update: Update
-    loss: float
+    loss: float | None
     personal: Tensors | None = None
 
 
@@ -74,7 +74,7 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
                 f"the {place} of {who} has a value in '{name}' that is not finite: training diverged; try a smaller "
                 f"--lr (it is {setup.config.lr})"
             )
-    if not isinstance(report.loss, float) or math.isinf(report.loss):
+    if report.loss is not None and not math.isfinite(report.loss):
         raise UpdateError(f"the training loss of {who} is not finite: training diverged; try a smaller --lr")
 
 

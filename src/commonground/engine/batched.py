@@ -58,7 +58,7 @@ class BatchedEngine(StoreEngine):
             sent = self.setup.algorithm.client_update(cohort, round)
             cohort.stack(self.setup.personal_names)
             kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
-            losses = cohort.loss.tolist()
+            losses = [None] * len(members) if cohort.loss is None else cohort.loss.tolist()
             for c, client in enumerate(members):
                 update = Update(client, int(cohort.sizes[c]), {name: value[c] for name, value in sent.items()})
                 reports.append(Report(update, losses[c], {name: value[c] for name, value in kept.items()}))

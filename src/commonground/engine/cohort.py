@@ -122,7 +122,7 @@ class Cohort(Client):
         self.class_counts = counts.to(self.setup.samples.dtype)
         self._loaded: tuple[Tensor, Tensor] | None = None
         self._active: Tensor | None = None
-        self.loss = torch.full((len(clients),), float("nan"))
+        self.loss: Tensor | None = None
 
     # -- data ---------------------------------------------------------------------------------------------------
 
@@ -490,7 +490,8 @@ class Cohort(Client):
         leaves = {name: values[name].detach().requires_grad_() for name in names}
         values |= leaves
         each = self._losses(self.model, _names_inside(self.model, values), values, batch.masks or {}, batch, loss)
-        self.loss = self._keep_inactive(self.loss, each.detach())
+        before = torch.full_like(each, float("nan")) if self.loss is None else self.loss
+        self.loss = self._keep_inactive(before.detach(), each.detach())
         if penalty is not None:
             each = each + self._penalties(penalty, values)
         gradients = torch.autograd.grad(each.sum(), list(leaves.values()))

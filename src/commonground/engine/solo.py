@@ -59,7 +59,7 @@ class Solo(Client):
         self._phase = 0
         self._index = self.setup.data.train_indices(client)
         self._loaded: tuple[Tensor, Tensor] | None = None
-        self.loss = float("nan")
+        self.loss: float | None = None
         self.state = {name: personal[name].clone() for name in self.setup.state_names}
         labels = torch.from_numpy(self.setup.data.y_train[self._index])
         self.class_counts = torch.bincount(labels, minlength=self.setup.data.classes).to(self.setup.samples.dtype)

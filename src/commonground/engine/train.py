@@ -228,6 +228,8 @@ def train(
     """
     values = dict(settings)
     values["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
+    if isinstance(algorithm, Algorithm):
+        values["options"] = {name: value for name, value in vars(algorithm).items() if value is not None}
     values["data"] = data if isinstance(data, str) else data.name
     if isinstance(model, str):
         values["model"] = model
@@ -396,10 +398,11 @@ class _Training:
         eval_seconds: float,
     ) -> dict[str, Any]:
         accuracy = {which: float(s.accuracy.mean()) for which, s in scores.items()}
+        losses = [r.loss for r in reports if r.loss is not None]
         judged = scores.get("personal") or scores.get("global")
         return {
             "round": round,
-            "train_loss": float(np.mean([r.loss for r in reports])),
+            "train_loss": float(np.mean(losses)) if losses else None,
             "personal_accuracy": accuracy.get("personal", accuracy.get("global")),
             "global_accuracy": accuracy.get("global"),
             "worst_decile": None if judged is None else float(np.quantile(judged.accuracy, 0.1)),
@@ -462,6 +465,11 @@ class _Training:
             self.memory[name.removeprefix("memory/")] = checkpoint.clients.pop(name)
         engine.load(checkpoint.clients, self.done)
         self.history = [row for row in self.folder.rows() if row["round"] <= self.done]
+        if len(self.history) != self.done:
+            raise RunError(
+                f"'{self.folder.path / 'rounds.jsonl'}' holds {len(self.history)} of the {self.done} rounds in the "
+                "checkpoint; start again in another --out"
+            )
         self.folder.keep_rows(self.history)
 
     # -- results ------------------------------------------------------------------------------------------------
