@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.errors import RunError
-from commonground.report.charts import Chart, Interval, IntervalChart
+from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
 from commonground.report.comparison import add_comparison, read_comparison
 from commonground.report.format import number, show
 from commonground.report.page import Cell, Column, Page, table
@@ -15,6 +15,7 @@ from commonground.report.read import read_json
 
 __all__ = ["write_reproduction_report"]
 
+ABOUT = "reproduction.json"
 MOST_PICTURES, LARGEST_PICTURE = 12, 400_000
 
 
@@ -39,13 +40,17 @@ def write_reproduction_report(folder: str | Path) -> Path:
             raise RunError(f"'{path}' is damaged: entry {index} has no claim")
     cells = _read_cells(folder / "cells.json") if (folder / "cells.json").is_file() else []
     sources = list(dict.fromkeys(str(c["source"]) for c in claims if c.get("source")))
-    name = folder.resolve().name.replace("_", " ")
+    about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+    name = str(about.get("title") or folder.resolve().name.replace("_", " "))
     lead = sources[0] if len(sources) == 1 else "A paper's claims beside what was measured here"
     page = Page(folder, f"Reproduction: {name}", f"{lead.rstrip('.')}.")
     page.tiles(_tiles(claims))
+    for remark in _remarks(about):
+        page.note(remark)
     page.section("Claims", "What the paper says, what was measured here, and whether the claim holds.")
     page.add(_claim_table(claims))
     pictures = _pictures(folder)  # before our own are written
+    page.figures(_curves(about))
     page.figures(_charts(claims, "results.json", "claims", "Claims"))
     if cells:
         page.section("The paper's table", "Reported beside measured, cell by cell.")
@@ -64,12 +69,45 @@ def write_reproduction_report(folder: str | Path) -> Path:
     return page.write()
 
 
+def _remarks(about: Mapping[str, Any]) -> list[str]:
+    """How it was done: what was reduced, the command, the machine and the minutes."""
+    how = []
+    if about.get("command"):
+        versions = ", ".join(f"{k} {v}" for k, v in dict(about.get("versions") or {}).items())
+        minutes = f"{about['minutes']} minutes on " if "minutes" in about else ""
+        how = [f"{about['command']} ({minutes}{about.get('machine', 'an unnamed machine')}; {versions}; {ABOUT})"]
+    return [*(str(remark) for remark in about.get("notes") or []), *how]
+
+
+def _curves(about: Mapping[str, Any]) -> list[Chart]:
+    """The experiment's own figures, as curves with their 95 % bands."""
+    charts: list[Chart] = []
+    for title, curve in dict(about.get("curves") or {}).items():
+        lines = tuple(
+            Line(label, line["x"], line["mean"], line.get("low"), line.get("high"), color=index)
+            for index, (label, line) in enumerate(curve["lines"].items())
+        )
+        name = "".join(c if c.isalnum() else "-" for c in title.lower()).strip("-")
+        charts.append(
+            LineChart(
+                name=name,
+                title=title.capitalize(),
+                reads="Lines are means, bands their 95 % intervals.",
+                sources=(ABOUT,),
+                lines=lines,
+                x_label=curve["x"],
+                y_label=curve["y"],
+            )
+        )
+    return charts
+
+
 def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     judged = [c["holds"] for c in claims if isinstance(c.get("holds"), bool)]
     tiles = [("Claims that hold", f"{sum(judged)} of {len(judged)}", "as judged from the measured values")]
     open_ = len(claims) - len(judged)
     if open_:
-        tiles.append(("Not judged", str(open_), "claims without a verdict"))
+        tiles.append(("Open", str(open_), "claims whose interval includes no difference"))
     return tiles
 
 
@@ -90,7 +128,7 @@ def _claim_table(claims: Sequence[Mapping[str, Any]]) -> str:
                 _plain(claim.get("measured"), f"[{index}].measured"),
                 Cell(between, low, f"[{index}].low"),
                 Cell(", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds or "–")),
-                verdict if isinstance(holds, bool) else Cell("–"),
+                verdict if isinstance(holds, bool) else Cell("open"),
             ]
         )
     return table("Claims", columns, rows, ["results.json"])

@@ -1,0 +1,123 @@
+"""The experiments: claims judged the right way, tables carried out as said, results where they are promised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commonground.cli import main
+from commonground.papers import experiments
+from commonground.papers.base import Experiment, Outcome, difference, interval, printed
+from commonground.papers.fedrep_table1 import TABLE as FEDREP
+from commonground.papers.flute_table1 import TABLE as FLUTE
+from commonground.papers.tables import Column, PaperTable, run_table
+
+
+def test_interval_over_seeds_is_students() -> None:
+    # mean 2, sample standard deviation 1, t(0.975, 2) = 4.302653: half width 4.302653 / √3
+    mean, low, high = interval([1.0, 2.0, 3.0], [])
+    assert mean == 2.0
+    assert high - mean == pytest.approx(4.302653 / np.sqrt(3), rel=1e-5)
+    assert mean - low == pytest.approx(high - mean)
+
+
+def test_interval_of_one_seed_is_over_clients() -> None:
+    # four clients, sample standard deviation √(2/3)·… : values 0, 1, 1, 2 have variance 2/3
+    mean, low, high = interval([1.1], [np.array([0.0, 1.0, 1.0, 2.0])])
+    assert mean == 1.1
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(2 / 3) / 2)
+
+
+@pytest.mark.parametrize(("shift", "holds"), [(0.2, True), (-0.2, False), (0.0, None)])
+def test_a_difference_is_paired_by_client(shift: float, holds: bool | None) -> None:
+    # Clients differ by far more than the methods: unpaired, no shift of 0.2 would show.
+    clients = np.linspace(0, 1, 50)
+    noise = np.where(np.arange(50) % 2, 0.01, -0.01)
+    other = clients + shift + noise
+    claim = difference("a above b", "paper", 1.0, ([float(other.mean())], [other]), ([float(clients.mean())], [clients]))
+    assert claim.holds is holds
+    assert claim.measured == pytest.approx(100 * shift, abs=1e-9)
+
+
+@pytest.mark.parametrize("table", [FEDREP, FLUTE], ids=["fedrep", "flute"])
+def test_every_method_and_column_is_in_the_printed_table(table: PaperTable) -> None:
+    keys = {(r["method"], r["dataset"], r["clients"], r["classes_per_client"]) for r in printed(table.printed)}
+    for name in table.methods:
+        for column in table.columns:
+            assert (name, *column.key) in keys
+    assert set(table.champions) <= set(table.methods)
+
+
+def test_a_table_measures_every_cell_and_judges_every_pair(tmp_path: Path) -> None:
+    settings = {"clients": 6, "classes_per_client": 2, "rounds": 2, "local_epochs": 1}
+    table = PaperTable(
+        "fedrep-table1",
+        "test",
+        {"FedRep": "fedrep:head_epochs={local_epochs}", "FedAvg": "fedavg", "FedAvg+FT": "fedavg+ft"},
+        [Column("digits (6, 2)", ("cifar10", "100", "2"), "digits", settings)],
+        ["FedRep"],
+    )
+    outcome = run_table(table, table.columns, seeds=2, first_seed=4, folder=tmp_path, data_dir=None, quiet=True)
+    cells = {cell.method: cell for cell in outcome.cells}
+    assert set(cells) == {"FedRep", "FedAvg", "FedAvg+FT"}
+    assert cells["FedRep"].paper == 87.70
+    comparison = json.loads((tmp_path / "digits-6-2" / "comparison.json").read_text())
+    # FedAvg and FedAvg+FT are one run, told apart by what is tested.
+    assert [m["method"] for m in comparison["methods"]] == ["fedrep:head_epochs=1", "fedavg+ft"]
+    tuned = comparison["methods"][1]
+    assert cells["FedAvg+FT"].measured == pytest.approx(100 * tuned["personal_accuracy"]["mean"])
+    assert cells["FedAvg"].measured != cells["FedAvg+FT"].measured
+    claims = {claim.claim: claim for claim in outcome.claims}
+    claim = claims["FedRep above FedAvg on digits (6, 2)"]
+    assert claim.paper == pytest.approx(87.70 - 42.65)
+    assert claim.measured == pytest.approx(cells["FedRep"].measured - cells["FedAvg"].measured)
+    assert claim.seeds == 2
+
+
+def test_a_column_without_its_data_is_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    table = PaperTable(
+        "fedrep-table1",
+        "test",
+        {"FedRep": "fedrep"},
+        [Column("CIFAR-100 (100, 5)", ("cifar100", "100", "5"), "cifar100", {"clients": 100, "classes_per_client": 5})],
+        ["FedRep"],
+    )
+    folder, empty = tmp_path / "out", str(tmp_path / "empty")
+    outcome = run_table(table, table.columns, seeds=1, first_seed=0, folder=folder, data_dir=empty, quiet=True)
+    assert outcome.cells == []
+    assert "CIFAR-100 (100, 5)" in outcome.notes[0]
+
+
+def test_reproduce_writes_claims_figures_and_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line: dict[str, Any] = {"x": [1, 2], "mean": [0.5, 0.6], "low": [0.4, 0.5], "high": [0.6, 0.7]}
+    values = np.array([0.5, 0.7])
+    outcome = Outcome(
+        claims=[difference("a above b", "a paper", 3.0, ([0.6], [values]), ([0.4], [values - 0.2]))],
+        curves={"a figure": {"x": "epochs", "y": "accuracy", "lines": {"FedRep": line}}},
+        notes=["Reduced: everything."],
+    )
+    Experiment("a-test", "title", "a paper", lambda scale, seed, folder, data_dir, quiet: outcome)
+    try:
+        assert main(["reproduce", "a-test", "--out", str(tmp_path)]) == 0
+    finally:
+        del experiments["a-test"]
+    claims = json.loads((tmp_path / "results.json").read_text())
+    assert set(claims[0]) == {"claim", "source", "paper", "measured", "low", "high", "seeds", "holds"}
+    assert claims[0]["holds"] is True
+    assert {p.suffix for p in (tmp_path / "figures").glob("a-figure.*")} == {".png", ".csv"}
+    page = (tmp_path / "report.html").read_text()
+    assert "Reduced: everything." in page
+    assert "a above b" in capsys.readouterr().out
+
+
+def test_unknown_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "no-such", "--out", str(tmp_path / "x")]) == 2
+    assert "fedrep-table1" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
