@@ -38,7 +38,9 @@ def test_a_difference_is_paired_by_client(shift: float, holds: bool | None) -> N
     clients = np.linspace(0, 1, 50)
     noise = np.where(np.arange(50) % 2, 0.01, -0.01)
     other = clients + shift + noise
-    claim = difference("a above b", "paper", 1.0, ([float(other.mean())], [other]), ([float(clients.mean())], [clients]))
+    claim = difference(
+        "a above b", "paper", 1.0, ([float(other.mean())], [other]), ([float(clients.mean())], [clients])
+    )
     assert claim.holds is holds
     assert claim.measured == pytest.approx(100 * shift, abs=1e-9)
 

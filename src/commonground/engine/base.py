@@ -24,8 +24,12 @@ Which = Literal["personal", "global"]
 
 @dataclass(frozen=True)
 class Report:
-    """What comes of one client's round: its update, its mean training loss (None if it did not train) and, where the engine keeps personal
-    state centrally (simulation), the client's new personal tensors.
+    """What comes of one client's round.
+
+    Attributes:
+        update: what it sent.
+        loss: its mean training loss; None if it did not train.
+        personal: its new personal tensors and state, where the engine keeps them centrally (simulation).
     """
 
     update: Update

@@ -159,7 +159,7 @@ class Cohort(Client):
         ]
         self.steps = torch.tensor([p.steps for p in plans], dtype=self.setup.samples.dtype)
         longest = max(p.steps for p in plans)
-        widest = max((p.order.shape[1] for p in plans if p.steps), default=1)
+        widest = max(p.order.shape[1] for p in plans)
         order = np.full((len(plans), longest, widest), -1, dtype=np.int64)
         for row, plan in zip(order, plans, strict=True):
             row[: plan.steps, : plan.order.shape[1]] = plan.order
@@ -204,6 +204,17 @@ class Cohort(Client):
         self.stack(list(tensors))
         for name, value in tensors.items():
             self.values[name] = self._keep_inactive(self.values[name], value.expand_as(self.values[name])).clone()
+
+    def send(self, group: str | Sequence[str] | Tensors) -> Tensors:
+        """See :meth:`commonground.algorithms.Client.send`; what is common to all gets its leading axis."""
+        if not isinstance(group, dict):
+            return self.get(group)
+        sent: Tensors = {}
+        for name, value in group.items():
+            model = self.setup.initial.get(name)
+            common = model is not None and value.ndim == model.ndim
+            sent[name] = value.expand(len(self.clients), *value.shape).clone() if common else value
+        return sent
 
     def keep(self, state: Tensors) -> None:
         """See :meth:`commonground.algorithms.Client.keep`."""
@@ -318,7 +329,7 @@ class Cohort(Client):
                 values = {i: self.values[n] if n not in self._stacked else self.values[n][0] for n, i in inner.items()}
                 flat = torch.cat(
                     [
-                        split.features(lambda x: functional_call(split.first, values, (x,)), arrange(chunk))
+                        split.features(lambda x: functional_call(split.first, values, (x,)), arrange(chunk.clone()))
                         for chunk in rows.split(4096)
                     ]
                 )

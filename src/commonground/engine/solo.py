@@ -67,6 +67,9 @@ class Solo(Client):
             for name, value in {**shared, **personal}.items():
                 if name in self.live:
                     self.live[name].copy_(value)
+            for name, counter in self.setup.model.named_buffers():
+                if name.endswith("num_batches_tracked"):
+                    counter.zero_()  # the counters belong to no client: a cumulative average starts with the round
 
     def _own(self) -> Tensors:
         return {**self.live, **self.state, "class_counts": self.class_counts}
@@ -136,7 +139,8 @@ class Solo(Client):
         rows, _ = self._data()
         with torch.no_grad():
             parts = [
-                split.features(split.first, self.setup.samples.arrange(chunk)) for chunk in rows.split(FEATURE_CHUNK)
+                split.features(split.first, self.setup.samples.arrange(chunk.clone()))
+                for chunk in rows.split(FEATURE_CHUNK)
             ]
         return torch.cat(parts)
 
@@ -221,16 +225,24 @@ class Solo(Client):
         self, module: nn.Module, x: Tensor, y: Tensor, loss: Loss | None, reference: Tensor | None = None
     ) -> Tensor:
         """Mean loss of a batch."""
-        if loss is None:
-            return F.cross_entropy(module(x), y)
-        return loss(self._output(module, x, reference), y).mean()
+        try:
+            if loss is None:
+                return F.cross_entropy(module(x), y)
+            return loss(self._output(module, x, reference), y).mean()
+        except ValueError as error:
+            if len(y) > 1:
+                raise
+            raise ModelError(
+                f"client {self.key} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
+                f"--batch-size that does not leave one over ({error})"
+            ) from None
 
     def features(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.features`."""
         rows, _ = self._data()
         self.model.eval()
         with torch.no_grad():
-            chunks = [self.setup.samples.arrange(chunk) for chunk in rows.split(FEATURE_CHUNK)]
+            chunks = [self.setup.samples.arrange(chunk.clone()) for chunk in rows.split(FEATURE_CHUNK)]
             return torch.cat([self._output(self.model, chunk).features for chunk in chunks])
 
     def _output(self, module: nn.Module, x: Tensor, reference: Tensor | None = None) -> Output:
@@ -278,7 +290,7 @@ class Solo(Client):
         if batch is None:
             rows, y = self._data()
             weight = torch.ones(len(y), dtype=rows.dtype)
-            batch = Batch(self.setup.samples.arrange(rows), y, weight, self._masks(0, 0, len(y), len(y)))
+            batch = Batch(self.setup.samples.arrange(rows.clone()), y, weight, self._masks(0, 0, len(y), len(y)))
         self._drop(batch.masks or {})
         with self._training(names), self._at(at or {}):
             value = self._loss(self.model, batch.x, batch.y, loss)
@@ -336,4 +348,5 @@ def _is_linear(split: Split, names: Sequence[str]) -> bool:
     rest = split.rest
     if isinstance(rest, nn.Sequential) and len(rest) == 1:
         rest = rest[0]
-    return isinstance(rest, nn.Linear) and len(names) == len(list(rest.parameters())) and rest.weight.requires_grad
+    # A class derived from it (a cosine or scaled head) has another gradient.
+    return type(rest) is nn.Linear and len(names) == len(list(rest.parameters())) and rest.weight.requires_grad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import platform
 import resource
@@ -212,8 +213,8 @@ def train(
         algorithm: a name (``commonground list algorithms``) or an :class:`~commonground.algorithms.Algorithm`.
         data: a federated data set, or a name to load with the ``clients``, ``classes_per_client``, ``partition`` and
             ``seed`` of the settings.
-        model: a name, or any ``nn.Module`` (trained in place of a copy; give ``head=`` and ``body=`` name patterns
-            unless the head is its last ``nn.Linear``); by default what suits the data.
+        model: a name, or any ``nn.Module``, of which a copy is trained from its present weights (give ``head=`` and
+            ``body=`` name patterns unless the head is its last ``nn.Linear``); by default what suits the data.
         out: folder for the run's files; by default none are written.
         resume: continue the run in ``out``.
         observer: hears of every round.
@@ -238,7 +239,7 @@ def train(
     setup = prepare_setup(
         RunConfig.make(values),
         None if isinstance(data, str) else data,
-        model if isinstance(model, nn.Module) else None,
+        copy.deepcopy(model) if isinstance(model, nn.Module) else None,
         None if isinstance(algorithm, str) else algorithm,
         data_dir=data_dir,
     )

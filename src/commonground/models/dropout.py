@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from commonground.errors import ModelError
+
 __all__ = ["KeyedDropout", "use_keyed_dropout"]
 
 
@@ -40,10 +42,21 @@ class KeyedDropout(nn.Module):
 
 
 def use_keyed_dropout(model: nn.Module) -> nn.Module:
-    """Replace every ``nn.Dropout`` inside a model by :class:`KeyedDropout` (in place) and return the model."""
-    for name, child in model.named_children():
-        if isinstance(child, nn.Dropout):
-            setattr(model, name, KeyedDropout(child.p))
-        else:
-            use_keyed_dropout(child)
+    """Replace every ``nn.Dropout`` inside a model by :class:`KeyedDropout` (in place) and return the model.
+
+    Raises:
+        ModelError: a layer draws from PyTorch's global generator in a way that has no keyed counterpart.
+    """
+    replaced: dict[nn.Module, KeyedDropout] = {}  # one layer under two names stays one layer
+    for module in list(model.modules()):
+        for name, child in module._modules.items():
+            if type(child) is nn.Dropout:
+                module._modules[name] = replaced.setdefault(child, KeyedDropout(child.p))
+    for name, module in model.named_modules():
+        inner = getattr(module, "dropout", 0.0)  # of nn.LSTM, nn.MultiheadAttention and the like
+        if isinstance(module, nn.modules.dropout._DropoutNd) or (isinstance(inner, int | float) and inner > 0):
+            raise ModelError(
+                f"the layer '{name}' ({type(module).__name__}) draws numbers that no seed keys; use nn.Dropout, or set "
+                "its dropout to 0"
+            )
     return model

@@ -26,7 +26,8 @@ TABLE = PaperTable(
         "FLUTE*": "flute-star",
         "FLUTE": "flute",
         "FedRep*": "fedrep-star",
-        "FedRep": "fedrep:head_epochs={local_epochs}",  # §7.2: as many epochs on the head as on the body; FedRep* adds ten
+        # §7.2: FedRep takes as many epochs on the head as on the body, FedRep* ten.
+        "FedRep": "fedrep:head_epochs={local_epochs}",
         "FedAvg": "fedavg",
         "FedAvg-FT": "fedavg+ft",
         "Fed-LG": "lg-fedavg",

@@ -38,20 +38,59 @@ class Metric:
 
 
 _NC2 = (
-    "How far the class means of the features are from pointing in evenly spread directions (neural collapse, NC2): "
-    "0 is the perfect arrangement, so a falling curve means that the classes separate "
+    "How far the participants' heads are from pointing in evenly spread directions, one per class (neural collapse, "
+    "NC2; Liu et al. 2024, App. C.2): 0 is the perfect arrangement, "
 )
 _KNOWN = {
     metric.key: metric
     for metric in (
-        Metric("global_nc2", "Global NC2", _NC2 + "over all clients' data.", "global NC2"),
-        Metric("local_nc2", "Local NC2", _NC2 + "within each client's own data, averaged over clients.", "local NC2"),
+        Metric("global_nc2", "Global NC2", _NC2 + "here as part of one simplex of all classes.", "global NC2"),
         Metric(
-            "subspace_distance",
-            "Distance to the true representation",
-            "Principal angle distance between the learned and the true subspace: 0 means they coincide, 1 that a "
-            "direction is missed.",
-            "subspace distance",
+            "local_nc2", "Local NC2", _NC2 + "here of each client's own classes, averaged over clients.", "local NC2"
+        ),
+        Metric(
+            "worst_decile",
+            "Worst tenth of clients",
+            "The accuracy that nine clients in ten reach or exceed; it falls behind the mean where a method serves "
+            "some clients badly.",
+            "10th percentile of accuracy",
+            "percent",
+        ),
+        Metric(
+            "before_local_accuracy",
+            "Participants before local training",
+            "Accuracy of the round's participants, on their own test samples, with what they have just received.",
+            "accuracy",
+            "percent",
+        ),
+        Metric(
+            "after_local_accuracy",
+            "Participants after local training",
+            "The same participants right after their local training, before anything is averaged; below the figure "
+            "before it, local training overfits.",
+            "accuracy",
+            "percent",
+        ),
+        Metric(
+            "body_drift",
+            "Drift of the bodies",
+            "How far the participants' bodies lie from their average, relative to its length; large values mean that "
+            "clients pull the shared body apart.",
+            "relative distance",
+        ),
+        Metric(
+            "body_angle_mean",
+            "Turn of the representation",
+            "Mean principal angle, in radians, between the outputs of the shared body before and after the round: 0 "
+            "when the representation has settled.",
+            "radians",
+        ),
+        Metric(
+            "body_angle_max",
+            "Largest turn of the representation",
+            "Largest principal angle, in radians, between the outputs of the shared body before and after the round; "
+            "π/2 when a direction is new.",
+            "radians",
         ),
     )
 }
