@@ -17,11 +17,23 @@ import pytest
 from commonground.cli import main
 
 BASE = ["--data", "digits", "--clients", "8", "--classes-per-client", "2", "--rounds", "2", "--seed", "1"]
-SUMMARY = (
-    "algorithm data model clients rounds seed engine personal_accuracy global_accuracy bytes_up bytes_down seconds "
-    "peak_rss_bytes weights_sha256"
-).split()
-ROUND = "round train_loss personal_accuracy global_accuracy bytes_up bytes_down seconds".split()
+SUMMARY = [
+    "algorithm",
+    "data",
+    "model",
+    "clients",
+    "rounds",
+    "seed",
+    "engine",
+    "personal_accuracy",
+    "global_accuracy",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "peak_rss_bytes",
+    "weights_sha256",
+]
+ROUND = ["round", "train_loss", "personal_accuracy", "global_accuracy", "bytes_up", "bytes_down", "seconds"]
 
 
 def test_a_run_leaves_the_promised_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +147,7 @@ def test_wrong_input_is_one_sentence_and_leaves_nothing(
     ],
     ids=["truncated", "wrong checksum", "missing", "missing CIFAR-100"],
 )
-def test_bad_data_files(make, data, named, tmp_path, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_bad_data_files(make, data, named, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # nothing is downloaded from a test
     folder, out = make(tmp_path), tmp_path / "run"
     assert main(["train", "fedrep", "--data", data, "--clients", "10", "--data-dir", folder, "--out", str(out)]) == 2

@@ -23,8 +23,8 @@ class L2GD(Algorithm):
       x_i ← (1 − αλ/(np)) x_i + αλ/(np) x̄, where n is the number of all clients and x̄ the mean of the participants.
 
     Collins et al. take p = 0.9, and their code has all clients take part in every round, which costs as much as a
-    tenth of them in the other methods: ``--set p=0.9 --participation 1``. With few clients sampled *and* p = 0.9 a model
-    is hardly ever trained (on CIFAR-10 it had not left chance after 20 rounds), so the default here is p = 0.1. The
+    tenth of them in the other methods: ``--set p=0.9 --participation 1``. With few clients sampled *and* p = 0.9 a
+    model is hardly ever trained (on CIFAR-10 it is at chance after 20 rounds), so the default here is p = 0.1. The
     personal models start at the same point; the global model is the last x̄.
 
     Args:
