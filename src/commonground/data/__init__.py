@@ -14,6 +14,7 @@ from commonground.data.sources import (
     data_directory,
     default_model,
     load_source,
+    usual_partition,
 )
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "load_data",
     "load_source",
     "parse_partition",
+    "usual_partition",
 ]
 
 
@@ -55,7 +57,8 @@ def load_data(
         name: a name of :func:`available_sources`, or the path of a .csv file.
         clients: how many; may be left out with a ``column:NAME`` partition.
         classes_per_client: S; without a partition it means :class:`Shards`.
-        partition: a partition or its text (:func:`parse_partition`); without it and S, :class:`IID`.
+        partition: a partition or its text (:func:`parse_partition`); without it and S, what is natural for
+            the source (mostly :class:`IID`).
         seed: keys every draw.
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
@@ -70,7 +73,7 @@ def load_data(
 10 classes (2 per client)>
     """
     if partition is None:
-        partition = "iid" if classes_per_client is None else "shards"
+        partition = usual_partition(name) if classes_per_client is None else "shards"
     chosen = parse_partition(partition, classes_per_client) if isinstance(partition, str) else partition
     source = load_source(
         name,

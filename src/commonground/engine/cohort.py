@@ -32,6 +32,10 @@ __all__ = ["Cohort", "check_stackable"]
 def check_stackable(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be stacked over clients of unequal size."""
     for name, module in setup.model.named_modules():
+        if isinstance(module, nn.RNNBase):
+            raise ModelError(
+                f"the engine 'batched' cannot stack the recurrent layer '{name}'; use --engine processes or serial"
+            )
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ModelError(
                 f"the engine 'batched' pads batches, which would enter the statistics of the BatchNorm layer '{name}'; "

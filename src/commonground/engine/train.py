@@ -21,7 +21,7 @@ from torch import nn
 from commonground.algorithms import Algorithm, Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig, make_algorithm
-from commonground.data import FederatedDataset, default_model, limit_samples, load_data
+from commonground.data import FederatedDataset, default_model, limit_samples, load_data, usual_partition
 from commonground.engine.base import Engine, Report, Which, check_report, payload_bytes
 from commonground.engine.choose import make_engine
 from commonground.engine.evaluation import Scores
@@ -145,7 +145,8 @@ def prepare_setup(
         )
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
-        by_column = (config.partition or "").startswith("column")
+        natural = usual_partition(config.data) if config.classes_per_client is None else ""
+        by_column = (config.partition or natural).startswith("column")
         usual = None if by_column else 20 if config.data == "digits" else 100
         data = load_data(
             config.data,

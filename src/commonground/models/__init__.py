@@ -4,9 +4,11 @@ from commonground.models.build import available_models, build_model, keyed_weigh
 from commonground.models.dropout import KeyedDropout, use_keyed_dropout
 from commonground.models.groups import Groups, tensors_of
 from commonground.models.networks import MLP, ConvNet, Linear
+from commonground.models.recurrent import LSTM
 from commonground.models.split import Split, find_split
 
 __all__ = [
+    "LSTM",
     "MLP",
     "ConvNet",
     "Groups",

@@ -12,10 +12,20 @@ from commonground.data.sources.base import Source, data_directory
 from commonground.data.sources.cifar import load_cifar10, load_cifar100
 from commonground.data.sources.digits import load_digits
 from commonground.data.sources.idx import load_emnist_letters, load_mnist
+from commonground.data.sources.sent140 import load_sent140
 from commonground.data.sources.table import load_table
 from commonground.errors import DataError
 
-__all__ = ["Source", "SourceInfo", "available_sources", "data_directory", "default_model", "load_source", "load_table"]
+__all__ = [
+    "Source",
+    "SourceInfo",
+    "available_sources",
+    "data_directory",
+    "default_model",
+    "load_source",
+    "load_table",
+    "usual_partition",
+]
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class SourceInfo:
         origin: where the files come from.
         model: the model used when the user names none.
         load: reads it from a data folder; the flag says whether downloads are allowed.
+        partition: the partition used when the user names none.
     """
 
     name: str
@@ -35,6 +46,7 @@ class SourceInfo:
     origin: str
     model: str
     load: Callable[[Path, bool], Source]
+    partition: str = "iid"
 
 
 _SOURCES = {
@@ -75,6 +87,14 @@ _SOURCES = {
             "mlp",
             load_emnist_letters,
         ),
+        SourceInfo(
+            "sent140",
+            "tweets of 183 authors, positive or negative; files have to be put in the data folder",
+            "http://help.sentiment140.com (Go, Bhayani and Huang 2009) and GloVe vectors",
+            "lstm",
+            load_sent140,
+            partition="column:user",
+        ),
     )
 }
 
@@ -87,6 +107,12 @@ def available_sources() -> tuple[SourceInfo, ...]:
 def default_model(name: str) -> str:
     """The model used for this data when the user names none; ``mlp`` for a table."""
     return _SOURCES[name].model if name in _SOURCES else "mlp"
+
+
+def usual_partition(name: str | os.PathLike[str]) -> str:
+    """The partition a source is dealt by when the user names none."""
+    info = _SOURCES.get(os.fspath(name))
+    return "iid" if info is None else info.partition
 
 
 def load_source(
