@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from commonground.cli_adapt import adapt, predict
@@ -17,8 +16,6 @@ from commonground.cli_compare import compare
 from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
 from commonground.errors import CommonGroundError, ConfigError
-
-# The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -46,7 +43,7 @@ def train(
 ) -> None:
     """Train ALGORITHM (see `commonground list algorithms`) and leave a folder with everything about the run."""
     from commonground.config import RunConfig
-    from commonground.console import ConsoleProgress, result_table
+    from commonground.console import ConsoleProgress, result_table, standard_output
     from commonground.engine.folder import RunFolder
     from commonground.engine.train import prepare_setup, run_training
     from commonground.report import write_run_report
@@ -69,7 +66,7 @@ def train(
     run = run_training(setup, out=out, resume=resume, observer=ConsoleProgress(quiet))
     write_run_report(out)
     if not quiet:
-        Console(highlight=False).print(result_table(run))
+        standard_output().print(result_table(run))
 
 
 @cli.command(name="list", short_help="What there is to choose from.")
@@ -79,6 +76,7 @@ def list_(what: str) -> None:
     import inspect
 
     from commonground.algorithms import registry
+    from commonground.console import standard_output
     from commonground.data import available_sources
     from commonground.models import available_models
 
@@ -104,7 +102,7 @@ def list_(what: str) -> None:
         for name, text in available_models().items():
             table.add_row(name, text)
         table.add_row("FILE.py:Class", "your own nn.Module, called with (sample shape, classes)")
-    Console(highlight=False).print(table)
+    standard_output().print(table)
 
 
 @cli.command(short_help="See the point in a minute.")

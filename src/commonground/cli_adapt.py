@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.table import Table
 
 from commonground.errors import ConfigError, DataError
@@ -64,6 +62,7 @@ def adapt(
     """
     from commonground.adapt.few_shot import adapt as adapt_run
     from commonground.adapt.trained import load_run
+    from commonground.console import standard_output
     from commonground.data import load_data
     from commonground.engine.folder import write_atomically
 
@@ -95,7 +94,7 @@ def adapt(
     for k in wanted:
         cells = {r.method: f"{100 * r.mean:.1f} ± {100 * r.std:.1f} %" for r in results if r.shots == k}
         table.add_row(str(k), *(cells.get(method, "–") for method in methods))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    console = standard_output()
     console.print(table)
     console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}")
 

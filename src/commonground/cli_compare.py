@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
 
 from commonground.cli_options import run_options, run_values
 from commonground.errors import ConfigError
@@ -76,6 +75,7 @@ def compare(
     from commonground.compare import compare as run_comparison
     from commonground.compare.grid import parse_grid
     from commonground.compare.progress import ComparisonProgress
+    from commonground.console import standard_output
 
     values = run_values(flags, assignments, config_file)
     if not methods and "algorithm" in values:
@@ -103,7 +103,7 @@ def compare(
         **values,
     )
     if not quiet:
-        console = Console(highlight=False)
+        console = standard_output()
         tables = comparison.tuning_table(), comparison.table(), comparison.cost_table(), comparison.target_table()
         for table in tables:
             if table is not None:

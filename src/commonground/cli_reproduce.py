@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import platform
 import shlex
-import sys
 import time
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from commonground.errors import ConfigError, RunError
@@ -33,6 +31,7 @@ def reproduce(experiment: str, scale: str, seed: int, out: Path, data_dir: str |
     import torch
 
     from commonground import __version__
+    from commonground.console import standard_output
     from commonground.engine.processes import default_workers
     from commonground.papers import experiments
     from commonground.papers.base import write_outcome
@@ -61,7 +60,7 @@ def reproduce(experiment: str, scale: str, seed: int, out: Path, data_dir: str |
     page = write_reproduction_report(out)
     if quiet:
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+    console = standard_output()
     if outcome.cells:
         columns = list(dict.fromkeys(cell.column for cell in outcome.cells))
         table = Table("method", *columns, title=f"{chosen.source} (scale {scale}): paper | measured, percent")

@@ -15,9 +15,14 @@ from rich.table import Table
 from commonground.engine.setup import Setup
 from commonground.engine.train import Run
 
-__all__ = ["ConsoleProgress", "human_bytes", "percent", "result_table"]
+__all__ = ["ConsoleProgress", "human_bytes", "percent", "result_table", "standard_output"]
 
-PLAIN_LINES = 40
+PLAIN_LINES = 15  # about so many lines of progress where there is no terminal
+
+
+def standard_output() -> Console:
+    """Where results are printed: as wide as the terminal, or 110 columns in a file or a pipe."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
 class ConsoleProgress:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 
-from rich.console import Console
 from rich.table import Table
 
 from commonground.compare import compare
 from commonground.compare.progress import ComparisonProgress
 from commonground.compare.tables import spread_text
-from commonground.console import human_bytes
+from commonground.console import human_bytes, standard_output
 
 __all__ = ["run_demo"]
 
@@ -26,7 +25,7 @@ def run_demo(seeds: int, quiet: bool) -> None:
         seeds: number of seeds; each draws a new split, new weights and new batches, the same for every method.
         quiet: print the table alone.
     """
-    console = Console(highlight=False)
+    console = standard_output()
     began = time.perf_counter()
     comparison = compare(
         METHODS,
