@@ -65,6 +65,7 @@ def adapt(
     from commonground.console import standard_output
     from commonground.data import load_data
     from commonground.engine.folder import write_atomically
+    from commonground.report import write_run_report
 
     wanted = _numbers(shots, "--shots")
     run = load_run(run_dir)
@@ -86,6 +87,7 @@ def adapt(
     writer.writeheader()
     writer.writerows(rows)
     write_atomically(folder / "adapt.csv", text.getvalue())
+    page = write_run_report(run_dir) if folder == run_dir and (run_dir / "summary.json").is_file() else None
     if quiet:
         return
     methods = list(dict.fromkeys(result.method for result in results))
@@ -96,7 +98,7 @@ def adapt(
         table.add_row(str(k), *(cells.get(method, "–") for method in methods))
     console = standard_output()
     console.print(table)
-    console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}")
+    console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}{f', {page}' if page else ''}")
 
 
 @click.command(short_help="One client's model on new inputs.")

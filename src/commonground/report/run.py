@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.console import human_bytes
+from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
 from commonground.report.format import Unit, show
 from commonground.report.metrics import extra_metrics
@@ -56,6 +57,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     page.section("Clients", "A mean hides who is served badly: every client has its own place here.")
     page.figures([_client_chart(run), *([split_chart(run)] if run.split is not None else [])])
     page.add(_client_table(run))
+    add_adaptation(page, run.folder)
     page.section("Configuration and machine", "Everything that is needed to run this again.")
     page.add(_settings(run))
     return page.write()

@@ -1,0 +1,75 @@
+"""New clients in a run's page: accuracy by the number of samples they bring."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from commonground.errors import RunError
+from commonground.report.charts import Line, LineChart
+from commonground.report.page import Cell, Column, Page, table
+from commonground.report.read import read_json
+
+__all__ = ["add_adaptation"]
+
+FILE = "adapt.json"
+
+
+def add_adaptation(page: Page, folder: Path) -> None:
+    """Add a section on new clients, if ``commonground adapt`` has left its results in the run's folder.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return
+    about: dict[str, Any] = read_json(path)
+    try:
+        results = about["results"]
+        methods = list(dict.fromkeys(str(r["method"]) for r in results))
+        page.section(
+            "New clients",
+            f"{about['clients']} clients of {about['data']} that never took part, each with a few samples of its own.",
+        )
+        shots = sorted({int(r["shots"]) for r in results})
+        if len(shots) > 1:
+            page.figures([_curve(results, methods)])
+        heads = ["Samples", "Way", "Accuracy", "Spread", "10th percentile", "90th percentile"]
+        rows = [
+            [
+                Cell.of(r["shots"], "integer", f"results[{i}].shots"),
+                Cell(str(r["method"])),
+                *(Cell.of(r[key], "percent", f"results[{i}].{key}") for key in ("mean", "std", "p10", "p90")),
+            ]
+            for i, r in enumerate(results)
+        ]
+        page.add(table("New clients", [Column(head, head != "Way") for head in heads], rows, [FILE]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"'{path}' is damaged: {error!r} is missing or of another kind") from None
+
+
+def _curve(results: list[dict[str, Any]], methods: list[str]) -> LineChart:
+    lines = []
+    for color, method in enumerate(methods):
+        mine = sorted((r for r in results if r["method"] == method), key=lambda r: int(r["shots"]))
+        lines.append(
+            Line(
+                method,
+                [r["shots"] for r in mine],
+                [r["mean"] for r in mine],
+                [r["p10"] for r in mine],
+                [r["p90"] for r in mine],
+                color=color,
+            )
+        )
+    return LineChart(
+        name="adapt",
+        title="Accuracy by number of samples",
+        reads="Lines are means over the new clients, bands reach from the 10th to the 90th percentile.",
+        sources=(FILE,),
+        lines=tuple(lines),
+        x_label="training samples per new client",
+        y_label="accuracy",
+        log_x=True,
+    )
