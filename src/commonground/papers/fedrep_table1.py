@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from commonground.papers.base import Experiment, Outcome, Scale
-from commonground.papers.tables import Column, PaperTable, reduced, run_table
+from commonground.papers.tables import COMMON, SMALL, Column, PaperTable, cifar_column, reduced, run_table
 
-__all__ = ["COMMON", "TABLE"]
-
-# Collins et al. 2021, App. A.2.
-COMMON: dict[str, Any] = {
-    "participation": 0.1,
-    "rounds": 100,
-    "batch_size": 10,
-    "lr": 0.01,
-    "momentum": 0.5,
-    "eval_every": 20,
-}
-COMMON |= {"eval_last": 10}
+__all__ = ["TABLE"]
 
 TABLE = PaperTable(
     printed="fedrep-table1",
@@ -42,36 +30,11 @@ TABLE = PaperTable(
         "FedPer": "fedper",
     },
     columns=(
-        Column(
-            "CIFAR-10 (100, 2)",
-            ("cifar10", "100", "2"),
-            "cifar10",
-            {**COMMON, "clients": 100, "classes_per_client": 2, "local_epochs": 1},
-        ),
-        Column(
-            "CIFAR-10 (100, 5)",
-            ("cifar10", "100", "5"),
-            "cifar10",
-            {**COMMON, "clients": 100, "classes_per_client": 5, "local_epochs": 1},
-        ),
-        Column(
-            "CIFAR-10 (1000, 2)",
-            ("cifar10", "1000", "2"),
-            "cifar10",
-            {**COMMON, "clients": 1000, "classes_per_client": 2, "local_epochs": 5},
-        ),
-        Column(
-            "CIFAR-100 (100, 5)",
-            ("cifar100", "100", "5"),
-            "cifar100",
-            {**COMMON, "clients": 100, "classes_per_client": 5, "local_epochs": 5},
-        ),
-        Column(
-            "CIFAR-100 (100, 20)",
-            ("cifar100", "100", "20"),
-            "cifar100",
-            {**COMMON, "clients": 100, "classes_per_client": 20, "local_epochs": 5},
-        ),
+        cifar_column(10, 100, 2, epochs=1),
+        cifar_column(10, 100, 5, epochs=1),
+        cifar_column(10, 1000, 2, epochs=5),
+        cifar_column(100, 100, 5, epochs=5),
+        cifar_column(100, 100, 20, epochs=5),
         Column(
             "FEMNIST (150, 3)",
             ("femnist", "150", "3"),
@@ -104,15 +67,7 @@ def _run(scale: Scale, seed: int, folder: Path, data_dir: str | None, quiet: boo
             TABLE, TABLE.columns, seeds=5, first_seed=seed, folder=folder, data_dir=data_dir, quiet=quiet
         )
     else:
-        small: dict[str, Any] = {
-            "clients": 20,
-            "participation": 0.25,
-            "rounds": 30,
-            "local_epochs": 5,
-            "train_samples": 100,
-            "test_samples": 100,
-        }
-        columns = [reduced(column, **small) for column in TABLE.columns[:2]]
+        columns = [reduced(column, **SMALL) for column in TABLE.columns[:2]]
         outcome = run_table(TABLE, columns, seeds=1, first_seed=seed, folder=folder, data_dir=data_dir, quiet=quiet)
         outcome.notes.insert(
             0,

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from commonground.papers.base import Experiment, Outcome, Scale
-from commonground.papers.fedrep_table1 import COMMON
-from commonground.papers.tables import Column, PaperTable, reduced, run_table
+from commonground.papers.tables import SMALL, PaperTable, cifar_column, reduced, run_table
 
 __all__ = ["TABLE"]
-
-
-def _column(name: str, data: str, clients: int, classes: int) -> Column:
-    # The paper leaves the schedule to FedRep's settings; five local epochs for CIFAR-100 as there.
-    settings = {**COMMON, "clients": clients, "classes_per_client": classes}
-    settings |= {"local_epochs": 1 if data == "cifar10" else 5}
-    return Column(f"{name} ({clients}, {classes})", (data, str(clients), str(classes)), data, settings)
 
 
 TABLE = PaperTable(
@@ -35,12 +26,10 @@ TABLE = PaperTable(
         "FedRoD": "fedrod",
         "FedCP": "fedcp",
     },
+    # The paper leaves the schedule to FedRep's settings: one local epoch on CIFAR-10, five on CIFAR-100 (§7.2).
     columns=(
-        _column("CIFAR-10", "cifar10", 50, 2),
-        _column("CIFAR-10", "cifar10", 50, 5),
-        _column("CIFAR-10", "cifar10", 100, 2),
-        _column("CIFAR-10", "cifar10", 100, 5),
-        *(_column("CIFAR-100", "cifar100", 100, classes) for classes in (5, 10, 20, 40)),
+        *(cifar_column(10, clients, classes, epochs=1) for clients in (50, 100) for classes in (2, 5)),
+        *(cifar_column(100, 100, classes, epochs=5) for classes in (5, 10, 20, 40)),
     ),
     champions=("FLUTE*", "FLUTE"),
 )
@@ -49,15 +38,7 @@ TABLE = PaperTable(
 def _run(scale: Scale, seed: int, folder: Path, data_dir: str | None, quiet: bool) -> Outcome:
     if scale == "paper":
         return run_table(TABLE, TABLE.columns, seeds=5, first_seed=seed, folder=folder, data_dir=data_dir, quiet=quiet)
-    small: dict[str, Any] = {
-        "clients": 20,
-        "participation": 0.25,
-        "rounds": 30,
-        "local_epochs": 5,
-        "train_samples": 100,
-        "test_samples": 100,
-    }
-    columns = [reduced(column, **small) for column in TABLE.columns[:2]]
+    columns = [reduced(column, **SMALL) for column in TABLE.columns[:2]]
     outcome = run_table(TABLE, columns, seeds=1, first_seed=seed, folder=folder, data_dir=data_dir, quiet=quiet)
     outcome.notes.insert(
         0,

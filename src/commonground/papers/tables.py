@@ -16,7 +16,29 @@ from commonground.engine.train import Run
 from commonground.errors import DataError
 from commonground.papers.base import Cell, Outcome, Values, difference, interval, printed
 
-__all__ = ["Column", "PaperTable", "accuracies", "run_table"]
+__all__ = ["COMMON", "SMALL", "Column", "PaperTable", "accuracies", "cifar_column", "reduced", "run_table"]
+
+
+# Collins et al. 2021, App. A.2.
+COMMON: dict[str, Any] = {
+    "participation": 0.1,
+    "rounds": 100,
+    "batch_size": 10,
+    "lr": 0.01,
+    "momentum": 0.5,
+    "eval_every": 20,
+    "eval_last": 10,
+}
+
+# What `--scale small` makes of a CIFAR column: a minute a method on two cores.
+SMALL: dict[str, Any] = {
+    "clients": 20,
+    "participation": 0.25,
+    "rounds": 30,
+    "local_epochs": 5,
+    "train_samples": 100,
+    "test_samples": 100,
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +77,14 @@ class PaperTable:
     methods: Mapping[str, str]
     columns: Sequence[Column]
     champions: Sequence[str]
+
+
+def cifar_column(classes: int, clients: int, classes_per_client: int, *, epochs: int) -> Column:
+    """CIFAR-10 or CIFAR-100 over clients of a few classes each, with the papers' settings and ``epochs`` local epochs."""
+    data = f"cifar{classes}"
+    settings = {**COMMON, "clients": clients, "classes_per_client": classes_per_client, "local_epochs": epochs}
+    label = f"CIFAR-{classes} ({clients}, {classes_per_client})"
+    return Column(label, (data, str(clients), str(classes_per_client)), data, settings)
 
 
 def accuracies(runs: Sequence[Run], which: str) -> tuple[list[float], list[Values]]:
