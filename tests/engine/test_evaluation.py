@@ -190,7 +190,8 @@ def test_all_are_tested_up_to_two_thousand() -> None:
         train("fedper", many(2_001), model="linear", **settings)
         train("fedper", many(2_001), model="linear", eval_clients=7, **settings)
         train("fedper", many(50), model="linear", eval_clients=60, **settings)
-    assert [len(t) for t in counter.tested] == [2000, 2000, 200, 2001, 7, 2001, 50, 50]
+    # Where the last round has tested everybody, there is no second, final test.
+    assert [len(t) for t in counter.tested] == [2000, 200, 2001, 7, 2001, 50]
 
 
 def test_the_panel_is_keyed_by_the_seed() -> None:

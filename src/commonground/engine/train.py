@@ -280,6 +280,7 @@ class _Training:
         self.done = 0
         self._saved_at = time.perf_counter()
         self._save_cost = 0.0
+        self._last_scores: dict[Which, Scores] = {}
         self._between = False  # whether the clients' state is ahead of the finished rounds
 
     def run(self) -> Run:
@@ -346,6 +347,7 @@ class _Training:
         self.shared, self.memory = server.shared, server.memory
         self.done = round
         self._between = False
+        self._last_scores = scores if len(self._panel()) == self.setup.data.clients else {}
         self.took_part[clients] += 1
         self.totals["seconds"] += time.perf_counter() - began
         self.totals["bytes_up"] += row["bytes_up"]
@@ -477,20 +479,23 @@ class _Training:
     # -- results ------------------------------------------------------------------------------------------------
 
     def _finish(self, engine: Engine) -> Run:
-        began = time.perf_counter()
         everyone = range(self.setup.data.clients)
         shared = self.shared
-        all_scores = {which: engine.evaluate(everyone, shared, which, self.done) for which in self._kinds()}
+        # The last round's test is the final one, unless it covered a panel only or was before a resume.
+        all_scores = self._last_scores or {
+            which: engine.evaluate(everyone, shared, which, self.done) for which in self._kinds()
+        }
         global_scores = all_scores.get("global")
         tuned: Engine | None = None
         try:
             if self.config.finetune_epochs:
+                began = time.perf_counter()
                 tuned, shared = self._finetune(engine)
+                self.totals["seconds"] += time.perf_counter() - began
                 scores = tuned.evaluate(everyone, shared, "personal", self.done)
             else:
                 scores = all_scores.get("personal") or all_scores["global"]
             judge = tuned or engine
-            self.totals["seconds"] += time.perf_counter() - began
             clients = self._client_rows(scores, global_scores)
             summary = self._summary(engine.name, scores, global_scores, self._weights_sha256(judge, shared))
             if self.folder is not None:

@@ -80,7 +80,7 @@ class PaperTable:
 
 
 def cifar_column(classes: int, clients: int, classes_per_client: int, *, epochs: int) -> Column:
-    """CIFAR-10 or CIFAR-100 over clients of a few classes each, with the papers' settings and ``epochs`` local epochs."""
+    """CIFAR-10 or CIFAR-100 over clients of a few classes each, with the papers' settings."""
     data = f"cifar{classes}"
     settings = {**COMMON, "clients": clients, "classes_per_client": classes_per_client, "local_epochs": epochs}
     label = f"CIFAR-{classes} ({clients}, {classes_per_client})"

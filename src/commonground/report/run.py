@@ -98,7 +98,7 @@ _HEADLINE: tuple[tuple[str, str, Unit, str], ...] = (
     ("global_accuracy_last10", "Global, last 10 rounds", "percent", "the same, mean over the last 10 rounds"),
     ("bytes_up", "Sent by clients", "bytes", "all clients together, all rounds"),
     ("bytes_down", "Sent by the server", "bytes", "to all participants, all rounds"),
-    ("seconds", "Time", "seconds", "training and tests, without loading the data"),
+    ("seconds", "Time", "seconds", "training and the tests after rounds, without loading the data"),
     ("peak_rss_bytes", "Peak memory", "bytes", "resident set of the process, PyTorch included"),
 )
 
