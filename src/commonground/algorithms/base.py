@@ -234,7 +234,7 @@ class Server:
         round: 1-based round.
         clients: number of clients in the federation.
         lr: this round's learning rate.
-        weighting: ``uniform`` (the papers) or ``samples``.
+        weighting: ``uniform`` (as FedRep and FLUTE average) or ``samples`` (as FedAvg and FedPer do).
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Algorithm(ABC):
     Attributes:
         name: the name in the command line.
         title: the name in tables.
-        source: paper and year.
+        source: authors and year of the paper.
         shared: groups that travel and are averaged.
         personal: groups that never leave their client.
         may_stay_silent: whether a client may send nothing at all in a round (L2GD's local rounds).

@@ -14,11 +14,12 @@ from commonground.algorithms.base import Algorithm, Client, Tensors, prefixed, u
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """Ditto: FedAvg, and a personal model v_i of each client that is held near the global one (Li et al. 2021, Alg. 1).
+    """Ditto: FedAvg, and a personal model v_i of each client that is held near the global one (Li et al. 2021).
 
     A participant trains the received w_t as in FedAvg and sends it; then it takes steps
-    v_i ← v_i − η (∇f_i(v_i) + λ (v_i − w_t)) on its own model, which never leaves it (equation 1). All personal
-    models start at the initial global one. BatchNorm statistics belong to each of the two models.
+    v_i ← v_i − η (∇f_i(v_i) + λ (v_i − w_t)) on its own model, which never leaves it: steps along the gradient of its
+    objective f_i(v_i) + λ/2 ‖v_i − w_t‖². All personal models start at the initial global one. BatchNorm statistics
+    belong to each of the two models.
 
     FedRep's authors take the step of the λ term outside of the momentum; here it is part of the gradient, as in the
     paper. Without momentum the two are the same.

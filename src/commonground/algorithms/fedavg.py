@@ -11,6 +11,9 @@ from commonground.algorithms.base import Algorithm, Client, Tensors
 class FedAvg(Algorithm):
     """FedAvg: one shared model, local SGD, averaging (McMahan et al. 2017, Algorithm 1).
 
+    The paper weights the clients' models by their numbers of samples (``--weighting samples``); the default here is the
+    plain mean, as in FedRep's Algorithm 1.
+
     With ``--finetune-epochs 10`` it becomes FedAvg+FT: after the last round every client trains the head of the final
     global model on its own data (Collins et al. 2021, §5.2).
     """

@@ -14,15 +14,15 @@ from commonground.models import Groups
 
 @dataclass(frozen=True)
 class FedBABU(Algorithm):
-    """FedBABU: only the body is trained, under a head that stays at its start (Oh et al. 2022, Algorithm 1).
+    """FedBABU: only the body is trained, under a head that stays at its start (Oh et al. 2022).
 
     The global model is the averaged body with the untrained head. Personal accuracy is that of the global model after
-    each client has fine-tuned its head on its own data, as before every evaluation of the paper; what is learnt there
-    is forgotten. ``--finetune-epochs`` does the same once, after the last round.
+    each client has fine-tuned its head on its own data, as the paper does when it evaluates; what is learnt there is
+    forgotten. ``--finetune-epochs`` does the same once, after the last round.
 
     Args:
-        tune_epochs: epochs of fine-tuning before a client's model is tested; 5 in the paper.
-        tune: what is fine-tuned, the ``head`` or ``all`` of the model; the paper compares both.
+        tune_epochs: epochs of fine-tuning before a client's model is tested.
+        tune: what is fine-tuned, the ``head`` or ``all`` of the model.
     """
 
     tune_epochs: int = 5

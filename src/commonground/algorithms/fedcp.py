@@ -72,7 +72,9 @@ class FedCP(Algorithm):
     received global and the own personal head, ½(global + personal); all three are averaged.
 
     The authors' public code draws Gumbel noise onto the policy's scores, in tests too; here the policy is its softmax
-    without noise. It weights averages by samples (``--weighting samples``).
+    without noise. It weights averages by samples (``--weighting samples``), starts v at random, and returns the
+    averaged global head and policy to the round's participants alone, so that others are tested with those of their
+    last round; here v starts from the head, and everybody is tested with the current ones.
 
     Args:
         discrepancy_penalty: λ; 5 in the authors' command.

@@ -15,7 +15,7 @@ from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Upd
 
 @dataclass(frozen=True)
 class FedMTL(Algorithm):
-    """Fed-MTL: one model per client, tied by how the clients relate (Smith et al. 2017, equations 1 and 2).
+    """Fed-MTL: one model per client, tied by how the clients relate (Smith et al. 2017).
 
     With W = [w_1 … w_m] the models of all m clients as columns, it minimises
     Σ f_i(w_i) + λ1 tr(W Ω Wᵀ) + λ2 ‖W‖²_F, in which a client sees only its own column: a participant takes local
@@ -26,7 +26,7 @@ class FedMTL(Algorithm):
     - ``omega="fixed"`` is their mean regularisation, Ω = (I − 11ᵀ/m)², for which tr(W Ω Wᵀ) = Σ ‖w_i − w̄‖². The client
       finds Σ_{j≠i} Ω_ij w_j = w_i/m − w̄ from the mean model it is sent.
     - ``omega="learned"`` alternates with Ω, after each round Ω = (1/m) ((1 − ρ) S/tr(S) + ρ I/m)^(−1) with
-      S = (WᵀW)^(1/2): their closed form for the constraint tr(Ω^(−1)) = 1, drawn towards the identity by ρ so that the
+      S = (WᵀW)^(1/2): the closed form for the constraint tr(Ω^(−1)) = 1, drawn towards the identity by ρ so that the
       inverse exists while models are alike, and scaled so that unrelated models of one norm give Ω = I. (Eigenvalues of
       WᵀW below 1e-10 of the largest are rounding and count as that.) The server
       remembers every client's model (m times the model's size) and sends each participant its own sum.
@@ -38,7 +38,7 @@ class FedMTL(Algorithm):
     equal entries, so it is Local Only in effect; ``strength=0`` gives that.
 
     Args:
-        strength: λ1.
+        strength: λ1; Collins et al. name no value.
         ridge: λ2.
         omega: ``fixed`` or ``learned``.
         smoothing: ρ in (0, 1]; Ω's largest eigenvalue is at most 1/ρ.

@@ -9,7 +9,11 @@ from commonground.algorithms.base import Algorithm, Client, Tensors
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """FedPer: a shared body, personal heads, both trained at once (Arivazhagan et al. 2019, Algorithms 1 and 2)."""
+    """FedPer: a shared body, personal heads, both trained at once (Arivazhagan et al. 2019).
+
+    The paper averages bodies by samples (``--weighting samples``) and lets more than the last layer be personal; here
+    the head is the model's group ``head``.
+    """
 
     name = "fedper"
     title = "FedPer"

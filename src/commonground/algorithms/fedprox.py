@@ -16,8 +16,8 @@ from commonground.algorithms.base import Algorithm, Client, Tensors
 class FedProx(Algorithm):
     """FedProx: FedAvg whose local training is held near the model it started from (Li et al. 2020, Algorithm 2).
 
-    Each participant trains on h(w; w_t) = f_i(w) + μ/2 ‖w − w_t‖², where w_t is what it received (equation 2). Local
-    epochs of SGD are its inexact solution.
+    Each participant trains on h(w; w_t) = f_i(w) + μ/2 ‖w − w_t‖², where w_t is what it received. Local epochs of
+    SGD are its inexact solution.
 
     Args:
         mu: μ; 0 is FedAvg. Collins et al. 2021 (App. A.2) take 0.1 for CIFAR, 0.25 for FEMNIST and Sent140.

@@ -20,4 +20,4 @@ class FedRepStar(FedRep):
 
     name = "fedrep-star"
     title = "FedRep*"
-    source = "Collins, Hassani, Mokhtari, Shakkottai 2021; schedule of Liu, Shen, Yang 2024"
+    source = "Liu, Shen, Yang 2024"

@@ -37,7 +37,7 @@ class TwoHeads(nn.Module):
 
 @dataclass(frozen=True)
 class FedRoD(Algorithm):
-    """FedRoD: a generic and a personal head on one body (Chen & Chao 2022, Algorithm 1, linear personal head).
+    """FedRoD: a generic and a personal head on one body (Chen & Chao 2022; linear personal head).
 
     Body and generic head are trained for the balanced softmax loss (their balanced risk minimisation): cross-entropy of
     the logits g_c(x) + log N_c, with N_c the client's samples of class c. In the same steps the personal head p is

@@ -10,7 +10,10 @@ from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Upd
 
 @dataclass(frozen=True)
 class FedSGD(Algorithm):
-    """FedSGD: each participant sends one full-batch gradient, the server takes the step (McMahan et al. 2017, §2)."""
+    """FedSGD: each participant sends one full-batch gradient, the server takes the step (McMahan et al. 2017).
+
+    The paper weights gradients by the clients' numbers of samples (``--weighting samples``).
+    """
 
     name = "fedsgd"
     title = "FedSGD"

@@ -9,7 +9,7 @@ from commonground.algorithms.base import Algorithm, Client, Tensors
 
 @dataclass(frozen=True)
 class LGFedAvg(Algorithm):
-    """LG-FedAvg: local representations, a shared upper part (Liang et al. 2020, Algorithm 1).
+    """LG-FedAvg: local representations, a shared upper part (Liang et al. 2020).
 
     The local part is the model's group ``lower``, the shared one ``upper``: for the CNNs the two convolutions and the
     linear layers, for the MLP all but the output layer and the output layer (Collins et al. 2021, App. A.2). As

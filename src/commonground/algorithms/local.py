@@ -17,7 +17,7 @@ class LocalOnly(Algorithm):
 
     name = "local"
     title = "Local Only"
-    source = "baseline (Collins et al. 2021, Table 1)"
+    source = "Collins, Hassani, Mokhtari, Shakkottai 2021"
     personal = ("all",)
 
     def client_update(self, client: Client, round: int) -> Tensors:

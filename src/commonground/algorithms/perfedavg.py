@@ -12,7 +12,7 @@ from commonground.algorithms.base import Algorithm, Client, Tensors
 
 @dataclass(frozen=True)
 class PerFedAvg(Algorithm):
-    """PerFedAvg: a shared model that is good after each client's own adaptation (Fallah et al. 2020, Algorithm 1).
+    """PerFedAvg: a shared model that is good after each client's own adaptation (Fallah et al. 2020).
 
     It minimises the mean of F_i(w) = f_i(w − α∇f_i(w)). With a support batch D and a target batch D′ of the client,
     drawn independently, a local step is w ← w − β (I − α∇²f_i(w; D)) g with g = ∇f_i(w − α∇f_i(w; D); D′).
@@ -23,6 +23,8 @@ class PerFedAvg(Algorithm):
     The paper draws a third batch for the Hessian; here it shares D, as "8 samples as the support set and 2 samples as
     the target set" (Collins et al. 2021, App. A.2) has it. A local epoch is one pass of D over the data. β is
     the run's learning rate, and steps use the run's momentum as all methods do there (0 is the paper's).
+    (FedRep's authors' code computes the inner step but never uses it: a step there adds the gradients of D and of D′,
+    a batch of 10 cut 8 to 2, both at w.)
 
     Every client adapts the shared model to its training data before its own model is tested. The paper takes one
     gradient step of size α; with App. A.2's α = 1e-4 that changes nothing, so by default it is ``adapt_steps``

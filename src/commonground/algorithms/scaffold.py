@@ -25,6 +25,7 @@ class Scaffold(Algorithm):
 
     Option II reads the mean gradient off the distance travelled, which is right for plain SGD only: with momentum β
     the distance is about 1/(1 − β) times as long. So local steps take no momentum here, whatever ``--momentum`` says.
+    (Collins et al. give all methods momentum 0.5; their code has option II with it, and clips gradients to norm 10.)
     The control variates are an unweighted mean also under ``--weighting samples``. Those of buffers (BatchNorm
     statistics, which are averaged like the weights) are carried along and correct nothing.
 
@@ -50,7 +51,7 @@ class Scaffold(Algorithm):
         return prefixed("c_i", {name: torch.zeros_like(value) for name, value in initial.items()})
 
     def client_update(self, client: Client, round: int) -> Tensors:
-        """Lines 7 to 14."""
+        """Corrected local steps and the new c_i."""
         c, mine = unprefixed("c", client.received), unprefixed("c_i", client.state)
         client.fit("all", momentum=0.0, correction={name: c[name] - mine[name] for name in c})
         y = client.get("all")
@@ -65,7 +66,7 @@ class Scaffold(Algorithm):
         return client.send({**y, **prefixed("c", {name: new[name] - mine[name] for name in new})})
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
-        """Lines 16 and 17."""
+        """The steps of x and c."""
         models = [Update(u.client, u.samples, {n: v for n, v in u.tensors.items() if "/" not in n}) for u in updates]
         for name, y in server.mean(models).items():
             x = server.shared[name]
