@@ -12,6 +12,7 @@ import multiprocessing as mp
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -104,7 +105,11 @@ class ProcessEngine(StoreEngine):
             here, there = context.Pipe()
             inherited = [*self._pipes, here] if context.get_start_method() == "fork" else []
             worker = context.Process(target=_serve, args=(there, inherited, setup, config.threads), daemon=True)
-            worker.start()
+            with warnings.catch_warnings():
+                # Python 3.12 warns of forking beside other threads; a worker uses no lock that one could hold, and
+                # PyTorch's own data loaders start in the same way.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                worker.start()
             there.close()
             self._workers.append(worker)
             self._pipes.append(here)
