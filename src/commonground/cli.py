@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from datetime import datetime
@@ -59,7 +60,9 @@ def train(
         raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
     config = RunConfig.make(values)
     if out is None:
-        out = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{Path(config.data).stem}"
+        name = f"{datetime.now():%Y%m%d-%H%M%S}-{Path(config.algorithm).name}-{Path(config.data).stem}"
+        names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
+        out = next(path for name in names if not (path := Path("runs") / name).exists())
     elif not resume:
         RunFolder(out).check_free()
     setup = prepare_setup(config, data_dir=data_dir)
@@ -148,6 +151,11 @@ def main(args: list[str] | None = None) -> int:
         # The reader of our output has gone (`commonground list data | head -1`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # A full disk, a folder that may not be written to, ….
+        where = f"'{error.filename}': " if error.filename else ""
+        print(f"commonground: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

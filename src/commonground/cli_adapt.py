@@ -27,8 +27,8 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.command(short_help="Heads for new clients from few samples.")
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--data", help="data of the new clients  [default: the run's]")
-@click.option("--clients", type=int, help="number of new clients  [default: as the run]")
-@click.option("--classes-per-client", type=int, help="classes per new client")
+@click.option("--clients", type=click.IntRange(1), help="number of new clients  [default: as the run]")
+@click.option("--classes-per-client", type=click.IntRange(1), help="classes per new client")
 @click.option("--partition", help="iid, shards, dirichlet:ALPHA, lognormal, column:NAME")
 @click.option("--shots", required=True, metavar="K[,K…]", help="training samples per new client; several give a curve")
 @click.option("--per-class", is_flag=True, help="count the shots per class")
@@ -151,8 +151,10 @@ def _read_samples(path: Path) -> npt.NDArray[np.float64]:
             x = np.array([[float(cell) for cell in line] for line in lines[header:]])
         else:
             raise DataError(f"the input file '{path}' is neither .npy nor .csv")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EOFError) as error:
         raise DataError(f"the input file '{path}' cannot be read as numbers: {error}") from None
+    if not isinstance(x, np.ndarray):
+        raise DataError(f"the input file '{path}' is an archive of several arrays; one array is needed")
     if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
         raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
     return np.asarray(x, dtype=np.float64)

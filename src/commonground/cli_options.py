@@ -64,5 +64,7 @@ def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file:
         place = "options"
         if key.startswith("model."):
             place, key = "model_options", key.removeprefix("model.")
+        if not isinstance(values.get(place, {}), dict):
+            raise ConfigError(f"'{place}' in the configuration file must be a table of settings, not {values[place]!r}")
         values[place] = {**values.get(place, {}), key: literal(text)}
     return values

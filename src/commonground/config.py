@@ -56,7 +56,7 @@ class RunConfig(BaseModel):
     finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
     engine: Literal["auto", "serial", "processes", "batched", "messages"] = Field("auto", description="how to compute")
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core)")
-    threads: int = Field(1, ge=1, description="threads of each worker")
+    threads: int = Field(1, ge=1, le=1024, description="threads of each worker")
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of weights and inputs")
     seed: int = Field(0, ge=0, description="seed of every draw")
     eval_every: int = Field(1, ge=1, description="evaluate every K rounds (and after the last)")
@@ -68,7 +68,7 @@ class RunConfig(BaseModel):
         None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
     )
 
-    @field_validator("lr", "participation", "momentum", "weight_decay")
+    @field_validator("lr", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon")
     @classmethod
     def _finite(cls, value: float | None) -> float | None:
         if value is not None and not math.isfinite(value):

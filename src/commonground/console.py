@@ -82,12 +82,16 @@ class ConsoleProgress:
             spent = time.perf_counter() - self._began
             left = spent / (done - self._first) * (self._rounds - done)
             label = f"{self._label}  " if self._label else ""
-            print(f"{label}round {done}/{self._rounds}  {state}  {left:.0f} s left", file=sys.stderr, flush=True)
+            self.note(f"{label}round {done}/{self._rounds}  {state}  {left:.0f} s left")
 
     def note(self, text: str) -> None:
         """See :class:`~commonground.engine.Observer`."""
-        if not self._quiet:
+        if self._quiet:
+            return
+        try:
             print(text, file=sys.stderr, flush=True)
+        except BrokenPipeError:
+            self._quiet = True  # nobody reads on; the run is not to end for that
 
     def end(self) -> None:
         """See :class:`~commonground.engine.Observer`."""

@@ -5,6 +5,7 @@ Source: Collins et al. 2021, §5.2 "Generalization to new clients" and Figure 6.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +18,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.data import FederatedDataset, limit_samples
+from commonground.engine.base import check_report
 from commonground.engine.choose import make_engine
 from commonground.engine.setup import Samples, Setup
 from commonground.engine.train import build_network
@@ -87,6 +89,8 @@ def adapt(
             f"the new clients' samples have shape {tuple(data.sample_shape)}, but the run was trained on "
             f"{tuple(run.split['sample_shape'])}"
         )
+    if lr is not None and not 0 < lr < math.inf:
+        raise ConfigError(f"--lr must be a positive number, not {lr}")
     if min(shots) < 1:
         raise ConfigError(f"--shots must be at least 1, not {min(shots)}")
     subsets = {
@@ -156,7 +160,10 @@ def _accuracy(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Accuracie
     engine = make_engine("auto", setup)
     everyone = range(setup.data.clients)
     try:
-        engine.commit(1, engine.train(1, everyone, setup.initial_shared))
+        reports = engine.train(1, everyone, setup.initial_shared)
+        for report in reports:
+            check_report(setup, report, 1)
+        engine.commit(1, reports)
         return engine.evaluate(everyone, setup.initial_shared).accuracy
     finally:
         engine.close()

@@ -160,6 +160,8 @@ def load_run(path: str | Path) -> TrainedRun:
     if not folder.exists:
         raise RunError(f"'{path}' holds no run (it has no config.toml)")
     config, split = folder.config(), folder.split()
+    if config.model is None or config.lr is None:
+        raise RunError(f"'{Path(path) / 'config.toml'}' is damaged: it lacks the model or the learning rate")
     algorithm = make_algorithm(config.algorithm, config.options)
     shape = tuple(split["sample_shape"])
     shape = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
@@ -167,6 +169,8 @@ def load_run(path: str | Path) -> TrainedRun:
     checkpoint = folder.load("finetuned.safetensors") if config.finetune_epochs else folder.load()
     if checkpoint is None:
         raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
+    if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
+        raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
     if config.finetune_epochs:
         algorithm = HeadTuning(config.finetune_epochs)
     return TrainedRun(folder.path, config, algorithm, model, groups, checkpoint.shared, split, checkpoint)

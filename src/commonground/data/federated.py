@@ -24,6 +24,7 @@ Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 """Row numbers, labels, offsets or counts."""
 
+_MOST_CLASSES = 1_000_000  # unless asked for: more are rather identifiers than classes
 _ROWS_PER_CHECK = 8192  # checking floats in pieces keeps the extra memory small whatever the size of the data
 
 
@@ -162,7 +163,13 @@ class FederatedDataset:
         """
         if not clients:
             raise DataError(f"The data set {name!r} has no clients; at least one is needed.")
-        columns: list[list[Array]] = [[np.asarray(part) for part in parts] for parts in zip(*clients, strict=True)]
+        for client, parts in enumerate(clients):
+            if not isinstance(parts, tuple | list) or len(parts) != 4:
+                raise DataError(f"Client {client} of {name!r} is not (x_train, y_train, x_test, y_test).")
+        try:
+            columns: list[list[Array]] = [[np.asarray(part) for part in parts] for parts in zip(*clients, strict=True)]
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise DataError(f"The clients of {name!r} must hold arrays: {error}.") from None
         for client in range(len(clients)):
             for x, y, split in ((columns[0], columns[1], "training"), (columns[2], columns[3], "test")):
                 if len(np.atleast_1d(x[client])) != len(np.atleast_1d(y[client])):
@@ -175,6 +182,11 @@ class FederatedDataset:
         except ValueError as error:
             raise DataError(f"The clients' arrays of {name!r} do not fit together: {error}.") from None
         if classes is None:
+            for field, given in (("y_train", y_train), ("y_test", y_test)):
+                if given.size and _integers(given, field).max() >= _MOST_CLASSES:
+                    raise DataError(
+                        f"The largest label of {name!r} is {given.max()}; number the classes from 0, or give classes=."
+                    )
             labels = [int(y.max()) for y in (y_train, y_test) if y.size]
             classes = len(class_names) if class_names is not None else max(labels, default=0) + 1
         return cls(

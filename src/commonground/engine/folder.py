@@ -7,10 +7,12 @@ safetensors file, so it is either there or not.
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +30,29 @@ __all__ = ["Checkpoint", "RunFolder", "write_atomically"]
 _FREE = {"workers"}
 
 
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+# A worker lets go of its parent's folder at once: after a SIGKILL it may outlive the parent by a client's training.
+os.register_at_fork(after_in_child=_let_go)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file under a temporary name in the same folder, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(part, path)
+    try:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 class Checkpoint:
@@ -76,6 +95,40 @@ class RunFolder:
             raise RunError(f"'{self.path}' already holds a run; add --resume to continue it or choose another --out")
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"'{self.path}' is a file; --out needs a folder")
+        for name in ("summary.json", "rounds.jsonl", "checkpoint"):
+            if (self.path / name).exists():
+                raise RunError(f"'{self.path}' holds '{name}' of a run without its config.toml; choose another --out")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from training in this folder meanwhile; a process that dies lets go of it.
+
+        Raises:
+            RunError: another process has it, or the path cannot become a folder.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"'{self.path}' is a file; --out needs a folder")
+        made = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"another process is training in '{self.path}'; choose another --out") from None
+            except OSError:
+                pass  # a file system without locks
+            _held.add(descriptor)
+            yield
+        finally:
+            _held.discard(descriptor)
+            os.close(descriptor)
+            if made:
+                with suppress(OSError):
+                    self.path.rmdir()  # only if nothing was written
 
     def begin(self, config: RunConfig, data: FederatedDataset) -> None:
         """Write what the data looks like (``split.json``) and the configuration."""
@@ -92,9 +145,13 @@ class RunFolder:
             RunError: it is missing or not readable.
         """
         try:
-            return dict(json.loads((self.path / "split.json").read_text("utf-8")))
-        except (OSError, ValueError) as error:
+            split = dict(json.loads((self.path / "split.json").read_text("utf-8")))
+        except (OSError, ValueError, TypeError) as error:
             raise RunError(f"'{self.path / 'split.json'}' cannot be read: {error}") from None
+        for key in ("fingerprint", "sample_shape", "classes", "class_names", "client_names", "preprocess", "train"):
+            if key not in split:
+                raise RunError(f"'{self.path / 'split.json'}' is damaged: it has no '{key}'")
+        return split
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
@@ -116,11 +173,14 @@ class RunFolder:
         """The rounds written so far; a line cut short by a crash is left out."""
         path = self.path / "rounds.jsonl"
         rows: list[dict[str, Any]] = []
-        for line in path.read_text("utf-8").splitlines() if path.is_file() else []:
+        for line in path.read_bytes().splitlines() if path.is_file() else []:
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                row = json.loads(line)
+            except ValueError:
                 break
+            if not isinstance(row, dict) or row.get("round") != len(rows) + 1 or "personal_accuracy" not in row:
+                break
+            rows.append(row)
         return rows
 
     def keep_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -173,7 +233,10 @@ class RunFolder:
                 for key in file.keys():  # noqa: SIM118 (not a mapping)
                     kind, _, tensor = key.partition("/")
                     (shared if kind == "shared" else clients)[tensor] = file.get_tensor(key)
-            return Checkpoint(int(meta["round"]), json.loads(meta["totals"]), shared, clients)
+            totals = dict(json.loads(meta["totals"]))
+            if "data_fingerprint" not in totals:
+                raise ValueError("it does not say which data it belongs to")
+            return Checkpoint(int(meta["round"]), totals, shared, clients)
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise RunError(f"the checkpoint '{found[-1]}' cannot be read: {error}") from None
 
@@ -190,8 +253,11 @@ class RunFolder:
     def clients(self) -> list[dict[str, Any]]:
         """The rows of ``clients.csv``, numbers as numbers."""
         path = self.path / "clients.csv"
-        with path.open(encoding="utf-8", newline="") as file:
-            return [{k: _number(v) if k != "name" else v for k, v in row.items()} for row in csv.DictReader(file)]
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                return [{k: _number(v) if k != "name" else v for k, v in row.items()} for row in csv.DictReader(file)]
+        except (OSError, ValueError, TypeError, csv.Error) as error:
+            raise RunError(f"'{path}' cannot be read: {error}") from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, the last file of a run."""
@@ -205,9 +271,12 @@ class RunFolder:
         """
         path = self.path / "summary.json"
         try:
-            return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
-        except (OSError, ValueError) as error:
+            summary = dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+        except (OSError, ValueError, TypeError) as error:
             raise RunError(f"'{path}' cannot be read: {error}") from None
+        if summary is not None and "data_fingerprint" not in summary:
+            raise RunError(f"'{path}' is damaged: it has no 'data_fingerprint'")
+        return summary
 
 
 def _describe(data: FederatedDataset) -> dict[str, Any]:

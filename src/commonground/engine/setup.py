@@ -106,6 +106,8 @@ class Setup:
         except (RuntimeError, TypeError, ValueError) as error:
             text = str(error).splitlines()[0]
             raise ModelError(f"the model cannot take samples of shape {self.samples.shape}: {text}") from error
+        if not isinstance(out, Tensor):
+            raise ModelError(f"the model must return one tensor of logits, not a {type(out).__name__}")
         if out.ndim != 2 or out.shape[1] != self.data.classes:
             raise ModelError(
                 f"the model gives outputs of shape {tuple(out.shape[1:])}, but the data has {self.data.classes} classes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import platform
@@ -252,13 +253,14 @@ def run_training(
 ) -> Run:
     """Carry out a prepared run; see :func:`train`."""
     folder = RunFolder(out) if out is not None else None
-    if folder is not None:
-        if resume and folder.exists:
-            folder.check_same(setup.config)
-        else:
-            folder.check_free()
     torch.set_num_threads(setup.config.threads)
-    return _Training(setup, folder, observer or _Silent()).run()
+    with folder.held() if folder is not None else contextlib.nullcontext():
+        if folder is not None:
+            if resume and folder.exists:
+                folder.check_same(setup.config)
+            else:
+                folder.check_free()
+        return _Training(setup, folder, observer or _Silent()).run()
 
 
 class _Training:
@@ -337,7 +339,12 @@ class _Training:
         self._between = True
         engine.commit(round, reports, replies)
         trained = time.perf_counter()
-        scores = self._evaluate(engine, server.shared, round)
+        # A stop that comes now waits for the end of the round, or no checkpoint could be left.
+        check, engine.check_stop = engine.check_stop, lambda: None
+        try:
+            scores = self._evaluate(engine, server.shared, round)
+        finally:
+            engine.check_stop = check
         row = self._row(round, reports, scores, trained - began, time.perf_counter() - trained)
         row |= figures
         row["bytes_down"] = payload_bytes(self.shared) * len(clients) + sum(

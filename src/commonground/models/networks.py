@@ -42,11 +42,9 @@ class MLP(nn.Sequential):
 
     groups: Mapping[str, Sequence[str]] = {"head": ["head"]}
 
-    def __init__(self, shape: Sequence[int], classes: int, hidden: Sequence[int] = ()) -> None:
+    def __init__(self, shape: Sequence[int], classes: int, hidden: int | Sequence[int] = ()) -> None:
         size = prod(shape)
-        hidden = tuple(hidden) or ((512, 256, 64) if size >= 256 else (128, 64))
-        if min(hidden) < 1:
-            raise ModelError(f"hidden widths must be at least 1, not {hidden}")
+        hidden = _widths(hidden, "hidden") or ((512, 256, 64) if size >= 256 else (128, 64))
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         for i, width in enumerate(hidden, 1):
             layers[f"fc{i}"] = nn.Linear(size, width)
@@ -54,6 +52,13 @@ class MLP(nn.Sequential):
             size = width
         layers["head"] = nn.Linear(size, classes)
         super().__init__(layers)
+
+
+def _widths(value: int | Sequence[int], name: str) -> tuple[int, ...]:
+    widths = (value,) if isinstance(value, int) else tuple(value)
+    if not all(isinstance(width, int) and width >= 1 for width in widths):
+        raise ModelError(f"{name} widths must be at least 1, whole numbers as in [64,32], not {value!r}")
+    return widths
 
 
 class ConvNet(nn.Sequential):
@@ -86,8 +91,8 @@ class ConvNet(nn.Sequential):
                 f"{tuple(shape)}; use 'mlp'"
             )
         many = classes >= 100
-        c1, c2 = tuple(channels) or ((64, 128) if many else (64, 64))
-        h1, h2 = tuple(hidden) or ((256, 128) if many else (120, 64))
+        c1, c2 = _widths(channels, "channel") or ((64, 128) if many else (64, 64))
+        h1, h2 = _widths(hidden, "hidden") or ((256, 128) if many else (120, 64))
         p = (0.6 if many else 0.0) if dropout is None else dropout
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in shape[1:])
         layers: OrderedDict[str, nn.Module] = OrderedDict(
