@@ -56,6 +56,8 @@ def train(
         raise ConfigError("--resume needs --out, the folder of the run to continue")
     if resume and out is not None and RunFolder(out).exists:
         values = RunFolder(out).config().model_dump(exclude_none=True) | values
+    elif resume and "algorithm" not in values:
+        raise ConfigError(f"'{out}' holds no run to continue")
     elif "algorithm" not in values:
         raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
     config = RunConfig.make(values)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from commonground.algorithms.base import Algorithm, Client, Tensors
 
@@ -20,8 +23,8 @@ class FedRep(Algorithm):
         body_epochs: τ_φ; by default the run's ``--local-epochs``.
     """
 
-    head_epochs: int = 10
-    body_epochs: int | None = None
+    head_epochs: Annotated[int, Field(ge=0, strict=True)] = 10
+    body_epochs: Annotated[int, Field(ge=0, strict=True)] | None = None
 
     name = "fedrep"
     title = "FedRep"

@@ -91,12 +91,14 @@ class RunFolder:
 
     def check_free(self) -> None:
         """Raise a RunError if another run is here, or the path cannot become a folder."""
-        if self.exists:
+        # A run that failed in its first round has left nothing worth keeping.
+        begun = (self.path / "summary.json").exists() or (self.path / "checkpoint").exists() or bool(self.rows())
+        if self.exists and begun:
             raise RunError(f"'{self.path}' already holds a run; add --resume to continue it or choose another --out")
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"'{self.path}' is a file; --out needs a folder")
         for name in ("summary.json", "rounds.jsonl", "checkpoint"):
-            if (self.path / name).exists():
+            if begun and (self.path / name).exists():
                 raise RunError(f"'{self.path}' holds '{name}' of a run without its config.toml; choose another --out")
 
     @contextmanager

@@ -229,6 +229,14 @@ def train(
     Raises:
         CommonGroundError: anything wrong with settings, data, model or files, in one sentence.
     """
+    if not isinstance(algorithm, str | Algorithm):
+        raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
+    if not isinstance(data, str | FederatedDataset):
+        raise ConfigError(
+            f"data must be a name or a FederatedDataset (see FederatedDataset.from_arrays), not a {type(data).__name__}"
+        )
+    if model is not None and not isinstance(model, str | nn.Module):
+        raise ConfigError(f"model must be a name or an nn.Module object, not {model!r}")
     values = dict(settings)
     values["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
     if isinstance(algorithm, Algorithm):
@@ -296,7 +304,7 @@ class _Training:
             try:
                 if self.folder is not None:
                     self._restore(engine)
-                    if not self.folder.exists:
+                    if not self.done:
                         self.folder.begin(self.config, self.setup.data)
                 self.observer.begin(self.setup, engine.name, self.done)
                 try:
@@ -434,7 +442,7 @@ class _Training:
         return Checkpoint(self.done, self.totals, self.shared, engine.state() | took_part | memory)
 
     def _save(self, engine: Engine) -> None:
-        if self.folder is None or not self.folder.exists or self._between:
+        if self.folder is None or not self.folder.exists or self._between or not self.done:
             return
         began = time.perf_counter()
         self.folder.save(self._checkpoint(engine))
