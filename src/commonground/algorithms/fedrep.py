@@ -23,8 +23,8 @@ class FedRep(Algorithm):
         body_epochs: τ_φ; by default the run's ``--local-epochs``.
     """
 
-    head_epochs: Annotated[int, Field(ge=0, strict=True)] = 10
-    body_epochs: Annotated[int, Field(ge=0, strict=True)] | None = None
+    head_epochs: Annotated[int, Field(ge=0)] = 10
+    body_epochs: Annotated[int, Field(ge=0)] | None = None
 
     name = "fedrep"
     title = "FedRep"
