@@ -66,10 +66,17 @@ class HiddenStore:
 
     def take(self, numbers: Tensor, longest: int) -> Tensor:
         """Rows as a padded batch [n, longest, width]; padding repeats a real token, which attention masks out."""
-        starts = torch.from_numpy(self.offsets)[numbers].unsqueeze(1)
+        starts = self._starts(numbers).unsqueeze(1)
         sizes = torch.from_numpy(np.diff(self.offsets))[numbers].unsqueeze(1)
         position = torch.arange(longest).unsqueeze(0).minimum(sizes - 1)
         return self._flat[starts + position]
+
+    def take_packed(self, numbers: Tensor, row: Tensor, position: Tensor) -> Tensor:
+        """Tokens [1, T, width]: token t stands at ``position[t]`` of row ``numbers[row[t]]``."""
+        return self._flat[self._starts(numbers)[row] + position].unsqueeze(0)
+
+    def _starts(self, numbers: Tensor) -> Tensor:
+        return torch.from_numpy(self.offsets)[numbers]
 
 
 def _shared(count: int, dtype: torch.dtype, in_memory: int) -> Tensor:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from commonground.errors import ConfigError, ModelError
 from commonground.models.hidden_store import HiddenStore
 from commonground.models.lora import Fold, FoldedLinear, LoRALinear, Start
+from commonground.models.packing import ATTENTION, Packing, attending, partial_layer
+from commonground.models.packing import register as register_attention
 
 __all__ = ["AdaptedModel", "LoRAOptions", "base_location", "build_adapted"]
 
@@ -234,7 +236,11 @@ class AdaptedModel(nn.Module):
             "head": tuple(self._head),
         }
         self.store: HiddenStore | None = None
-        self._pad = self._pad_id()
+        embeddings = next((m for m in base.modules() if hasattr(m, "create_position_ids_from_input_ids")), None)
+        self._first_position = 0 if embeddings is None else int(embeddings.padding_idx) + 1  # type: ignore[arg-type]
+        register_attention()
+        self.eval()
+        self._packs = self._find_packing()
         self.train()
 
     # -- structure ----------------------------------------------------------------------------------------------
@@ -316,11 +322,20 @@ class AdaptedModel(nn.Module):
                     setattr(head.get_submodule(parent), child, FoldedLinear.of(module, self.fold))
         return [f"base.{name}.{tensor}" for tensor, _ in getattr(self.base, name).named_parameters()]
 
-    def _pad_id(self) -> int:
-        pad = getattr(self.config, "pad_token_id", None)
-        if pad is None:
-            pad = self.config.pad_token_id = 0  # every use of it is masked
-        return int(pad)
+    @contextlib.contextmanager
+    def _padding(self, ids: Tensor) -> Iterator[int]:
+        """While open, the model's padding token; for one that has none, a token that is not in the batch."""
+        own = getattr(self.config, "pad_token_id", None)
+        if own is not None:
+            yield int(own)
+            return
+        present = torch.zeros(ids.numel() + 1, dtype=torch.bool)
+        present[ids[(ids >= 0) & (ids <= ids.numel())]] = True
+        self.config.pad_token_id = int((~present).nonzero()[0])
+        try:
+            yield self.config.pad_token_id
+        finally:
+            self.config.pad_token_id = None
 
     def train(self, mode: bool = True) -> AdaptedModel:
         """Training mode for the factors' dropout; the frozen model stays in evaluation mode, its dropout off."""
@@ -369,21 +384,16 @@ class AdaptedModel(nn.Module):
         self.store.fill(numbers, lengths, compute)
 
     @contextlib.contextmanager
-    def _skipping(self, hidden: Tensor | None) -> Iterator[None]:
-        """While open, layers below the first adapted one are replaced by what they would give."""
-        if hidden is None:
-            yield
-            return
-        first = self.first_adapted
-        own = [layer.forward for layer in self._layers[:first]]
-        for layer in self._layers[:first]:
+    def _skipping(self, hidden: Tensor | None, count: int) -> Iterator[None]:
+        """While open, the first layers are replaced by what they would give."""
+        skipped = self._layers[: 0 if hidden is None else count]
+        for layer in skipped:
             layer.forward = lambda *args, **kwargs: hidden
         try:
             yield
         finally:
-            for layer, forward in zip(self._layers[:first], own, strict=True):
+            for layer in skipped:
                 del layer.forward
-                assert layer.forward == forward
 
     # -- forward ------------------------------------------------------------------------------------------------
 
@@ -398,7 +408,7 @@ class AdaptedModel(nn.Module):
         outputs: list[Tensor] = []
         order = torch.argsort(lengths, stable=True)
         try:
-            for rows in _passes(lengths[order].tolist()):
+            for rows in _passes(lengths[order].tolist(), padded=not self._packs):
                 index = order[rows]
                 if route is not None:
                     self.fold.route = route[index]
@@ -425,23 +435,109 @@ class AdaptedModel(nn.Module):
         longest = int(lengths.max())
         tokens = x[:, 1 : 1 + longest]
         numbers = x[:, 0, 0].long()
-        kept = self.store is not None and self.store.has(numbers)
-        hidden = self.store.take(numbers, longest) if kept and self.store is not None else None
-        with self._skipping(hidden):
+        store = self.store if self.store is not None and self.store.has(numbers) else None
+        if len(x) > 1 and self._packs:
+            return self._run_packed(tokens, lambda p: store.take_packed(numbers, p.row, p.position) if store else None)
+        with self._skipping(store.take(numbers, longest) if store else None, self.first_adapted):
             return self._run(tokens)
 
     def _run(self, tokens: Tensor) -> Tensor:
         """Outputs for tokens [n, L, 2], −1 where a row has ended."""
         ids, marks = tokens[..., 0].long(), tokens[..., 1].long()
         there = ids >= 0
-        ids = torch.where(there, ids, self._pad)
-        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": there.long()}
-        if self.language:
-            return self._answers(inputs, marks * there)
-        if getattr(self.config, "type_vocab_size", 0) > 1:
-            inputs["token_type_ids"] = marks * there
-        logits: Tensor = self.base(**inputs).logits
+        with self._padding(ids) as pad:
+            inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
+            if self.language:
+                return self._answers(inputs, marks * there)
+            if getattr(self.config, "type_vocab_size", 0) > 1:
+                inputs["token_type_ids"] = marks * there
+            logits: Tensor = self.base(**inputs).logits
         return logits.to(self._dtype)
+
+    def _run_packed(self, tokens: Tensor, kept: Callable[[Packing], Tensor | None]) -> Tensor:
+        """As :meth:`_run`, the layers given tokens laid end to end.
+
+        Args:
+            tokens: [n, L, 2].
+            kept: the input of the first adapted layer for packed tokens, if it is known.
+        """
+        there = tokens[..., 0] >= 0
+        whole = Packing(there)
+        need = Packing(self._looked_at(tokens, there)) if self._packs == "partial" else whole
+        inputs = {"input_ids": whole.pack(tokens[..., 0].long()), "position_ids": whole.position.unsqueeze(0)}
+        if not self.language and getattr(self.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = whole.pack(tokens[..., 1].long())
+        inputs["position_ids"] = inputs["position_ids"] + self._first_position
+        box: list[Tensor] = []
+        last = self._layers[-1]
+        partial = partial_layer(last) if self._packs == "partial" else None
+        usual = last.forward
+
+        def end(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if partial is None:
+                out = usual(hidden_states, *args, **kwargs)
+                box.append(out[0] if isinstance(out, tuple) else out)
+            else:
+                index = need.within(whole)
+                box.append(partial(hidden_states, index, self.fold, need, whole, kwargs))
+            raise _Stop
+
+        body = getattr(self.base, str(self.base.base_model_prefix))
+        name, self.config._attn_implementation = self.config._attn_implementation, ATTENTION
+        last.forward = end
+        try:
+            with (
+                self._skipping(kept(whole), min(self.first_adapted, len(self._layers) - 1)),
+                self.fold.packed(whole),
+                attending(whole, whole),
+                contextlib.suppress(_Stop),
+            ):
+                body(**inputs, use_cache=False)
+        finally:
+            del last.forward
+            self.config._attn_implementation = name
+        with self._skipping(need.unpack(box[0]), len(self._layers)):
+            return self._run(tokens)
+
+    def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
+        """[n, L]: which tokens' last hidden states the head reads; at least one of each row."""
+        looked = torch.zeros_like(there)
+        if self.language:
+            looked[:, :-1] = (tokens[:, 1:, 1] == 1) & there[:, 1:]
+            looked[:, 0] = True
+        elif hasattr(self.base, "score"):  # transformers' heads of this name pool the last token that is no padding
+            own = getattr(self.config, "pad_token_id", None)
+            real = there if own is None else there & (tokens[..., 0] != own)
+            looked[torch.arange(len(there)), (torch.arange(there.shape[1]) * real).argmax(1)] = True
+        else:
+            looked[:, 0] = True
+        return looked
+
+    def _find_packing(self) -> str:
+        """How far tokens can be packed with this model: ``partial``ly computed last layer, ``whole`` or "" (not).
+
+        What is possible is tried on three short rows: only what gives the padded pass's outputs is used.
+        """
+        ids = torch.full((3, 6, 2), -1)
+        ids[..., 1] = 0
+        for row, length in enumerate((4, 6, 2)):
+            ids[row, :length, 0] = torch.arange(5 * row + 5, 5 * row + 5 + length) % int(self.config.vocab_size)
+            ids[row, length - 1, 1] = 1 if self.language else 0
+        with torch.no_grad():
+            wanted = self._run(ids).float()
+            for way in ("partial", "whole"):
+                if way == "partial" and partial_layer(self._layers[-1]) is None:
+                    continue
+                self._packs = way
+                with contextlib.suppress(Exception):  # models fail in many ways at what they are not made for
+                    got = self._run_packed(ids, lambda _: None).float()
+                    if torch.allclose(got, wanted, rtol=0, atol=self._packing_error * float(wanted.abs().max())):
+                        return way
+        return ""
+
+    @property
+    def _packing_error(self) -> float:
+        return 0.05 if self.base_dtype == torch.bfloat16 else 1e-4
 
     def _answers(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
         body = getattr(self.base, str(self.base.base_model_prefix))
@@ -461,13 +557,16 @@ class _Stop(Exception):
     """The lower layers are done."""
 
 
-def _passes(lengths: Sequence[int]) -> Iterator[slice]:
-    """Cut rows of ascending length into passes of at most PASS_TOKENS tokens, padding included."""
-    start = 0
+def _passes(lengths: Sequence[int], padded: bool) -> Iterator[slice]:
+    """Cut rows of ascending length into passes of at most PASS_TOKENS tokens, counting padding if there is any."""
+    start = tokens = 0
     for end in range(1, len(lengths) + 1):
-        if end == len(lengths) or lengths[end] * (end + 1 - start) > PASS_TOKENS:
+        tokens += lengths[end - 1]
+        if end < len(lengths):
+            more = lengths[end] * (end + 1 - start) if padded else tokens + lengths[end]
+        if end == len(lengths) or more > PASS_TOKENS:
             yield slice(start, end)
-            start = end
+            start, tokens = end, 0
 
 
 def _transformer_layers(base: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:

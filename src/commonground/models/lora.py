@@ -12,7 +12,8 @@ starts at zero, so training starts from the pretrained model.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from commonground.errors import ConfigError, ModelError
 from commonground.models.dropout import KeyedDropout
+from commonground.models.packing import Packing
 
 __all__ = ["Fold", "FoldedLinear", "LoRALinear", "SequenceDropout", "Start", "adapt_linear_layers"]
 
@@ -31,10 +33,30 @@ class Fold:
 
     Attributes:
         route: [rows] positions on the leading axis of stacked factors, or None while no row is to meet any.
+        packing: which tokens the layers are given, while they are given tokens laid end to end.
     """
 
     def __init__(self) -> None:
         self.route: Tensor | None = None
+        self.packing: Packing | None = None
+        self._owners: tuple[Packing, tuple[Tensor, Tensor, Tensor]] | None = None
+
+    @contextmanager
+    def packed(self, packing: Packing) -> Iterator[None]:
+        """While open, layers are given these tokens laid end to end [1, T, …]."""
+        before, self.packing = self.packing, packing
+        try:
+            yield
+        finally:
+            self.packing = before
+
+    def owners(self) -> tuple[Tensor, Tensor, Tensor]:
+        """See :meth:`Packing.by_owner`, for the packing at hand."""
+        assert self.packing is not None
+        assert self.route is not None
+        if self._owners is None or self._owners[0] is not self.packing:
+            self._owners = self.packing, self.packing.by_owner(self.route)
+        return self._owners[1]
 
     def rows(self, factor: Tensor, dims: int) -> Tensor:
         """A factor as rows meet it: itself if it is common to all, else one per row."""
@@ -61,10 +83,12 @@ class SequenceDropout(KeyedDropout):
         super().__init__(p)
         self.sample_shape = sample_shape
 
-    def forward(self, x: Tensor) -> Tensor:
-        """See :class:`KeyedDropout`."""
+    def forward(self, x: Tensor, packing: Packing | None = None) -> Tensor:
+        """See :class:`KeyedDropout`; with a packing, x holds its tokens laid end to end."""
         if not self.training or self.p == 0:
             return x
+        if packing is not None:
+            return x * packing.pack(self.mask)
         return x * (self.mask[:, : x.shape[1]] if x.ndim == 3 else self.mask[:, 0])
 
 
@@ -127,11 +151,22 @@ class LoRALinear(nn.Module):
         """Inputs [rows, …, in] to outputs [rows, …, out]."""
         y: Tensor = self.base(x)
         if self.merged is not None:
-            merged = self.fold.rows(self.merged, 2)
-            y = y + (_apply(x.to(merged.dtype), merged) * self.scaling).to(y.dtype)
-        inner = self.dropout(x).to(self.lora_A.dtype)
-        a, b = self.fold.rows(self.lora_A, 2), self.fold.rows(self.lora_B, 2)
-        return y + (_apply(_apply(inner, a), b) * self.scaling).to(y.dtype)
+            y = y + (self._update(x.to(self.merged.dtype), self.merged) * self.scaling).to(y.dtype)
+        inner = self.dropout(x, self.fold.packing).to(self.lora_A.dtype)
+        return y + (self._update(inner, self.lora_A, self.lora_B) * self.scaling).to(y.dtype)
+
+    def _update(self, x: Tensor, *weights: Tensor) -> Tensor:
+        """x through these weights one after the other, those of every row's own client where they differ."""
+        fold = self.fold
+        if fold.packing is None or fold.route is None or all(w.ndim == 2 for w in weights):
+            for weight in weights:
+                x = _apply(x, fold.rows(weight, 2))
+            return x
+        owners, index, place = fold.owners()
+        x = x[0][index]
+        for weight in weights:
+            x = _apply(x, weight if weight.ndim == 2 else weight[owners])
+        return x.flatten(0, 1)[place].unsqueeze(0)
 
 
 def adapt_linear_layers(model: nn.Module, head: Collection[str], rank: int, alpha: float) -> dict[str, tuple[str, ...]]:
