@@ -149,13 +149,13 @@ def test_a_model_whose_tokens_cannot_be_packed_is_padded(tmp_path: Path) -> None
 def test_a_decoders_classifier_pools_what_transformers_pools(own_pad: int | None, tmp_path: Path) -> None:
     import transformers
 
-    size = {"vocab_size": 44, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    size: dict[str, Any] = {"vocab_size": 44, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.LlamaConfig(**size, intermediate_size=24, pad_token_id=own_pad)
     transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path)
     plain = transformers.LlamaForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float64).eval()
     net = build_adapted(f"hf:{tmp_path}", 2, LoRAOptions(rank=2), torch.float64)
     with torch.no_grad():
-        plain.score.weight.copy_(net.base.score.weight)
+        plain.score.weight.copy_(net.get_parameter("base.score.weight"))
         rows = [[5, 9, 0], [7, 0, 3, 8], [4], [6, 11]]  # the first ends with token 0, which is no padding of its own
         x = torch.full((len(rows), 5, 2), -1)
         for i, row in enumerate(rows):
