@@ -33,7 +33,8 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option("--data", help="data of the new clients  [default: the run's]")
 @click.option("--clients", type=click.IntRange(1), help="number of new clients  [default: as the run]")
 @click.option("--classes-per-client", type=click.IntRange(1), help="classes per new client")
-@click.option("--partition", help="iid, shards, labels, dirichlet:ALPHA, lognormal, column:NAME")
+@click.option("--partition", help="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME")
+@click.option("--feature-noise", type=float, help="share of another client's image subtracted  [default: as the run]")
 @click.option("--shots", required=True, metavar="K[,K…]", help="training samples per new client; several give a curve")
 @click.option("--per-class", is_flag=True, help="count the shots per class")
 @click.option("--epochs", type=click.IntRange(1), default=30, show_default=True, help="passes over the samples")
@@ -49,6 +50,7 @@ def adapt(
     clients: int | None,
     classes_per_client: int | None,
     partition: str | None,
+    feature_noise: float | None,
     shots: str,
     per_class: bool,
     epochs: int,
@@ -67,7 +69,7 @@ def adapt(
     from commonground.adapt.few_shot import adapt as adapt_run
     from commonground.adapt.trained import load_run
     from commonground.console import standard_output
-    from commonground.data import load_data
+    from commonground.data import add_feature_noise, load_data
     from commonground.engine.folder import write_atomically
     from commonground.engine.train import reading
     from commonground.report import write_run_report
@@ -83,6 +85,7 @@ def adapt(
         data_dir=data_dir,
         **reading(run.config, data),
     )
+    new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
     results = adapt_run(run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class)
     rows = [result.to_dict() for result in results]
     folder = out or run_dir

@@ -12,6 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 
 from commonground.algorithms import Algorithm, registry
+from commonground.data.augment import Augment
 from commonground.errors import ConfigError
 
 __all__ = ["RunConfig", "make_algorithm", "one_sentence"]
@@ -30,13 +31,22 @@ class RunConfig(BaseModel):
     data: str = Field("digits", description="a data set's name, or the path of a table")
     clients: int | None = Field(None, ge=1, description="number of clients (default: 20 for digits, else 100)")
     classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
-    partition: str | None = Field(None, description="iid, shards, labels, dirichlet:ALPHA, lognormal, column:NAME")
+    partition: str | None = Field(
+        None, description="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME"
+    )
+    feature_noise: float = Field(0.0, ge=0, description="share of another client's image subtracted from every sample")
     train_samples: int | None = Field(None, ge=1, description="keep only so many training samples per client")
     test_samples: int | None = Field(None, ge=1, description="keep only so many test samples per client")
-    model: str | None = Field(None, description="linear, mlp, cnn or file.py:Class; by default what suits the data")
+    augment: Augment = Field("none", description="random changes of training images: none, flip, crop or flip-crop")
+    model: str | None = Field(
+        None, description="linear, mlp, cnn, resnet18, file.py:Class; by default what suits the data"
+    )
     model_options: dict[str, Any] = Field({}, description="options of the model (--set model.name=value)")
     body: str | None = Field(None, description="name patterns of the body, separated by commas")
     head: str | None = Field(None, description="name patterns of the head, separated by commas")
+    batch_norm: Literal["averaged", "local"] = Field(
+        "averaged", description="statistics of BatchNorm layers: averaged with the model, or kept by each client"
+    )
     rounds: int = Field(30, ge=1, description="communication rounds T")
     participation: float = Field(1.0, gt=0, le=1, description="share r of the clients in each round")
     local_epochs: int = Field(1, ge=0, description="local epochs E (for FedRep those of the body)")
@@ -69,7 +79,7 @@ class RunConfig(BaseModel):
         None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
     )
 
-    @field_validator("lr", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon")
+    @field_validator("lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon")
     @classmethod
     def _finite(cls, value: float | None) -> float | None:
         if value is not None and not math.isfinite(value):
@@ -122,13 +132,16 @@ class RunConfig(BaseModel):
 
     def lr_at(self, round: int) -> float:
         """Learning rate of a round (1-based)."""
+        return self.lr_after((round - 1) / self.rounds)
+
+    def lr_after(self, done: float) -> float:
+        """Learning rate when this share of the run is done, from 0 to 1."""
         assert self.lr is not None, "the learning rate is resolved before a run starts"
         kind, numbers = _parse_schedule(self.lr_schedule)
-        done = (round - 1) / self.rounds
         if kind == "cosine":
             return self.lr * 0.5 * (1 + math.cos(math.pi * done))
         if kind == "exponential":
-            return float(self.lr * numbers[0] ** (round - 1))
+            return float(self.lr * numbers[0] ** (done * self.rounds))
         return self.lr * 0.5 ** sum(done >= milestone for milestone in numbers)
 
     def participants(self, clients: int) -> int:

@@ -93,7 +93,7 @@ EXPECTED: dict[str, Callable[[FederatedDataset, list[float]], Outcome]] = {
     "lg-fedavg": lg_fedavg,
     "fedrep": fedrep,
 }
-OPTIONS = {"fedrep": {"head_epochs": HEAD_EPOCHS}}
+OPTIONS: dict[str, Any] = {"fedrep": {"head_epochs": HEAD_EPOCHS}, "one-shot": {"halvings": ()}}
 
 
 def run(algorithm: str, engine: str, **settings: Any) -> Whole:

@@ -94,6 +94,23 @@ def test_buffers_follow_their_module() -> None:
     assert Groups(model, {"head": ["1", "3"]}).names("head")[2:4] == ("1.running_mean", "1.running_var")
 
 
+def test_statistics_that_clients_keep_are_in_no_group() -> None:
+    running = ("1.running_mean", "1.running_var")
+    plain, local = Groups(normed()), Groups(normed(), local_statistics=True)
+    assert plain.statistics == local.statistics == local.local_statistics == running
+    assert plain.local_statistics == ()
+    assert plain.whole("all") == plain.names("all") == local.whole("all")
+    assert set(local.whole("all")) - set(local.names("all")) == set(running)
+    assert set(local.whole("body")) - set(local.names("body")) == set(running)
+    assert local.trainable("all") == plain.trainable("all")
+    local.check_cover(["body"], ["head"])
+    assert Groups(chain(), local_statistics=True).local_statistics == ()
+    # Under InstanceNorm and LayerNorm, and in BatchNorm without statistics, there is nothing to keep.
+    others = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.BatchNorm1d(4, track_running_stats=False))
+    assert Groups(others).statistics == ()
+    assert Groups(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))).statistics == ("0.running_mean", "0.running_var")
+
+
 def test_buffers_that_are_not_saved_and_integers_are_left_out() -> None:
     model = nn.Linear(2, 2)
     model.register_buffer("mask", torch.ones(2), persistent=False)

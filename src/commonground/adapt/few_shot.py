@@ -102,7 +102,7 @@ def adapt(
     subsets = {
         k: [limit_samples(data, "train", k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots
     }
-    same_head = data.classes == run.split["classes"] and run.algorithm.has_global_model
+    same_head = data.classes == run.split["classes"] and run.has_global_model
     results = []
     for k, draws in subsets.items():
         ways: dict[str, list[Accuracies]] = {}
@@ -139,7 +139,7 @@ def head_curve(
         [clients] test accuracies after each epoch.
     """
     setup = _setup(run, data, seed, lr)
-    same_head = data.classes == run.split["classes"] and run.algorithm.has_global_model
+    same_head = data.classes == run.split["classes"] and run.has_global_model
     start = setup.initial | (run.shared_model() if same_head else run.body())
     setup = setup.with_algorithm(HeadTuning(1), start)
     engine = make_engine("auto", setup)

@@ -18,6 +18,7 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig, make_algorithm
 from commonground.data import Task
 from commonground.engine.folder import Checkpoint, RunFolder
+from commonground.engine.setup import client_model, client_start
 from commonground.engine.store import PersonalStore
 from commonground.engine.train import build_network
 from commonground.engine.wire import unpack
@@ -81,8 +82,7 @@ class TrainedRun:
     def _start(self) -> Tensors:
         """A client's personal tensors and state before its first round."""
         initial = {name: value.detach() for name, value in tensors_of(self.model).items()}
-        start = {n: initial[n] for n in self.groups.names(self.algorithm.personal)}
-        return start | self.algorithm.client_state(initial)
+        return client_start(self.groups, self.algorithm, initial)
 
     @cached_property
     def _store(self) -> PersonalStore | None:
@@ -92,6 +92,11 @@ class TrainedRun:
         store = PersonalStore(self.clients, self._start)
         store.load(self._checkpoint.clients)
         return store
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the shared tensors are a whole model; without BatchNorm statistics they are not."""
+        return self.algorithm.has_global_model and not self.groups.local_statistics
 
     def shared_model(self) -> Tensors:
         """The shared tensors that belong to the model (not what else travels)."""
@@ -106,7 +111,7 @@ class TrainedRun:
         if not self.shared:
             raise ConfigError(f"{self.algorithm.title} shares no body that new clients could use")
         body: Tensors = {}
-        names = self.groups.names("body")
+        names = self.groups.whole("body")
         local = [name for name in names if name not in self.shared]
         own = [self.own(client) for client in range(self.clients)] if local else []
         for name in names:
@@ -129,7 +134,7 @@ class TrainedRun:
         """
         values = dict(self.shared)
         if client is not None:
-            values |= self.algorithm.personal_model(self.shared, self.own(client))
+            values |= client_model(self.groups, self.algorithm, self.shared, self.own(client))
         return {name: values[name] for name in tensors_of(self.model) if name in values}
 
     def model_of(self, client: int | None) -> nn.Module:
@@ -141,8 +146,9 @@ class TrainedRun:
         """
         values = self.values_of(client)
         whole = values.keys() >= tensors_of(self.model).keys()
-        if client is None and not (self.algorithm.has_global_model or whole):
-            raise ConfigError(f"{self.algorithm.title} has no global model; name a client")
+        if client is None and not (self.has_global_model or whole):
+            why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
+            raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client")
         constants: frozenset[str] = getattr(self.model, "constants", frozenset())
         held = self.model.state_dict(keep_vars=True)
         model = copy.deepcopy(self.model, {id(held[name]): held[name] for name in constants})
@@ -152,10 +158,24 @@ class TrainedRun:
                 tensor.copy_(values[name])
         return model.eval()
 
-    def inputs(self, x: npt.NDArray[Any]) -> Tensor:
+    @cached_property
+    def _noise(self) -> Tensor | None:
+        """The clients' foreign images [clients, …], stored as the samples are; None in a run without feature noise."""
+        if not self.config.feature_noise:
+            return None
+        images = RunFolder(self.path).noise()
+        if tuple(images.shape) != (self.clients, *self.split["sample_shape"]):
+            raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
+        return images
+
+    def inputs(self, x: npt.NDArray[Any], client: int | None = None) -> Tensor:
         """Raw samples [n, …] (stored as the training data: images channels last, values unscaled) as model inputs.
 
+        In a run with feature noise, a client's samples are changed by its foreign image as they were in training; with
+        no client they stay as they are.
+
         Raises:
+            RunError: the feature noise cannot be read.
             DataError: their shape differs from the training data's, or a value is not finite.
         """
         shape = tuple(self.split["sample_shape"])
@@ -169,6 +189,8 @@ class TrainedRun:
             raise DataError(f"sample {bad} has a value that is not finite")
         p = self.split["preprocess"]
         rows = rows * p["scale"]
+        if client is not None and self._noise is not None:
+            rows = rows - self._noise[client].to(rows.dtype) * p["scale"] * self.config.feature_noise
         if p["mean"]:
             rows = rows - torch.tensor(p["mean"], dtype=rows.dtype)
         if p["std"]:
@@ -179,7 +201,7 @@ class TrainedRun:
     def predict(self, x: npt.NDArray[Any], client: int | None) -> npt.NDArray[np.float64]:
         """Class probabilities [n, classes] of raw samples [n, …] under a client's own model (None: the global one)."""
         with torch.no_grad():
-            logits: Tensor = self.model_of(client)(self.inputs(x))
+            logits: Tensor = self.model_of(client)(self.inputs(x, client))
         return logits.double().softmax(1).numpy()
 
 

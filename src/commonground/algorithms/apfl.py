@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 from torch import Tensor
 
 from commonground.algorithms.base import Algorithm, Client, Tensors, prefixed, unprefixed
+from commonground.errors import ConfigError
+
+if TYPE_CHECKING:
+    from commonground.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,14 @@ class APFL(Algorithm):
     title = "APFL"
     source = "Deng, Kamani, Mahdavi 2020"
     shared = ("all",)
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse one set of BatchNorm statistics for two models."""
+        if config.batch_norm == "local":
+            raise ConfigError(
+                f"{self.title} trains two models at each client, and --batch-norm local keeps one set of statistics; "
+                "use --batch-norm averaged"
+            )
 
     def client_state(self, initial: Tensors) -> Tensors:
         """v_i = w_0, and α_i if it adapts."""

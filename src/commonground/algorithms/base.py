@@ -11,12 +11,15 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from commonground.keys import numpy_stream
 from commonground.models import Groups
+
+if TYPE_CHECKING:
+    from commonground.config import RunConfig
 
 __all__ = [
     "Algorithm",
@@ -95,7 +98,8 @@ class Client(ABC):
         state: the client's own extra tensors (:meth:`Algorithm.client_state`), by name; changed by :meth:`keep`.
         class_counts: [classes] training samples of each class.
         steps: mini-batch steps of the last :meth:`fit` or :meth:`batches` (in a cohort one number per client).
-        local_epochs: the run's ``--local-epochs``.
+        rounds: rounds of the run.
+        local_epochs, local_steps: the run's ``--local-epochs`` and ``--local-steps``.
         lr: this round's learning rate.
         momentum, weight_decay: the run's, which :meth:`fit` uses and :meth:`step` leaves to the method.
     """
@@ -105,11 +109,17 @@ class Client(ABC):
     class_counts: Tensor
     steps: Tensor
     local_epochs: int
+    local_steps: int | None
     lr: float
     momentum: float
     weight_decay: float
     seed: int
     round: int
+    rounds: int
+
+    @abstractmethod
+    def lr_after(self, done: float) -> float:
+        """The learning rate when this share of the run is done (``lr`` is that of the round's start)."""
 
     def draw(self, purpose: str) -> float:
         """A uniform number in [0, 1) that is the same for all clients and the server in this round."""
@@ -123,7 +133,8 @@ class Client(ABC):
         epochs: int | None = None,
         steps: int | None = None,
         samples: int | None = None,
-        lr: float | None = None,
+        start: Tensor | int | None = None,
+        lr: float | Sequence[float] | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
         batch_size: int | None = None,
@@ -143,6 +154,9 @@ class Client(ABC):
                 ``--local-steps``); or give
             steps: a number of mini-batch steps; or
             samples: a number of samples to draw, the last batch cut to fit.
+            start: with ``steps``: take them from the client's one unending order of batches, from this step on (in a
+                cohort a number per client), so that calls continue each other instead of beginning a new epoch.
+            lr: learning rate, or one for each of the ``steps``.
             lr, momentum, weight_decay, batch_size: default to the run's settings.
             loss: replaces the cross-entropy.
             penalty: added to the mean loss of each batch.
@@ -318,7 +332,7 @@ class Algorithm(ABC):
         """Extra tensors every client keeps between its rounds, at their start (``Client.state``).
 
         Args:
-            initial: the model's initial tensors, by name.
+            initial: the model's initial tensors, by name, without BatchNorm statistics that every client keeps anyway.
         """
         return {}
 
@@ -346,6 +360,13 @@ class Algorithm(ABC):
             updates: what it was sent.
         """
         return {}
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse settings of a run that this method cannot follow, by a ConfigError."""
+
+    def lr_factor(self, done: float) -> float:
+        """What this method multiplies the run's learning rate by when this share of the run is done."""
+        return 1.0
 
     def facts(self) -> dict[str, Any]:
         """What of this method's settings belongs beside every result, for ``summary.json``."""

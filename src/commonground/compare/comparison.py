@@ -330,10 +330,11 @@ class _Comparing:
         return [Step(number, len(plan), *rest) for number, rest in enumerate(plan, 1)]
 
     def _load(self, seed: int) -> FederatedDataset:
-        if not isinstance(self.data, str):
-            return self.data
-        # As a single run would load it, with all its defaults.
-        return self._setup(next(iter(self.methods)), 0, seed, None).data
+        given = None if isinstance(self.data, str) else self.data
+        if given is not None and not self.common.get("feature_noise"):
+            return given
+        # As a single run would load it, with all its defaults, and with its feature noise before it is split further.
+        return self._setup(next(iter(self.methods)), 0, seed, given).data
 
     def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None) -> Setup:
         config = self.configs[label][candidate].model_copy(update={"seed": seed})

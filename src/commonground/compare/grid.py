@@ -101,6 +101,7 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         client_names=tuple(data.client_name(client) for client in clients),
         preprocess=data.preprocess,
         task=data.task,
+        noise=None if data.noise is None else data.noise.of(clients),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from commonground.data.feature_noise import FeatureNoise, add_feature_noise
+from commonground.data.feature_partition import Features
 from commonground.data.federated import FederatedDataset, Preprocess, Split, Task
 from commonground.data.limits import limit_samples
 from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards, parse_partition
@@ -24,6 +26,8 @@ __all__ = [
     "IID",
     "Column",
     "Dirichlet",
+    "FeatureNoise",
+    "Features",
     "FederatedDataset",
     "Labels",
     "LogNormal",
@@ -34,6 +38,7 @@ __all__ = [
     "SourceInfo",
     "Split",
     "Task",
+    "add_feature_noise",
     "available_sources",
     "data_directory",
     "default_model",

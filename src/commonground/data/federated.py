@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.feature_noise import FeatureNoise
 from commonground.errors import DataError
 
 if TYPE_CHECKING:
@@ -76,10 +77,12 @@ class FederatedDataset:
         train_index, train_offsets, test_index, test_offsets, client_names: see :class:`Split`.
         preprocess: how stored samples become model inputs.
         task: whether a class is predicted or, of tokens, an answer.
+        noise: what each client's samples are changed by on their way into a model, if anything; ``x_train`` and
+            ``x_test`` are without it.
 
     Raises:
         DataError: lengths that disagree, a label or row number out of range, a row owned twice, a client without
-            training or test samples, a value that is not finite, or tokens in another layout.
+            training or test samples, a value that is not finite, tokens in another layout, or noise that does not fit.
     """
 
     name: str
@@ -96,6 +99,7 @@ class FederatedDataset:
     client_names: tuple[str, ...] | None = None
     preprocess: Preprocess = Preprocess()
     task: Task = "classify"
+    noise: FeatureNoise | None = None
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:
@@ -118,22 +122,25 @@ class FederatedDataset:
 
         Args:
             source: the samples.
-            partition: who gets which (:mod:`commonground.data.partitions`).
+            partition: who gets which (:mod:`commonground.data.partitions`). If it has a method ``relabelled(source)``,
+                the data set takes its labels and classes from what that returns.
             clients: how many; None only where the partition knows it (a client column).
             seed: keys every draw of the partition.
 
         Raises:
             DataError: the partition is impossible for these samples.
         """
+        relabelled: Callable[[Source], Source] | None = getattr(partition, "relabelled", None)
+        labelled = source if relabelled is None else relabelled(source)
         split = partition(source, clients, seed)
         return cls(
             name=source.name,
             x_train=source.x_train,
-            y_train=source.y_train,
+            y_train=labelled.y_train,
             x_test=source.x_test,
-            y_test=source.y_test,
-            classes=source.classes,
-            class_names=source.class_names,
+            y_test=labelled.y_test,
+            classes=labelled.classes,
+            class_names=labelled.class_names,
             train_index=split.train_index,
             train_offsets=split.train_offsets,
             test_index=split.test_index,
@@ -154,6 +161,7 @@ class FederatedDataset:
         client_names: Sequence[str] | None = None,
         preprocess: Preprocess | None = None,
         task: Task = "classify",
+        noise: FeatureNoise | None = None,
     ) -> FederatedDataset:
         """A federated data set from your own arrays.
 
@@ -166,6 +174,7 @@ class FederatedDataset:
             client_names: by default "0", "1", ….
             preprocess: by default none: samples enter the model as they are.
             task: what is learnt; ``language`` for tokens with marked answers.
+            noise: what the clients' samples are changed by (:func:`~commonground.data.add_feature_noise`).
 
         Raises:
             DataError: as the class itself; also arrays of different shapes.
@@ -216,6 +225,7 @@ class FederatedDataset:
             client_names=None if client_names is None else tuple(client_names),
             preprocess=preprocess or Preprocess(),
             task=task,
+            noise=noise,
         )
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -263,6 +273,14 @@ class FederatedDataset:
         """Rows of ``x_test`` and ``y_test`` that this client owns: a view, no copy."""
         return self.test_index[self.test_offsets[client] : self.test_offsets[client + 1]]
 
+    def owners(self, split: Literal["train", "test"]) -> Indices:
+        """The client that owns each row of ``x_train`` or ``x_test``, int64 [N]; -1 for nobody."""
+        train = split == "train"
+        owner = np.full(len(self.y_train if train else self.y_test), -1, dtype=np.int64)
+        sizes = self.train_sizes if train else self.test_sizes
+        owner[self.train_index if train else self.test_index] = np.repeat(np.arange(self.clients), sizes)
+        return owner
+
     def client_name(self, client: int) -> str:
         """The client's name: its value in the client column, or its number."""
         return str(client) if self.client_names is None else self.client_names[client]
@@ -294,7 +312,7 @@ class FederatedDataset:
         return np.bincount(cell, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over name, samples, labels, who owns what, and preprocessing; computed once, without copies."""
+        """SHA-256 (hex) over name, samples, labels, owners, preprocessing and noise; computed once, without copies."""
         return self._fingerprint
 
     @cached_property
@@ -307,6 +325,9 @@ class FederatedDataset:
             _hash_array(digest, field, getattr(self, field))
         for field in ("train_index", "train_offsets", "test_index", "test_offsets"):
             _hash_array(digest, field, getattr(self, field))
+        if self.noise is not None:
+            digest.update(f"noise {self.noise.strength!r}".encode())
+            _hash_array(digest, "noise", self.noise.images)
         return digest.hexdigest()
 
     def describe(self) -> str:
@@ -319,6 +340,7 @@ class FederatedDataset:
             f"{test.sum():,} test samples ({_spread(test)} each)"
             + ("" if self.language and self.classes == 1 else kinds)
             + (f", at most {self.sample_shape[0] - 1:,} tokens" if self.tokens else "")
+            + (f", feature noise {self.noise.strength:g}" if self.noise is not None else "")
         )
 
     def __repr__(self) -> str:
@@ -345,6 +367,7 @@ class FederatedDataset:
             )
         self._check_preprocess()
         self._check_tokens()
+        self._check_noise()
         self._check_split("train", self.x_train, self.y_train, self.train_index, self.train_offsets)
         self._check_split("test", self.x_test, self.y_test, self.test_index, self.test_offsets)
 
@@ -358,6 +381,21 @@ class FederatedDataset:
             )
         if not (np.isfinite([self.preprocess.scale, *mean, *std]).all() and (std > 0).all()):
             raise DataError(f"preprocessing of {self.name!r} needs finite numbers and positive deviations")
+
+    def _check_noise(self) -> None:
+        if self.noise is None:
+            return
+        if self.tokens:
+            raise DataError(f"{self.name!r} holds tokens, which take no feature noise")
+        images = self.noise.images
+        if images.shape != (self.clients, *self.sample_shape) or images.dtype != self.x_train.dtype:
+            raise DataError(
+                f"the feature noise of {self.name!r} is {images.dtype} {images.shape}; one sample per client, "
+                f"{self.x_train.dtype} {(self.clients, *self.sample_shape)}, is needed"
+            )
+        bad = next(_not_finite(images), None)
+        if bad is not None:
+            raise DataError(f"the feature noise of client {self.client_name(bad)} of {self.name!r} is not finite")
 
     def _check_tokens(self) -> None:
         if self.task not in ("classify", "language"):

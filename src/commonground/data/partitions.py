@@ -557,7 +557,9 @@ def _positive(what: str, value: float) -> None:
 
 # -- text -------------------------------------------------------------------------------------------------------------
 
-_FORMS = "iid, shards:CLASSES, labels, dirichlet:ALPHA, lognormal:mean=M,sigma=S,min=K,classes=C, column:NAME"
+_FORMS = (
+    "iid, shards:CLASSES, labels, dirichlet:ALPHA, lognormal:mean=M,sigma=S,min=K,classes=C, features:H, column:NAME"
+)
 
 
 def parse_partition(text: str, classes_per_client: int | None = None) -> Partition:
@@ -565,7 +567,7 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
 
     Args:
         text: ``iid``, ``shards``, ``dirichlet:0.5``, ``lognormal``, ``lognormal:mean=148,sigma=1,min=50``,
-            ``column:hospital``; also whatever ``str`` of a partition gives.
+            ``features:0.5``, ``column:hospital``; also whatever ``str`` of a partition gives.
         classes_per_client: S of ``shards`` and ``lognormal``.
 
     Raises:
@@ -596,6 +598,14 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
         if "alpha" not in values:
             raise ConfigError("the dirichlet partition needs its alpha, as in dirichlet:0.5")
         return Dirichlet(values["alpha"], **({"minimum": int(values["min"])} if "min" in values else {}))
+    if kind == "features":
+        from commonground.data.feature_partition import Features  # builds on this module
+
+        _no_classes(text, classes_per_client)
+        values = _values(text, rest, {"h": float}, "h")
+        if "h" not in values:
+            raise ConfigError("the features partition needs its h, as in features:0.5")
+        return Features(values["h"])
     if kind == "lognormal":
         values = _values(text, rest, {"mean": float, "sigma": float, "min": int, "classes": int})
         classes = _one_of(text, values.get("classes"), classes_per_client)

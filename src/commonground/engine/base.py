@@ -50,7 +50,7 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
     """
     who = f"client {setup.data.client_name(report.update.client)} in round {round}"
     sent = report.update.tensors
-    uploads = setup.algorithm.upload_state(setup.initial, setup.groups)
+    uploads = setup.algorithm.upload_state(setup.common, setup.groups)
     expected = {**setup.initial, **setup.initial_shared, **uploads}
     travelling = [*(name for name in setup.initial_shared if name not in setup.initial), *uploads]
     wanted = [*setup.groups.names(setup.algorithm.sends(round)), *travelling]

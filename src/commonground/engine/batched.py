@@ -80,7 +80,7 @@ class BatchedEngine(StoreEngine):
             self.check_stop()
             own: Tensors = {}
             if which == "personal":
-                own = setup.algorithm.personal_model(shared, self.store.gather(block))
+                own = setup.personal_model(shared, self.store.gather(block))
                 if setup.algorithm.personalizes:
                     self._cohort.begin(round, block, shared, self.store.gather(block))
                     setup.algorithm.personalize(self._cohort, round)

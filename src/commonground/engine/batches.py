@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 
-__all__ = ["Plan", "Rates", "batch_plan"]
+__all__ = ["Plan", "Rates", "batch_plan", "rates_of_steps"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def batch_plan(
     epochs: int | None = None,
     steps: int | None = None,
     samples: int | None = None,
+    start: int | None = None,
 ) -> Plan:
     """Shuffle a client's samples anew for each epoch and cut them into batches.
 
@@ -62,15 +64,27 @@ def batch_plan(
         size: the client's number of training samples.
         batch_size: samples in a batch; the last of an epoch holds what is left.
         epochs, steps, samples: how much to plan; exactly one is given.
+        start: with ``steps``: the first of them in the client's one unending order, which has epoch after epoch and
+            does not depend on round and phase.
 
     Raises:
-        ConfigError: none or several of epochs, steps, samples, or a negative one.
+        ConfigError: none or several of epochs, steps, samples, or a negative one; a start without steps.
     """
     given = [(name, n) for name, n in (("epochs", epochs), ("steps", steps), ("samples", samples)) if n is not None]
     if len(given) != 1 or given[0][1] < 0:
         raise ConfigError(f"exactly one of epochs, steps and samples must be given, at least 0, not {dict(given)}")
+    if start is not None and (steps is None or start < 0):
+        raise ConfigError(f"a start ({start}) must be at least 0 and needs a number of steps")
     batch_size = min(batch_size, size)
     per_epoch = math.ceil(size / batch_size)
+    if start is not None and steps is not None:
+        first, behind = divmod(start, per_epoch)
+        rngs = [numpy_stream(seed, "order", client, e) for e in range(first, math.ceil((start + steps) / per_epoch))]
+        order = np.full((len(rngs), per_epoch * batch_size), -1, dtype=np.int64)
+        for row, rng in zip(order, rngs, strict=True):
+            row[:size] = rng.permutation(size)
+        order = order.reshape(len(rngs) * per_epoch, batch_size)[behind : behind + steps]
+        return Plan(order, (order >= 0).sum(axis=1), max(0, steps - per_epoch))
     if epochs is None:
         epochs = math.ceil(steps / per_epoch) if steps is not None else math.ceil((samples or 0) / size)
     rng = numpy_stream(seed, "batches", round, client, phase)
@@ -86,3 +100,20 @@ def batch_plan(
     counts = (order >= 0).sum(axis=1)
     order, counts = order[counts > 0], counts[counts > 0]
     return Plan(order, counts, max(0, (epochs - 1) * per_epoch))
+
+
+def rates_of_steps(lr: float | Sequence[float], steps: int) -> list[float]:
+    """One learning rate for each step.
+
+    Args:
+        lr: one for all, or already one for each.
+        steps: their number.
+
+    Raises:
+        ConfigError: another number of rates.
+    """
+    if isinstance(lr, int | float):
+        return [float(lr)] * steps
+    if len(lr) != steps:
+        raise ConfigError(f"{len(lr)} learning rates were given for {steps} steps")
+    return [float(value) for value in lr]

@@ -18,7 +18,7 @@ from torch.func import functional_call, vmap
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Plan, Rates, batch_plan
+from commonground.engine.batches import Plan, Rates, batch_plan, rates_of_steps
 from commonground.engine.folding import captured_input, fold_call
 from commonground.engine.linear_head import fit_linear_heads
 from commonground.engine.setup import Setup
@@ -87,9 +87,9 @@ class Cohort(Client):
         self.setup = setup
         self.model = setup.model
         self.dropouts = setup.dropouts  # found by trying the model in evaluation mode, so before any training
-        self.local_epochs = setup.config.local_epochs
+        self.local_epochs, self.local_steps = setup.config.local_epochs, setup.config.local_steps
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
-        self.seed = setup.config.seed
+        self.seed, self.rounds = setup.config.seed, setup.config.rounds
 
     def begin(
         self,
@@ -111,7 +111,7 @@ class Cohort(Client):
         self.round, self.clients = round, list(clients)
         own = {name: torch.stack([e[name] for e in extra]) for name in (extra[0] if extra else {})}
         self.received, self._received_stacked = {**shared, **own}, set(own)
-        self.lr = self.setup.config.lr_at(min(round, self.setup.config.rounds))
+        self.lr = self.setup.lr_at(round)
         self._phase = 0
         self._indices = [self.setup.data.train_indices(c) for c in clients]
         self.sizes = np.array([len(i) for i in self._indices])
@@ -143,13 +143,21 @@ class Cohort(Client):
         return torch.from_numpy(np.concatenate([[0], np.cumsum(self.sizes)[:-1]]))
 
     def _plans(
-        self, epochs: int | None, steps: int | None, samples: int | None, batch_size: int | None
+        self,
+        epochs: int | None,
+        steps: int | None,
+        samples: int | None,
+        batch_size: int | None,
+        start: Tensor | int | None = None,
     ) -> tuple[Tensor, Tensor, list[Plan]]:
         """Batches of all clients: positions [C, steps, B] with −1 for padding, first step of the last pass [C]."""
         if epochs is None and steps is None and samples is None:
             steps = self.setup.config.local_steps
             epochs = self.local_epochs if steps is None else None
         self._phase += 1
+        starts = (
+            [None] * len(self.clients) if start is None else torch.as_tensor(start).expand(len(self.clients)).tolist()
+        )
         plans = [
             batch_plan(
                 self.setup.config.seed,
@@ -161,8 +169,9 @@ class Cohort(Client):
                 epochs=epochs,
                 steps=steps,
                 samples=samples,
+                start=first,
             )
-            for client, size in zip(self.clients, self.sizes, strict=True)
+            for client, size, first in zip(self.clients, self.sizes, starts, strict=True)
         ]
         self.steps = torch.tensor([p.steps for p in plans], dtype=self.setup.samples.dtype)
         longest = max(p.steps for p in plans)
@@ -183,6 +192,17 @@ class Cohort(Client):
                 drawn[c, :full] = layer.draw(full, shape, stream, drawn.dtype)
             masks[f"{name}.mask"] = drawn
         return masks
+
+    def _augmented(self, x: Tensor, phase: int, step: int, plans: Sequence[Plan]) -> Tensor:
+        """Batches [C, B, …], each client's changed as it would be alone."""
+        if self.setup.config.augment == "none":
+            return x
+        parts = []
+        for rows, client, plan in zip(x, self.clients, plans, strict=True):
+            full = plan.order.shape[1]
+            changed = self.setup.augmented(rows[:full], (self.round, client, phase, step), full)
+            parts.append(torch.cat([changed, rows[full:]]))
+        return torch.stack(parts)
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
@@ -395,7 +415,8 @@ class Cohort(Client):
         epochs: int | None = None,
         steps: int | None = None,
         samples: int | None = None,
-        lr: float | None = None,
+        start: Tensor | int | None = None,
+        lr: float | Sequence[float] | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
         batch_size: int | None = None,
@@ -405,16 +426,17 @@ class Cohort(Client):
         reference: Tensor | None = None,
     ) -> None:
         """See :meth:`commonground.algorithms.Client.fit`."""
-        rates = self.setup.rates(self.lr if lr is None else lr, momentum, weight_decay)
         extras = _Extras(loss, penalty, correction, reference)
         names = self.setup.groups.trainable(group)
-        order, last_epoch, plans = self._plans(epochs, steps, samples, batch_size)
+        order, last_epoch, plans = self._plans(epochs, steps, samples, batch_size, start)
         if not names or not order.shape[1]:
             return
+        lrs = rates_of_steps(self.lr if lr is None else lr, order.shape[1])
+        rates = self.setup.rates(lrs[0], momentum, weight_decay)
         self.stack(names)
         # Each client decides by itself alone whether features are computed once; a cohort does if all would.
         whole = all(p.counts.sum() >= n for p, n in zip(plans, self.sizes, strict=True))
-        split = self.setup.split(frozenset(names)) if whole else None
+        split = self.setup.training_split(frozenset(names)) if whole else None
         if split is not None and split.captured and any(n in self._stacked for n in self._outside(split)):
             split = None
         self.model.train()
@@ -423,7 +445,7 @@ class Cohort(Client):
         arrange = self.setup.samples.arrange
         if split is not None:
             padded, labels = self._features(split), self._pad(y)
-            if extras == _Extras() and _is_linear(split, names):
+            if extras == _Extras() and _is_linear(split, names) and len(set(lrs)) == 1:
                 weight = self.values[names[0]]
                 bias = self.values[names[1]] if len(names) > 1 else None
                 self.loss = fit_linear_heads(weight, bias, padded, labels, order, rates, last_epoch)
@@ -431,7 +453,11 @@ class Cohort(Client):
             starts = torch.arange(len(self.clients)).view(-1, 1) * padded.shape[1]
             pool = _Pool(split.rest, split.rest_names, padded.flatten(0, 1), labels.flatten(), starts)
             arrange = _as_is
-        self._sgd(names, pool, arrange, order, last_epoch, plans, rates, extras)
+        self._sgd(names, pool, arrange, order, last_epoch, plans, rates, lrs, extras)
+
+    def lr_after(self, done: float) -> float:
+        """See :meth:`commonground.algorithms.Client.lr_after`."""
+        return self.setup.lr_after(done)
 
     def _outside(self, split: Split) -> list[str]:
         return [name for name in self.values if name not in split.rest_names]
@@ -445,6 +471,7 @@ class Cohort(Client):
         last_epoch: Tensor,
         plans: Sequence[Plan],
         rates: Rates,
+        lrs: Sequence[float],
         extras: _Extras,
     ) -> None:
         """Steps of all clients side by side; ``order`` and ``last_epoch`` as :meth:`_plans` gives them."""
@@ -460,7 +487,8 @@ class Cohort(Client):
         clients = torch.arange(len(self.clients)).unsqueeze(1)
         for step in range(order.shape[1]):
             index = positions[:, step]
-            batch = Batch(arrange(pool.rows[index]), pool.labels[index], weights[:, step])
+            x = self._augmented(pool.rows[index], phase, step, plans)
+            batch = Batch(arrange(x), pool.labels[index], weights[:, step])
             masks = self._masks(phase, step, plans, order.shape[2])
             leaves = {name: self.values[name].detach().requires_grad_() for name in names}
             values = {**self.values, **leaves}
@@ -481,7 +509,7 @@ class Cohort(Client):
                     gradient = gradient.add(value, alpha=rates.weight_decay)
                 moved = buffer.mul(rates.momentum).add_(gradient)
                 buffers[name] = self._keep_inactive(buffer, moved)
-                self.values[name] = self._keep_inactive(value, value.sub(moved, alpha=rates.lr))
+                self.values[name] = self._keep_inactive(value, value.sub(moved, alpha=lrs[step]))
         self._active = None
         self.loss = total / seen.clamp(min=1)
 
@@ -505,7 +533,8 @@ class Cohort(Client):
                 self._active = there[:, step].any(1)
                 masks = self._masks(phase, step, plans, order.shape[2])
                 weight = there[:, step].to(self.setup.samples.dtype)
-                yield Batch(self.setup.samples.arrange(rows[index]), y[index], weight, masks)
+                x = self._augmented(rows[index], phase, step, plans)
+                yield Batch(self.setup.samples.arrange(x), y[index], weight, masks)
         finally:
             self._active = None
 

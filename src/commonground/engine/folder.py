@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from commonground.config import RunConfig
@@ -28,6 +29,8 @@ __all__ = ["Checkpoint", "RunFolder", "write_atomically"]
 
 # Settings that may differ when a run is continued: they do not touch its numbers.
 _FREE = {"workers"}
+
+NOISE = "feature_noise.safetensors"
 
 
 _held: set[int] = set()
@@ -133,9 +136,11 @@ class RunFolder:
                     self.path.rmdir()  # only if nothing was written
 
     def begin(self, config: RunConfig, data: FederatedDataset) -> None:
-        """Write what the data looks like (``split.json``) and the configuration."""
+        """Write what the data looks like (``split.json``), its feature noise if any, and the configuration."""
         try:
             write_atomically(self.path / "split.json", json.dumps(_describe(data)) + "\n")
+            if data.noise is not None:
+                write_atomically(self.path / NOISE, save({"images": torch.from_numpy(data.noise.images)}))
             write_atomically(self.path / "config.toml", config.to_toml())
         except OSError as error:
             raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
@@ -154,6 +159,18 @@ class RunFolder:
             if key not in split:
                 raise RunError(f"'{self.path / 'split.json'}' is damaged: it has no '{key}'")
         return split
+
+    def noise(self) -> Tensor:
+        """The foreign images [clients, …] of a run with feature noise, as the samples are stored.
+
+        Raises:
+            RunError: the file is missing or not readable.
+        """
+        path = self.path / NOISE
+        try:
+            return load(path.read_bytes())["images"]
+        except (SafetensorError, OSError, KeyError) as error:
+            raise RunError(f"'{path}', the feature noise of the run's clients, cannot be read: {error}") from None
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""

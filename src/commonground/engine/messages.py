@@ -223,4 +223,5 @@ def _only(data: FederatedDataset, client: int) -> FederatedDataset:
         preprocess=data.preprocess,
         client_names=(data.client_name(client),),
         task=data.task,
+        noise=None if data.noise is None else data.noise.of([client]),
     )

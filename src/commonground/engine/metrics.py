@@ -95,7 +95,7 @@ def round_metrics(
 
 
 def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, float]:
-    body = setup.groups.names("body")
+    body = setup.groups.whole("body")  # with statistics that clients keep: then there is no one body
     split = setup.split(frozenset(setup.groups.trainable("head")))
     if split is None or not body or any(name not in before for name in body):
         return {}
@@ -124,6 +124,6 @@ def _after_local(setup: Setup, reports: Sequence[Report], before: Tensors) -> fl
         sent = {n: torch.stack([r.update.tensors[n] for r in members]) for n in members[0].update.tensors}
         own = {n: torch.stack([(r.personal or {})[n] for r in members]) for n in members[0].personal or {}}
         trained = {n: v for n, v in sent.items() if n in setup.initial and n not in own}
-        models = {**trained, **setup.algorithm.personal_model({**before, **trained}, own)}
+        models = {**trained, **setup.personal_model({**before, **trained}, own)}
         accuracies.append(evaluate_block(setup, block, before, models, stack=False).accuracy)
     return float(np.concatenate(accuracies).mean())

@@ -57,7 +57,7 @@ def score_clients(
     if which == "global":
         return evaluate_block(setup, clients, shared, {}, stack=False)
     if not setup.algorithm.personalizes:
-        return evaluate_block(setup, clients, shared, setup.algorithm.personal_model(shared, stored), stack=False)
+        return evaluate_block(setup, clients, shared, setup.personal_model(shared, stored), stack=False)
     parts = []
     for c, client in enumerate(clients):
         own = {name: value[c] for name, value in stored.items()}

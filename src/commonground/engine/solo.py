@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Plan, Rates, batch_plan
+from commonground.engine.batches import Plan, Rates, batch_plan, rates_of_steps
 from commonground.engine.linear_head import fit_linear_heads
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
@@ -39,9 +39,9 @@ class Solo(Client):
         self.live = tensors_of(setup.model)
         self.dropouts = setup.dropouts  # found by trying the model in evaluation mode, so before any training
         self._parameters = {n: p for n, p in setup.model.named_parameters() if n in self.live}
-        self.local_epochs = setup.config.local_epochs
+        self.local_epochs, self.local_steps = setup.config.local_epochs, setup.config.local_steps
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
-        self.seed = setup.config.seed
+        self.seed, self.rounds = setup.config.seed, setup.config.rounds
         self._index: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def begin(self, round: int, client: int, key: int, shared: Tensors, personal: Tensors) -> None:
@@ -55,7 +55,7 @@ class Solo(Client):
             personal: the client's own tensors.
         """
         self.round, self.key, self.received = round, key, shared
-        self.lr = self.setup.config.lr_at(min(round, self.setup.config.rounds))
+        self.lr = self.setup.lr_at(round)
         self._phase = 0
         self._index = self.setup.data.train_indices(client)
         self.setup.keep_hidden("train", [client])
@@ -87,7 +87,12 @@ class Solo(Client):
         return self._loaded
 
     def _plan(
-        self, epochs: int | None, steps: int | None, samples: int | None, batch_size: int | None
+        self,
+        epochs: int | None,
+        steps: int | None,
+        samples: int | None,
+        batch_size: int | None,
+        start: Tensor | int | None = None,
     ) -> tuple[Plan, int]:
         if epochs is None and steps is None and samples is None:
             steps = self.setup.config.local_steps
@@ -103,6 +108,7 @@ class Solo(Client):
             epochs=epochs,
             steps=steps,
             samples=samples,
+            start=None if start is None else int(start),
         )
         self.steps = torch.tensor(float(plan.steps), dtype=self.setup.samples.dtype)
         return plan, self._phase
@@ -121,15 +127,17 @@ class Solo(Client):
             self.dropouts[name][0].mask = mask
 
     @contextmanager
-    def _training(self, names: Sequence[str]) -> Iterator[list[nn.Parameter]]:
+    def _training(self, names: Sequence[str], group: str | Sequence[str]) -> Iterator[list[nn.Parameter]]:
         """Training mode, with gradients for the named parameters alone; frozen normalisation keeps its statistics."""
-        wanted = set(names)
+        wanted, whole = set(names), set(self.setup.groups.whole(group))
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in wanted)
         self.model.train()
         for name, module in self.model.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and f"{name}.weight" not in wanted:
-                module.eval()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                # A layer without weights belongs to the group that its statistics are in.
+                trained = f"{name}.weight" in wanted if module.affine else f"{name}.running_mean" in whole
+                module.train(trained)
         try:
             yield [self._parameters[name] for name in names]
         finally:
@@ -153,7 +161,8 @@ class Solo(Client):
         epochs: int | None = None,
         steps: int | None = None,
         samples: int | None = None,
-        lr: float | None = None,
+        start: Tensor | int | None = None,
+        lr: float | Sequence[float] | None = None,
         momentum: float | None = None,
         weight_decay: float | None = None,
         batch_size: int | None = None,
@@ -163,20 +172,21 @@ class Solo(Client):
         reference: Tensor | None = None,
     ) -> None:
         """See :meth:`commonground.algorithms.Client.fit`."""
-        rates = self.setup.rates(self.lr if lr is None else lr, momentum, weight_decay)
         names = self.setup.groups.trainable(group)
-        plan, phase = self._plan(epochs, steps, samples, batch_size)
+        plan, phase = self._plan(epochs, steps, samples, batch_size, start)
+        lrs = rates_of_steps(self.lr if lr is None else lr, plan.steps)
+        rates = self.setup.rates(lrs[0] if lrs else self.lr, momentum, weight_decay)
         if not names or not plan.steps:
             return
         # Features are worth computing once if the phase goes over the whole data at least once.
-        split = self.setup.split(frozenset(names)) if plan.counts.sum() >= self.size else None
-        with self._training(names) as parameters:
+        split = self.setup.training_split(frozenset(names)) if plan.counts.sum() >= self.size else None
+        with self._training(names, group) as parameters:
             module: nn.Module = self.model
             rows, y = self._data()
             x, arrange = rows, self.setup.samples.arrange
             if split is not None:
                 x, arrange, module = self._features(split), _as_is, split.rest
-                plain = loss is None and penalty is None and correction is None
+                plain = loss is None and penalty is None and correction is None and len(set(lrs)) == 1
                 if plain and _is_linear(split, names):
                     self.loss = self._fit_linear(parameters, x, y, plan, rates)
                     return
@@ -190,8 +200,10 @@ class Solo(Client):
             for step, count in enumerate(plan.counts.tolist()):
                 index = order[step, :count]
                 self._drop(self._masks(phase, step, count, full))
+                optimizer.param_groups[0]["lr"] = lrs[step]
                 given = None if reference is None else reference[index]
-                value = self._loss(module, arrange(x[index]), y[index], loss, given)
+                batch = self.setup.augmented(x[index], (self.round, self.key, phase, step), full)
+                value = self._loss(module, arrange(batch), y[index], loss, given)
                 if step >= plan.last_epoch:
                     record.append(value.detach() * count)
                     seen += count
@@ -206,6 +218,10 @@ class Solo(Client):
                 optimizer.step()
             total = float(torch.stack(record).sum())
             self.loss = total / seen
+
+    def lr_after(self, done: float) -> float:
+        """See :meth:`commonground.algorithms.Client.lr_after`."""
+        return self.setup.lr_after(done)
 
     def _fit_linear(
         self, parameters: list[nn.Parameter], features: Tensor, y: Tensor, plan: Plan, rates: Rates
@@ -277,9 +293,11 @@ class Solo(Client):
         order = torch.from_numpy(plan.order)
         for step, count in enumerate(plan.counts.tolist()):
             index = order[step, :count]
-            masks = self._masks(phase, step, count, plan.order.shape[1])
+            full = plan.order.shape[1]
+            masks = self._masks(phase, step, count, full)
             weight = torch.ones(count, dtype=self.setup.samples.dtype)
-            yield Batch(self.setup.samples.arrange(rows[index]), y[index], weight, masks)
+            x = self.setup.augmented(rows[index], (self.round, self.key, phase, step), full)
+            yield Batch(self.setup.samples.arrange(x), y[index], weight, masks)
 
     def gradient(
         self,
@@ -297,7 +315,7 @@ class Solo(Client):
             weight = torch.ones(len(y), dtype=self.setup.samples.dtype)
             batch = Batch(self.setup.samples.arrange(rows.clone()), y, weight, self._masks(0, 0, len(y), len(y)))
         self._drop(batch.masks or {})
-        with self._training(names), self._at(at or {}):
+        with self._training(names, group), self._at(at or {}):
             value = self._loss(self.model, batch.x, batch.y, loss)
             self.loss = float(value.detach())
             if penalty is not None:

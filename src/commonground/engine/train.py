@@ -25,6 +25,7 @@ from commonground.config import RunConfig, make_algorithm
 from commonground.data import (
     FederatedDataset,
     Task,
+    add_feature_noise,
     default_model,
     is_text,
     limit_samples,
@@ -120,11 +121,12 @@ def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
 
 
 def resolve(config: RunConfig, data: FederatedDataset) -> RunConfig:
-    """Fill in what was left to us: the number of clients, the model and the learning rate that suit the data."""
+    """Fill in what was left to us: clients and feature noise as the data has them, model and rate that suit it."""
     small = data.name == "digits" or len(data.sample_shape) == 1
     return config.model_copy(
         update={
             "clients": data.clients,
+            "feature_noise": 0.0 if data.noise is None else data.noise.strength,
             "model": config.model or default_model(config.data),
             "lr": config.lr or (0.05 if small else 0.01),
         }
@@ -152,6 +154,11 @@ def prepare_setup(
             f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
             "none"
         )
+    if config.finetune_epochs and config.batch_norm == "local":
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} needs one global model, and with --batch-norm local there is "
+            "none: every client has BatchNorm statistics of its own"
+        )
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = usual_partition(config.data) if config.classes_per_client is None else ""
@@ -170,6 +177,8 @@ def prepare_setup(
         data = limit_samples(data, "train", config.train_samples, config.seed)
     if config.test_samples is not None:
         data = limit_samples(data, "test", config.test_samples, config.seed)
+    if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
+        data = add_feature_noise(data, config.feature_noise, config.seed)
     config = resolve(config, data)
     if model is None and data.tokens and not str(config.model).startswith("hf:"):
         raise ConfigError(f"the model '{config.model}' cannot read texts; choose one as in --model hf:roberta-base")
@@ -232,7 +241,8 @@ def build_network(
         extended = algorithm.extend_model(model, groups)
     if extended is not model or not (config.body or config.head):
         patterns = dict(getattr(extended, "groups", {}))
-    groups = Groups(extended, patterns)  # anew: a method may also have made a part of the model constant
+    # Anew: a method may also have made a part of the model constant.
+    groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")
     return prepare(extended, shape, dtype), groups
 
 
@@ -442,7 +452,7 @@ class _Training:
             dict(self.memory),
             round=round,
             clients=self.setup.data.clients,
-            lr=self.config.lr_at(round),
+            lr=self.setup.lr_at(round),
             weighting=self.config.weighting,
             seed=self.config.seed,
         )
@@ -459,9 +469,8 @@ class _Training:
         return round % config.eval_every == 0 or round == config.rounds or round > config.rounds - config.eval_last
 
     def _kinds(self) -> list[Which]:
-        algorithm = self.setup.algorithm
-        kinds: list[Which] = ["global"] if algorithm.has_global_model else []
-        return [*kinds, "personal"] if algorithm.has_personal_model else kinds
+        kinds: list[Which] = ["global"] if self.setup.has_global_model else []
+        return [*kinds, "personal"] if self.setup.has_personal_model else kinds
 
     def _panel(self) -> Sequence[int]:
         """Clients evaluated during training."""
@@ -493,7 +502,7 @@ class _Training:
             "bytes_down": 0,
             "seconds": _rounded(seconds),
             "eval_seconds": _rounded(eval_seconds),
-            "lr": self.config.lr_at(round),
+            "lr": self.setup.lr_at(round),
             "participants": len(reports),
             "evaluated_clients": len(self._panel()) if scores else 0,
         }
@@ -667,6 +676,7 @@ class _Training:
             },
             "personal_accuracy_of": _what_is_personal(self.setup, config),
             **self.setup.algorithm.facts(),
+            **({"batch_norm": config.batch_norm} if self.setup.groups.statistics else {}),
             "global_accuracy": None if global_scores is None else float(global_scores.accuracy.mean()),
             "global_accuracy_last10": self._last10("global_accuracy"),
             "bytes_up": self.totals["bytes_up"],
@@ -689,15 +699,21 @@ class _Training:
 def _what_is_personal(setup: Setup, config: RunConfig) -> str:
     if config.finetune_epochs:
         return f"the final global model after {config.finetune_epochs} epochs on each client's head"
-    if setup.algorithm.personalizes:
-        return "the shared model after the local training this method does before a test"
-    if not setup.algorithm.has_personal_model:
+    algorithm, local = setup.algorithm, bool(setup.groups.local_statistics)
+    statistics = "each client's own BatchNorm statistics (the initial ones if it never took part)"
+    if algorithm.personalizes:
+        model = f"the shared parameters with {statistics}," if local else "the shared model"
+        return f"{model} after the local training this method does before a test"
+    if not setup.has_personal_model:
         return "the global model (this method has no personal one; see --finetune-epochs)"
     if not setup.shared_names:
         return "each client's own model"
-    if not setup.personal_names:
-        return "each client's own model, kept beside the shared one"
-    return "the last shared tensors with each client's last personal ones, before further local training"
+    if not algorithm.has_personal_model:
+        return f"the shared parameters with {statistics}; there is no global model"
+    beside = f", with {statistics}" if local else ""
+    if not setup.groups.names(algorithm.personal):
+        return f"each client's own model, kept beside the shared one{beside}"
+    return f"the last shared tensors with each client's last personal ones, before further local training{beside}"
 
 
 def _rounded(seconds: float) -> float:

@@ -5,6 +5,7 @@ from commonground.models.dropout import KeyedDropout, use_keyed_dropout
 from commonground.models.groups import Groups, tensors_of
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
+from commonground.models.resnet import ResNet18
 from commonground.models.split import Split, find_split
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Groups",
     "KeyedDropout",
     "Linear",
+    "ResNet18",
     "Split",
     "available_models",
     "build_model",

@@ -18,6 +18,7 @@ from commonground.models.dropout import use_keyed_dropout
 from commonground.models.low_rank import LowRank
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
+from commonground.models.resnet import ResNet18
 
 __all__ = ["available_models", "build_model", "keyed_weights", "load_class", "prepare"]
 
@@ -25,6 +26,7 @@ _MODELS: dict[str, type[nn.Module]] = {
     "linear": Linear,
     "mlp": MLP,
     "cnn": ConvNet,
+    "resnet18": ResNet18,
     "lstm": LSTM,
     "low-rank": LowRank,
 }
@@ -72,7 +74,7 @@ def build_model(
     """A model with initial weights that depend on the seed alone.
 
     Args:
-        name: ``linear``, ``mlp``, ``cnn`` or ``file.py:Class``; a class is called with ``(shape, classes, **options)``.
+        name: of :func:`available_models`, or ``file.py:Class``; a class is called with ``(shape, classes, **options)``.
         shape: shape of one sample as the model sees it; images as (channels, height, width).
         classes: number of outputs.
         seed: the run's seed.

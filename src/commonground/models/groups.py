@@ -1,8 +1,9 @@
 """Parameter groups: names such as ``body`` and ``head`` for parts of any ``nn.Module``.
 
 A group is a tuple of tensor names (parameters *and* floating-point buffers, so that BatchNorm statistics follow the
-module they belong to). Integer buffers (``num_batches_tracked``) belong to no group: they never travel. Neither do the
-tensors whose names a model lists in its attribute ``constants``, such as pretrained weights under LoRA factors.
+module they belong to, unless every client is to keep its own). Integer buffers (``num_batches_tracked``) belong to no
+group: they never travel. Neither do the tensors whose names a model lists in its attribute ``constants``, such as
+pretrained weights under LoRA factors.
 """
 
 from __future__ import annotations
@@ -36,14 +37,30 @@ class Groups:
         patterns: group name to name patterns. A pattern is a tensor's name, a submodule's name (all it holds) or a
             shell pattern (``"layers.*.weight"``). ``head`` defaults to the last ``nn.Linear``; ``body`` to all the
             rest; ``lower``/``upper`` (LG-FedAvg's local and global parts) to ``body``/``head``; ``all`` always exists.
+        local_statistics: whether every client keeps the running statistics of BatchNorm layers to itself, as SiloBN
+            does (Andreux et al. 2020), so that no group has them.
+
+    Attributes:
+        statistics: names of the running statistics of BatchNorm layers.
+        local_statistics: those of them that every client keeps: all or none.
 
     Raises:
         ModelError: a pattern matches nothing, or ``body`` and ``head`` (``lower`` and ``upper``) overlap or leave
             a tensor out.
     """
 
-    def __init__(self, model: nn.Module, patterns: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        patterns: Mapping[str, Sequence[str]] | None = None,
+        *,
+        local_statistics: bool = False,
+    ) -> None:
         self._all = tuple(tensors_of(model))
+        layers = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        running = {f"{name}.{kind}".removeprefix(".") for name in layers for kind in ("running_mean", "running_var")}
+        self.statistics = tuple(name for name in self._all if name in running)
+        self.local_statistics = self.statistics if local_statistics else ()
         self._trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         self._groups: dict[str, tuple[str, ...]] = {"all": self._all}
         patterns = dict(patterns or {})
@@ -79,7 +96,11 @@ class Groups:
         return group in self._groups
 
     def names(self, groups: str | Iterable[str]) -> tuple[str, ...]:
-        """Tensor names of one group or of several, in the model's order."""
+        """Tensor names of one group or of several, in the model's order, without statistics that clients keep."""
+        return tuple(name for name in self.whole(groups) if name not in self.local_statistics)
+
+    def whole(self, groups: str | Iterable[str]) -> tuple[str, ...]:
+        """As :meth:`names`, with the statistics that clients keep, each in the group of its layer."""
         wanted = (groups,) if isinstance(groups, str) else tuple(groups)
         for group in wanted:
             if group not in self._groups:
@@ -99,7 +120,7 @@ class Groups:
         a, b = set(self.names(one)), set(self.names(other))
         if a & b:
             raise ModelError(f"'{sorted(a & b)[0]}' is in the groups {(*one,)} and {(*other,)} at once")
-        left = [name for name in self._all if name not in a | b]
+        left = [name for name in self.names("all") if name not in a | b]
         if left:
             raise ModelError(f"'{left[0]}' is neither in the groups {(*one,)} nor in {(*other,)}")
 

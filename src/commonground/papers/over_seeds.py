@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from commonground.papers.base import Claim, Curve
+from commonground.papers.base import Claim, Curve, Outcome
 
-__all__ = ["claim", "fraction", "mean_curve", "mean_interval", "median_curve", "median_interval"]
+__all__ = ["Side", "claim", "fraction", "judge", "mean_curve", "mean_interval", "median_curve", "median_interval"]
 
 Array = npt.ArrayLike
 Side = Literal["above", "below", "within"]
@@ -109,3 +110,11 @@ def fraction(
     share = float(cases.mean())
     around = stats.binomtest(int(cases.sum()), len(cases)).proportion_ci(0.95)
     return Claim(text, source, paper, share, float(around.low), float(around.high), seeds or len(cases), share >= least)
+
+
+def judge(
+    outcome: Outcome, text: str, source: str, paper: float | str | None, values: Array, *args: Any, **kw: Any
+) -> None:
+    """Add a claim judged over seeds (see :func:`claim`); with fewer than three seeds it is left open."""
+    judged = claim(text, source, paper, values, *args, **kw)
+    outcome.claims.append(judged if judged.seeds >= 3 else dataclasses.replace(judged, holds=None))

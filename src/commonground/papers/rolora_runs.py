@@ -18,8 +18,8 @@ from commonground.data import FederatedDataset
 from commonground.engine import Run, train
 from commonground.engine.base import payload_bytes
 from commonground.errors import ConfigError, UpdateError
-from commonground.papers.base import Cell, Claim, Curve, Figure, Outcome, Request, Settings
-from commonground.papers.over_seeds import claim, mean_curve, mean_interval
+from commonground.papers.base import Cell, Curve, Figure, Outcome, Request, Settings
+from commonground.papers.over_seeds import judge, mean_curve, mean_interval
 from commonground.report.format import slug
 
 __all__ = [
@@ -415,20 +415,6 @@ def curves(measured: Mapping[str, Measured], x: Literal["rounds", "uploaded"] = 
 def paired(one: Measured, other: Measured) -> Values:
     """Differences of two measurements in percentage points, one per seed."""
     return one.accuracies - other.accuracies
-
-
-def judge(
-    outcome: Outcome, text: str, source: str, paper: float | str | None, values: Any, *args: Any, **kw: Any
-) -> None:
-    """Add a claim judged over seeds (see :func:`~commonground.papers.over_seeds.claim`); with fewer than three seeds it
-    is left open.
-    """
-    outcome.claims.append(open_if_few(claim(text, source, paper, values, *args, **kw)))
-
-
-def open_if_few(judged: Claim) -> Claim:
-    """A claim whose verdict is left open where there are fewer than three seeds."""
-    return judged if judged.seeds >= 3 else dataclasses.replace(judged, holds=None)
 
 
 @dataclass

@@ -1,0 +1,85 @@
+"""Local SGD."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+
+from commonground.algorithms.base import Algorithm, Client, Tensors
+from commonground.errors import ConfigError
+
+if TYPE_CHECKING:
+    from commonground.config import RunConfig
+
+POSITION = "order/steps"  # how far a client has come in its order of batches
+
+
+@dataclass(frozen=True)
+class LocalSGD(Algorithm):
+    """Local SGD with interval I: every I steps of every client, all models become their mean (Bao et al. 2024, §8).
+
+    A round is one interval. What sets it apart from FedAvg counted in steps: a client goes on in its data where its
+    last round ended, epoch after epoch, instead of beginning a new epoch in each round, and the learning rate follows
+    the global step t, not the round: it is halved at 1/2 and 3/4 of all T steps, in the middle of a round where a
+    milestone falls there. I = 1 is Parallel SGD, I = T one-shot averaging.
+
+    T is rounds · I. Where I does not divide the steps that are wanted, name them: with ``total_steps`` the last round
+    takes the steps that are left, and ``--rounds`` must be T/I rounded up.
+
+    Args:
+        steps: I, local steps between two averages; by default the run's ``--local-steps``, else 8. (Epochs are not
+            counted here: ``--local-epochs`` means nothing.)
+        total_steps: T; 0 for rounds · I.
+        halvings: shares of T after which the learning rate is halved (on top of ``--lr-schedule``).
+        momentum: of the local steps, fresh in each round, whatever ``--momentum`` says; the paper's SGD has none.
+    """
+
+    steps: Annotated[int, Field(ge=1)] | None = None
+    total_steps: Annotated[int, Field(ge=0)] = 0
+    halvings: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    name = "local-sgd"
+    title = "Local SGD"
+    source = "Stich 2019; Bao, Crawshaw, Liu 2024"
+    shared = ("all",)
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse rounds that do not make the steps wanted."""
+        interval = self._interval(config.local_steps)
+        rounds = math.ceil(self.total_steps / interval) or config.rounds
+        if rounds != config.rounds:
+            raise ConfigError(
+                f"{config.rounds} rounds of {interval} steps do not make {self.total_steps} steps; --rounds {rounds} "
+                "does (the last round takes the steps that are left)"
+            )
+
+    def _interval(self, local_steps: int | None) -> int:
+        return self.steps or local_steps or 8
+
+    def lr_factor(self, done: float) -> float:
+        """Halved at each milestone."""
+        return float(0.5 ** sum(done >= share for share in self.halvings))
+
+    def client_state(self, initial: Tensors) -> Tensors:
+        """How many steps the client has taken."""
+        return {POSITION: torch.zeros((), dtype=torch.int64)}
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        """I steps on the whole model, which is sent."""
+        self.walk(client, round)
+        return client.send("all")
+
+    def walk(self, client: Client, round: int) -> None:
+        """The round's steps, which go on where the client's last ones ended."""
+        interval = self._interval(client.local_steps)
+        total, before = self.total_steps or client.rounds * interval, (round - 1) * interval
+        steps = min(interval, total - before)
+        rates = [client.lr_after((before + step) / total) for step in range(steps)]
+        position = client.state[POSITION]
+        client.fit("all", steps=steps, start=position, lr=rates, momentum=self.momentum)
+        client.keep({POSITION: position + steps})

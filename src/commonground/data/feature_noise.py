@@ -1,0 +1,96 @@
+"""Feature noise: every client's samples carry a foreign client's image, faintly and with a negative sign.
+
+Source: Bao, Crawshaw and Liu 2024, section 8.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commonground.errors import ConfigError, DataError
+from commonground.keys import numpy_stream
+
+if TYPE_CHECKING:
+    from commonground.data.federated import Array, FederatedDataset
+
+__all__ = ["FeatureNoise", "add_feature_noise"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureNoise:
+    """What every client's samples x are changed by on their way into a model: x′ = x − ρ·x̃ᵢ.
+
+    Attributes:
+        strength: ρ, positive.
+        images: x̃ [clients, …], stored as the samples are: one for all samples of a client, training and test alike.
+
+    Raises:
+        ConfigError: the strength is not a positive number.
+    """
+
+    strength: float
+    images: Array
+
+    def __post_init__(self) -> None:
+        _check_strength(self.strength)
+        if self.strength == 0:
+            raise ConfigError("feature noise of strength 0 is none; leave it out")
+        # The only writes to a frozen instance: its normal forms.
+        object.__setattr__(self, "strength", float(self.strength))
+        object.__setattr__(self, "images", np.ascontiguousarray(self.images))
+
+    def of(self, clients: Sequence[int]) -> FeatureNoise:
+        """The noise of some of the clients, in this order."""
+        return FeatureNoise(self.strength, self.images[list(clients)])
+
+
+def add_feature_noise(data: FederatedDataset, strength: float, seed: int) -> FederatedDataset:
+    """The same samples with feature noise; all arrays are shared with ``data``.
+
+    For every client i a foreign image x̃ᵢ is drawn, each training sample of the other clients with equal probability.
+    Every sample of client i then enters a model as x − ρ·x̃ᵢ, training, validation and test samples alike. The
+    subtraction is made in floating point, on the scale that :class:`Preprocess` gives and before its mean and
+    deviation; the paper's own code subtracts in uint8, where negative values wrap around to bright ones.
+
+    The paper tests one global model on one test set. Here the test samples are dealt to the clients as the training
+    samples are, each part has its client's x̃ᵢ, and the accuracy is the mean over these parts, which are equal in size
+    up to one sample of each class.
+
+    Source: Bao, Crawshaw and Liu 2024, section 8.2.
+
+    Args:
+        data: numeric samples of at least two clients, without feature noise.
+        strength: ρ, at least 0; with 0 the result is ``data`` itself.
+        seed: keys the draw, one stream per client.
+
+    Raises:
+        ConfigError: the strength is negative or not finite.
+        DataError: the samples are tokens, there is one client only, or there is feature noise already.
+    """
+    _check_strength(strength)
+    if strength == 0:
+        return data
+    if data.tokens:
+        raise DataError(f"feature noise needs samples of numbers, and {data.name!r} holds tokens")
+    if data.clients < 2:
+        raise DataError(f"feature noise is another client's image, and {data.name!r} has one client only")
+    if data.noise is not None:
+        raise DataError(f"{data.name!r} already has feature noise of strength {data.noise.strength:g}")
+    rows = []
+    for client in range(data.clients):
+        start, end = data.train_offsets[client : client + 2].tolist()
+        others = len(data.train_index) - (end - start)
+        drawn = int(numpy_stream(seed, "feature noise", client).integers(others))
+        rows.append(data.train_index[drawn if drawn < start else drawn + end - start])
+    return replace(data, noise=FeatureNoise(strength, data.x_train[rows]))
+
+
+def _check_strength(value: float) -> None:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (number and math.isfinite(value) and value >= 0):
+        raise ConfigError(f"feature_noise is {value!r}; it must be a number of at least 0")

@@ -1,0 +1,347 @@
+"""Local SGD against Parallel SGD on images with heterogeneous features: settings, data and runs of section 8."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from scipy import stats
+from torch import Tensor
+
+from commonground.compare.progress import ComparisonProgress, Step
+from commonground.data import FederatedDataset, Source, add_feature_noise, load_source
+from commonground.data.augment import Augment
+from commonground.data.feature_partition import Features
+from commonground.engine import Run, train
+from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.train import prepare_setup
+from commonground.errors import ConfigError
+from commonground.keys import numpy_stream
+from commonground.papers.base import Request, Settings
+
+__all__ = [
+    "Arm",
+    "ImageSettings",
+    "Measured",
+    "NoiseSettings",
+    "deal",
+    "image_notes",
+    "measure",
+    "name_of",
+    "paper_settings",
+    "power_row",
+    "small_settings",
+]
+
+SEEDS = 3
+
+Values = npt.NDArray[np.float64]
+
+
+class ImageSettings(Settings):
+    """What an experiment on images is run with.
+
+    Attributes:
+        data: any labelled image set by name.
+        clients: N.
+        intervals: I; 1 is Parallel SGD, which the others are compared with.
+        heterogeneity: h.
+        augment: ways of changing training images, by name.
+        total_steps, lr: T and η, by way of augmentation where they differ; η is halved after 1/2 and 3/4 of T.
+        batch_size: of each client.
+        weight_decay: the paper names none; its code has 5e-4.
+        model_options: of the ResNet (``width``, ``blocks``, ``stem``, ``norm``).
+        train_samples, test_samples: images of all clients together, equally many of each class; 0 for all there are.
+        engine, workers: how a run is computed.
+    """
+
+    data: str = "cifar10"
+    clients: int = Field(default=8, ge=2)
+    intervals: tuple[int, ...] = (1, 8, 16, 32)
+    heterogeneity: tuple[float, ...] = (0.25, 0.5)
+    augment: tuple[Augment, ...] = ("flip-crop", "none")
+    total_steps: int | dict[str, int] = 16384
+    lr: float | dict[str, float] = 0.01
+    batch_size: int = Field(default=64, ge=1)
+    weight_decay: float = Field(default=5e-4, ge=0)
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    train_samples: int = Field(default=0, ge=0)
+    test_samples: int = Field(default=0, ge=0)
+    engine: Literal["auto", "serial", "processes", "batched"] = "auto"
+    workers: int | None = Field(default=None, ge=1)
+
+    def check(self) -> None:
+        """Refuse empty or repeated values, intervals below 1 and steps that are missing.
+
+        Raises:
+            ConfigError: in one sentence.
+        """
+        for name in ("intervals", "heterogeneity", "augment"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ConfigError(f"{name} is {list(values)}; name at least one, and each once")
+        if min(self.intervals) < 1:
+            raise ConfigError(f"intervals is {list(self.intervals)}; every interval must be at least 1")
+        for way in self.augment:
+            if self.steps_of(way) < max(self.intervals):
+                raise ConfigError(
+                    f"an interval of {max(self.intervals)} steps does not fit into total_steps={self.steps_of(way)}"
+                )
+            if not self.lr_of(way) > 0:
+                raise ConfigError(f"lr is {self.lr_of(way)}; it must be positive")
+        for h in self.heterogeneity:
+            Features(h)
+
+    def with_parallel(self) -> list[int]:
+        """The intervals in order, the first of them 1.
+
+        Raises:
+            ConfigError: Parallel SGD (1) or something to compare with it is missing.
+        """
+        if 1 not in self.intervals or len(self.intervals) < 2:
+            raise ConfigError(
+                f"intervals is {list(self.intervals)}; it must have 1 (Parallel SGD) and at least one more"
+            )
+        return sorted(self.intervals)
+
+    def steps_of(self, augment: str) -> int:
+        """T."""
+        return int(_of(self.total_steps, augment, "total_steps"))
+
+    def lr_of(self, augment: str) -> float:
+        """η."""
+        return float(_of(self.lr, augment, "lr"))
+
+
+class NoiseSettings(ImageSettings):
+    """As :class:`ImageSettings`, with feature noise.
+
+    Attributes:
+        noises: ρ.
+    """
+
+    noises: tuple[float, ...] = (0.03125, 0.0625, 0.125, 0.25)
+
+    def check(self) -> None:
+        """Refuse negative or repeated strengths of noise as well."""
+        super().check()
+        if not self.noises or min(self.noises) < 0 or len(set(self.noises)) != len(self.noises):
+            raise ConfigError(f"noises is {list(self.noises)}; name at least one number from 0 on, and each once")
+
+
+def _of(values: Any, augment: str, name: str) -> Any:
+    if not isinstance(values, Mapping):
+        return values
+    if augment not in values:
+        raise ConfigError(f"{name} has no value for augment={augment}; it has {', '.join(values) or 'none'}")
+    return values[augment]
+
+
+def paper_settings(settings: type[Any], **changed: Any) -> Any:
+    """Section 8.1's settings."""
+    values = {
+        "total_steps": {"flip-crop": 65536, "none": 16384},
+        "lr": {"flip-crop": 0.03, "none": 0.01},
+        "model_options": {"stem": "imagenet", "norm": "batch"},
+    }
+    return settings(**{**values, **changed})
+
+
+def small_settings(settings: type[Any], **changed: Any) -> Any:
+    """What two cores can do: a narrow, short ResNet and a part of the images."""
+    values = {
+        "intervals": (1, 4, 16, 64),
+        "augment": ("none",),
+        "total_steps": 1024,
+        "lr": 0.05,
+        "batch_size": 16,
+        "model_options": {"stem": "imagenet", "norm": "batch", "width": 16, "blocks": [1, 1, 1]},
+        "train_samples": 3200,
+        "test_samples": 4000,
+    }
+    return settings(**{**values, **changed})
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One condition of an experiment: interval I, heterogeneity h, augmentation and feature noise ρ."""
+
+    interval: int
+    heterogeneity: float
+    augment: Augment = "none"
+    noise: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        noise = f", noise {self.noise:g}" if self.noise else ""
+        return f"{name_of(self.interval)}, h = {self.heterogeneity:g}, augmentation {self.augment}{noise}"
+
+
+def name_of(interval: int) -> str:
+    """A method as the paper's tables name it."""
+    return "Parallel SGD" if interval == 1 else f"Local SGD (I = {interval})"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the seeds of an arm gave.
+
+    Attributes:
+        test, train: [seeds] accuracies of the final global model, in percent.
+        filters: per seed the first convolution's weights [filters, channels, height, width].
+        seconds: of all rounds, per seed.
+    """
+
+    test: Values
+    train: Values
+    filters: list[Tensor] = field(repr=False)
+    seconds: Values
+
+
+def deal(settings: ImageSettings, request: Request, h: float, noise: float, seed: int) -> FederatedDataset:
+    """A seed's images at the clients, with parity labels and feature noise."""
+    data = FederatedDataset.from_source(_source(settings, request.data_dir, seed), Features(h), settings.clients, seed)
+    return add_feature_noise(data, noise, seed)
+
+
+def _source(settings: ImageSettings, data_dir: str | None, seed: int) -> Source:
+    """The images, or equally many of each class, other ones for every seed."""
+    source = load_source(settings.data, data_dir)
+    changed: dict[str, Any] = {}
+    for split, wanted in (("train", settings.train_samples), ("test", settings.test_samples)):
+        y = getattr(source, f"y_{split}")
+        if wanted and wanted < len(y):
+            rng = numpy_stream(seed, "images", split)
+            each = np.full(source.classes, wanted // source.classes) + (
+                np.arange(source.classes) < wanted % source.classes
+            )
+            rows = np.concatenate([rng.permutation(np.flatnonzero(y == k))[:n] for k, n in enumerate(each.tolist())])
+            rows.sort()
+            changed |= {f"x_{split}": getattr(source, f"x_{split}")[rows], f"y_{split}": y[rows]}
+    return replace(source, **changed) if changed else source
+
+
+def measure(
+    settings: ImageSettings, arms: Sequence[Arm], seeds: Sequence[int], request: Request
+) -> dict[Arm, Measured]:
+    """Train and test every arm with every seed; finished runs in the folder are taken as they are."""
+    dealt = cache(lambda h, noise, seed: deal(settings, request, h, noise, seed))
+    observer = ComparisonProgress(request.quiet)
+    runs = [(arm, seed) for arm in arms for seed in seeds]
+    steps = [Step(n, len(runs), arm.title, seed, _rounds(settings, arm)) for n, (arm, seed) in enumerate(runs, 1)]
+    observer.plan(steps)
+    found: dict[Arm, list[tuple[float, float, Tensor, float]]] = {arm: [] for arm in arms}
+    for (arm, seed), step in zip(runs, steps, strict=True):
+        data = dealt(arm.heterogeneity, arm.noise, seed)
+        run = _train(settings, arm, seed, data, request.folder, observer.step(step))
+        count = np.array([c["test_samples"] for c in run.clients], dtype=float)
+        right = count * np.array([c["global_accuracy"] for c in run.clients], dtype=float)
+        first = next(value for value in run.shared.values() if value.ndim == 4)
+        found[arm].append(
+            (100 * right.sum() / count.sum(), training_accuracy(run, data), first, float(run.summary["seconds"]))
+        )
+    return {
+        arm: Measured(
+            np.array([r[0] for r in rows]), np.array([r[1] for r in rows]), [r[2] for r in rows],
+            np.array([r[3] for r in rows]),
+        )
+        for arm, rows in found.items()
+    }  # fmt: skip
+
+
+def _rounds(settings: ImageSettings, arm: Arm) -> int:
+    return math.ceil(settings.steps_of(arm.augment) / arm.interval)
+
+
+def _train(settings: ImageSettings, arm: Arm, seed: int, data: FederatedDataset, folder: Path, observer: Any) -> Run:
+    total = settings.steps_of(arm.augment)
+    options: dict[str, Any] = {"total_steps": total}
+    if arm.interval > 1:
+        options["steps"] = arm.interval
+    where = f"h-{arm.heterogeneity:g}-{arm.augment}-noise-{arm.noise:g}-interval-{arm.interval}"
+    return train(
+        "local-sgd" if arm.interval > 1 else "parallel-sgd",
+        data,
+        model="resnet18",
+        model_options=settings.model_options,
+        options=options,
+        rounds=_rounds(settings, arm),
+        batch_size=settings.batch_size,
+        lr=settings.lr_of(arm.augment),
+        weight_decay=settings.weight_decay,
+        augment=arm.augment,
+        seed=seed,
+        eval_every=_rounds(settings, arm),
+        engine=settings.engine,
+        workers=settings.workers,
+        out=folder / "runs" / where / f"seed-{seed}",
+        resume=True,
+        observer=observer,
+    )
+
+
+def training_accuracy(run: Run, data: FederatedDataset) -> float:
+    """Accuracy of a run's final shared model on all clients' training samples, not augmented, in percent."""
+    on_train = replace(
+        data,
+        x_test=data.x_train,
+        y_test=data.y_train,
+        test_index=data.train_index,
+        test_offsets=data.train_offsets,
+    )
+    setup = prepare_setup(run.config, on_train)
+    blocks = blocks_of(range(data.clients), on_train.test_sizes)
+    scores = Scores.join([evaluate_block(setup, block, run.shared, {}, stack=False) for block in blocks])
+    return float(100 * scores.correct.sum() / scores.count.sum())
+
+
+def power_row(differences: Values) -> dict[str, float]:
+    """How small a difference so many seeds can show.
+
+    Args:
+        differences: [seeds] paired differences in percentage points.
+
+    Returns:
+        Mean and standard deviation, and the true difference that a 95 % interval of this spread would find with 80 %
+        probability.
+    """
+    n = len(differences)
+    if n < 2:
+        return {"difference": round(float(differences.mean()), 2)}
+    spread = float(differences.std(ddof=1))
+    shown = (stats.t.ppf(0.975, n - 1) + stats.t.ppf(0.8, n - 1)) * spread / math.sqrt(n)
+    return {
+        "difference": round(float(differences.mean()), 2),
+        "standard deviation": round(spread, 2),
+        "shown with 80 % power": round(float(shown), 2),
+    }
+
+
+def image_notes(settings: ImageSettings, request: Request) -> list[str]:
+    """What was reduced and what the paper leaves open, in sentences."""
+    notes = []
+    if request.scale == "small":
+        sizes = [f"{n or 'all'} {what}" for n, what in
+                 ((settings.train_samples, "training"), (settings.test_samples, "test"))]  # fmt: skip
+        notes.append(
+            f"Reduced: a ResNet of {settings.model_options} in place of ResNet-18, {' and '.join(sizes)} images of "
+            f"{settings.data}, batches of {settings.batch_size} per client (paper: 64), {settings.total_steps} steps "
+            f"(paper: 16,384 without and 65,536 with augmentation), η = {settings.lr}."
+        )
+    return [
+        *notes,
+        "η is halved after 1/2 and 3/4 of the steps; data order continues over rounds; weight decay "
+        f"{settings.weight_decay:g} (the paper names none, its code has 5e-4); no momentum.",
+        "BatchNorm's statistics are averaged with the model. The paper's code averages parameters only and tests with "
+        "each worker's own statistics, and runs Parallel SGD as one client whose BatchNorm sees batches of N · B; here "
+        "Parallel SGD is Local SGD with I = 1, so that nothing but I differs.",
+        "Test images are dealt to the clients as training images are; accuracies are over all of them.",
+    ]
