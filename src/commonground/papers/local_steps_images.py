@@ -136,6 +136,11 @@ class NoiseSettings(ImageSettings):
             raise ConfigError(f"noises is {list(self.noises)}; name at least one number from 0 on, and each once")
 
 
+def _listed(options: Mapping[str, Any]) -> str:
+    said = {k: "-".join(map(str, v)) if isinstance(v, list | tuple) else v for k, v in options.items()}
+    return ", ".join(f"{name} {value}" for name, value in said.items())
+
+
 def _of(values: Any, augment: str, name: str) -> Any:
     if not isinstance(values, Mapping):
         return values
@@ -155,16 +160,16 @@ def paper_settings(settings: type[Any], **changed: Any) -> Any:
 
 
 def small_settings(settings: type[Any], **changed: Any) -> Any:
-    """What two cores can do: a narrow, short ResNet and a part of the images."""
+    """What two cores can do: a narrow, short ResNet, a part of the images and as many steps as it takes to fit them."""
     values = {
         "intervals": (1, 4, 16, 64),
+        "heterogeneity": (0.5,),
         "augment": ("none",),
-        "total_steps": 1024,
+        "total_steps": 2048,
         "lr": 0.05,
         "batch_size": 16,
         "model_options": {"stem": "imagenet", "norm": "batch", "width": 16, "blocks": [1, 1, 1]},
         "train_samples": 3200,
-        "test_samples": 4000,
     }
     return settings(**{**values, **changed})
 
@@ -329,11 +334,12 @@ def image_notes(settings: ImageSettings, request: Request) -> list[str]:
     """What was reduced and what the paper leaves open, in sentences."""
     notes = []
     if request.scale == "small":
+        network = _listed(settings.model_options)
         sizes = [f"{n or 'all'} {what}" for n, what in
                  ((settings.train_samples, "training"), (settings.test_samples, "test"))]  # fmt: skip
         notes.append(
-            f"Reduced: a ResNet of {settings.model_options} in place of ResNet-18, {' and '.join(sizes)} images of "
-            f"{settings.data}, batches of {settings.batch_size} per client (paper: 64), {settings.total_steps} steps "
+            f"Reduced: a ResNet ({network}) in place of ResNet-18, {' and '.join(sizes)} images of {settings.data}, "
+            f"batches of {settings.batch_size} per client (paper: 64), {settings.total_steps} steps "
             f"(paper: 16,384 without and 65,536 with augmentation), η = {settings.lr}."
         )
     return [
