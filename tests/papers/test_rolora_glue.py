@@ -192,7 +192,7 @@ def test_equal_test_texts_for_every_number_of_clients(made: tuple[str, Path], tm
         ("rates=[]", "rates is []"),
         ("clients=[]", "clients is []"),
         ("ranks=[0]", "ranks is [0]"),
-        ("rounds={sst2=3}", "rounds has no value for the task 'rte'"),
+        ("rounds={rte=3}", "rounds has no value for the task 'sst2'"),
         ("nonsense=1", "unknown setting 'nonsense'"),
         ("model=hf:/nowhere/at/all", "there is no folder '/nowhere/at/all' with a tokenizer"),
     ],

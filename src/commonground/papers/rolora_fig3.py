@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from commonground.papers.base import Experiment, Outcome, Request
-from commonground.papers.rolora_glue import LABELS, GlueSettings, Tasks, arms, glue_notes, paper_settings
+from commonground.papers.rolora_glue import (
+    LABELS,
+    GlueSettings,
+    Tasks,
+    arms,
+    glue_notes,
+    paper_settings,
+    small_settings,
+)
 from commonground.papers.rolora_runs import Conditions, cell, curves, judge, measure, names_of, paired
 
 __all__: list[str] = []
@@ -11,17 +19,7 @@ __all__: list[str] = []
 SOURCE = "Chen et al. 2025, Figure 3"
 SEEDS = 3
 
-SMALL = GlueSettings(
-    tasks=("sst2",),
-    clients=(20,),
-    rates=(0.1, 0.3),
-    alpha=64.0,
-    rounds=20,
-    eval_every=2,
-    train_samples=1500,
-    test_samples=300,
-    max_length=32,
-)
+SMALL = small_settings(GlueSettings, clients=(20,), rounds=24, eval_every=3)
 
 
 def _run(request: Request) -> Outcome:

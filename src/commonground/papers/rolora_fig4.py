@@ -9,6 +9,8 @@ from commonground.papers.base import Experiment, Outcome, Request
 from commonground.papers.rolora_glue import (
     LABELS,
     PAPER_LAYERS,
+    SMALL_FIGURES,
+    THREE,
     GlueSettings,
     Layers,
     Tasks,
@@ -16,6 +18,7 @@ from commonground.papers.rolora_glue import (
     glue_notes,
     of,
     paper_settings,
+    small_settings,
 )
 from commonground.papers.rolora_runs import Conditions, cell, judge, measure, names_of, paired
 
@@ -56,20 +59,10 @@ _TABLE7 = {
     "P2": Budget(layers=dict(PAPER_LAYERS)),
     "P3": Budget(layers={"sst2": "0-23", **dict.fromkeys(["qnli", "mnli", "qqp", "rte"], "12-23")}),
 }
-_THREE = ("lora", "ffa-lora", "rolora")
 
-SMALL = Budgets(
-    tasks=("sst2",),
-    clients=(3,),
-    methods=_THREE,
-    rates=(0.1, 0.3),
-    alpha=64.0,
-    rounds=40,
-    batch_size=4,
-    train_samples=1500,
-    test_samples=300,
-    max_length=32,
-    eval_every=1_000_000,
+SMALL = small_settings(
+    Budgets,
+    **SMALL_FIGURES,
     budgets={
         "P1": Budget(layers="5", target_modules="value"),
         "P2": Budget(layers="5"),
@@ -79,7 +72,7 @@ SMALL = Budgets(
 
 
 def _run(request: Request) -> Outcome:
-    settings = request.choose(SMALL, paper_settings(Budgets, clients=(3,), methods=_THREE, budgets=_TABLE7))
+    settings = request.choose(SMALL, paper_settings(Budgets, clients=(3,), methods=THREE, budgets=_TABLE7))
     settings.check()
     if not settings.budgets:
         raise ConfigError('budgets is empty; name at least one, as in --set budgets={P1={layers="5"}}')

@@ -6,7 +6,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commonground.errors import ConfigError
 from commonground.papers.base import Experiment, Outcome, Request
-from commonground.papers.rolora_glue import LABELS, GlueSettings, Layers, Tasks, arms, glue_notes, of, paper_settings
+from commonground.papers.rolora_glue import (
+    LABELS,
+    SMALL_FIGURES,
+    THREE,
+    GlueSettings,
+    Layers,
+    Tasks,
+    arms,
+    glue_notes,
+    of,
+    paper_settings,
+    small_settings,
+)
 from commonground.papers.rolora_runs import Conditions, cell, judge, measure, names_of, paired
 
 __all__ = ["EqualBytes", "Pair"]
@@ -40,28 +52,18 @@ class EqualBytes(GlueSettings):
     budgets: dict[str, Pair] = Field(default_factory=dict)
 
 
-_THREE = ("lora", "ffa-lora", "rolora")
 _TABLE8 = {"187.5 KB": Pair(both="21-23", one="18-23"), "250 KB": Pair(both="20-23", one="16-23")}
 
-SMALL = EqualBytes(
-    tasks=("sst2",),
-    clients=(3,),
-    methods=_THREE,
-    rates=(0.1, 0.3),
-    alpha=64.0,
-    rounds=40,
-    batch_size=4,
-    train_samples=1500,
-    test_samples=300,
-    max_length=32,
-    eval_every=1_000_000,
+SMALL = small_settings(
+    EqualBytes,
+    **SMALL_FIGURES,
     budgets={"1 layer of LoRA": Pair(both="5", one="4-5"), "2 layers of LoRA": Pair(both="4-5", one="2-5")},
 )
 
 
 def _run(request: Request) -> Outcome:
     paper = paper_settings(
-        EqualBytes, tasks=("qqp", "mnli", "qnli", "rte"), clients=(3,), methods=_THREE, budgets=_TABLE8
+        EqualBytes, tasks=("qqp", "mnli", "qnli", "rte"), clients=(3,), methods=THREE, budgets=_TABLE8
     )
     settings = request.choose(SMALL, paper)
     settings.check()

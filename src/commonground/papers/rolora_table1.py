@@ -7,7 +7,15 @@ import itertools
 from commonground.errors import ConfigError
 from commonground.papers.base import Experiment, Outcome, Request, printed
 from commonground.papers.over_seeds import mean_interval
-from commonground.papers.rolora_glue import LABELS, GlueSettings, Tasks, arms, glue_notes, paper_settings
+from commonground.papers.rolora_glue import (
+    LABELS,
+    GlueSettings,
+    Tasks,
+    arms,
+    glue_notes,
+    paper_settings,
+    small_settings,
+)
 from commonground.papers.rolora_runs import (
     METHODS,
     Arm,
@@ -47,16 +55,7 @@ class ClientNumbers(GlueSettings):
         return [(n, rank) for n, rank in every if self.every_rank or rank == self.ranks[0] or n == most]
 
 
-# With α = 16 the rates that move the factors let the head of the 6-layer BERT swing between constant answers.
-SMALL = ClientNumbers(
-    rates=(0.1, 0.3),
-    alpha=64.0,
-    rounds={"sst2": 167, "rte": 33},
-    train_samples=1500,
-    test_samples=300,
-    max_length=32,
-    eval_every=1_000_000,
-)
+SMALL = small_settings(ClientNumbers, tasks=("sst2", "rte"), rounds={"sst2": 160, "rte": 40})
 
 
 def condition(task: str, clients: int, rank: int) -> str:
