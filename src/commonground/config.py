@@ -189,6 +189,12 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
     Raises:
         ConfigError: unknown name or hyperparameter, or a value of the wrong type.
     """
+    alone, _, settings = name.partition(":")
+    if settings and alone in registry:
+        raise ConfigError(
+            f"'{name}' is how a comparison names a method; one run takes '{alone}' alone, and its hyperparameters by "
+            "--set KEY=VALUE"
+        )
     if ":" in name:
         from commonground.models import load_class
 

@@ -104,6 +104,7 @@ def _wrong_checksum(tmp_path: Path) -> str:
 
 WRONG = {
     "unknown algorithm": (["no-such"], "unknown algorithm 'no-such'"),
+    "a comparison's way of writing": (["fedprox:mu=0.1"], "one run takes 'fedprox' alone, and its hyperparameters by"),
     "unknown data": (["fedrep", "--data", "no-such"], "no-such"),
     "unknown hyperparameter": (["fedrep", "--set", "tau=3"], "no setting 'tau'"),
     "malformed --set": (["fedrep", "--set", "tau"], "KEY=VALUE"),
