@@ -161,6 +161,24 @@ def test_the_best_candidate_is_taken_and_all_are_told(tmp_path):
     assert sum(c["train_samples"] for c in comparison.runs["fedrep"][0].clients) == 1258
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_grid_with_few_samples(by_name, monkeypatch):
+    """Limits hold for the comparison's data; their validation part is cut from what the limits leave."""
+    seen = []
+
+    def looking(setup, **kwargs):
+        seen.append((setup.data.train_sizes.tolist(), setup.data.test_sizes.tolist()))
+        return run_training(setup, **kwargs)
+
+    run_training = module.run_training
+    monkeypatch.setattr(module, "run_training", looking)
+    data = {} if by_name else {"data": digits(), "clients": digits().clients}
+    compare(["fedavg"], seeds=1, grid={"lr": [0.01, 0.1]}, local_only=False, train_samples=20, test_samples=9,
+            **(SMALL | data))  # fmt: skip
+    clients = len(seen[0][0])
+    assert seen == [([16] * clients, [4] * clients)] * 2 + [([20] * clients, [9] * clients)]
+
+
 def test_the_first_of_equally_good_candidates_is_taken():
     result = compare(["local"], seeds=1, grid={"workers": [1, 2]}, **SMALL).to_dict()
     assert result["tuning"][0]["chosen"] == {"workers": 1}

@@ -331,13 +331,14 @@ class _Comparing:
 
     def _load(self, seed: int) -> FederatedDataset:
         given = None if isinstance(self.data, str) else self.data
-        if given is not None and not self.common.get("feature_noise"):
+        changed = any(self.common.get(key) for key in ("feature_noise", "train_samples", "test_samples"))
+        if given is not None and not changed:
             return given
-        # As a single run would load it, with all its defaults, and with its feature noise before it is split further.
+        # As a single run would load it, with all its defaults, and limited and noisy before it is split further.
         return self._setup(next(iter(self.methods)), 0, seed, given).data
 
-    def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None) -> Setup:
-        config = self.configs[label][candidate].model_copy(update={"seed": seed})
+    def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None, **changed: Any) -> Setup:
+        config = self.configs[label][candidate].model_copy(update={"seed": seed, **changed})
         given = self.methods[label].make(config.options) if self.methods[label].given is not None else None
         return prepare_setup(config, data, copy.deepcopy(self.module), given, data_dir=self.data_dir)
 
@@ -354,7 +355,8 @@ class _Comparing:
         scores: list[float | None] = []
         for number, candidate in enumerate(tried):
             folder = None if whole is None else whole.parent / "tuning" / whole.name / folder_name(as_text(candidate))
-            setup = self._setup(label, number, seed, inner)
+            # Validation data were limited before they were split off; each part is smaller than the limit.
+            setup = self._setup(label, number, seed, inner, train_samples=None, test_samples=None)
             try:
                 run = run_training(setup, out=folder, resume=True, observer=self.observer.step(next(steps)))
             except UpdateError as error:
