@@ -29,7 +29,7 @@ SOURCE = "Bao, Crawshaw, Liu 2024, Figure 1"
 CONTRAST = 20.0  # the authors draw sigmoid(20 · weight)
 
 _TWO = {"heterogeneity": (0.25,), "augment": ("flip-crop",)}
-SMALL = small_settings(ImageSettings, intervals=(1, 16), total_steps=4096, **_TWO)
+SMALL = small_settings(ImageSettings, intervals=(1, 16), **_TWO)
 PAPER = paper_settings(ImageSettings, intervals=(1, 32), **_TWO)
 
 # Name of the number, what it is, and whether more of it means more distinct filters.
