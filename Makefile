@@ -6,6 +6,9 @@
 PYTHON ?=
 ARGS ?=
 
+# Tests are shared out to one process per core; threads that wait for each other leave the core to the next process.
+SHARED_OUT := -n logical --maxprocesses 8 --dist worksteal
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -29,7 +32,7 @@ demo: install  ## Install what is needed and run the demo
 	@$(BIN)/commonground demo $(ARGS)
 
 test: install-dev  ## Install the development tools too and run the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(SHARED_OUT) $(ARGS)
 
 lint: install-dev  ## Check style and formatting
 	@echo "==> ruff check"
