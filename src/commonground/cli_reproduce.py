@@ -58,6 +58,7 @@ def reproduce(
     )
     began = time.perf_counter()
     outcome = chosen.run(request)
+    cores = default_workers()
     about = {
         "scale": scale,
         "seed": seed,
@@ -68,7 +69,7 @@ def reproduce(
             + ["--out", out.name]
         ),
         "minutes": round((time.perf_counter() - began) / 60, 1),
-        "machine": f"{platform.system()} {platform.machine()}, {default_workers()} cores",
+        "machine": f"{platform.system()} {platform.machine()}, {cores} core{'s' if cores != 1 else ''}",
         "versions": {
             "commonground": __version__,
             "python": platform.python_version(),

@@ -14,7 +14,7 @@ import pytest
 
 from commonground.errors import CommonGroundError, RunError
 from commonground.report import write_report, write_run_report
-from commonground.report.charts import _power
+from commonground.report.charts import _apart, _power
 
 
 class Page(HTMLParser):
@@ -268,3 +268,11 @@ def test_a_folder_of_another_kind_is_refused(tmp_path):
 
 def test_ticks_of_a_logarithmic_axis_are_readable() -> None:
     assert [_power(v) for v in (1e-16, 1e-3, 1.0, 20.0, 1e4, 1e5)] == ["10⁻¹⁶", "0.001", "1", "20", "10000", "10⁵"]
+
+
+def test_few_values_of_a_logarithmic_axis_are_its_ticks() -> None:
+    assert _apart({64.0, 1.0, 4.0, 16.0}) == [1.0, 4.0, 16.0, 64.0]
+    assert _apart({0.25, 0.125, 0.0625, 0.03125}) == [0.03125, 0.0625, 0.125, 0.25]
+    assert _apart({1.0, 2.0, 3.0, 1000.0}) == ()  # 2 and 3 would lie on each other
+    assert _apart({float(x) for x in range(1, 100)}) == ()
+    assert _apart({5.0}) == _apart({0.0, 1.0}) == ()

@@ -149,7 +149,8 @@ class LineChart(Chart):
                 axes.plot(line.x, line.y, linestyle="none", marker="o", markersize=3.6, alpha=0.85, **look)
             else:
                 axes.plot(line.x, line.y, marker="o" if len(line.x) == 1 else "", markersize=4, **look)
-        _axis(axes.xaxis, self.x_unit, self.x_label, self.log_x)
+        places = {float(v) for line in self.lines if not line.level for v in line.x}
+        _axis(axes.xaxis, self.x_unit, self.x_label, self.log_x, _apart(places) if self.log_x else ())
         _axis(axes.yaxis, self.y_unit, self.y_label, self.log_y)
         axes.grid(visible=False, axis="x")
         if self.y_unit == "percent" and not self.log_y:
@@ -328,13 +329,25 @@ class CellChart(Chart):
             yield name, *row
 
 
-def _axis(axis: Any, unit: Unit, label: str, log: bool = False) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+def _apart(places: Iterable[float]) -> Sequence[float]:
+    """Values of a logarithmic axis, if there is room for a tick at each of them; else none."""
+    ordered = sorted(places)
+    if len(ordered) < 2 or ordered[0] <= 0:
+        return ()
+    logs = np.log(ordered)
+    return ordered if np.diff(logs).min() >= (logs[-1] - logs[0]) / 10 else ()
+
+
+def _axis(axis: Any, unit: Unit, label: str, log: bool = False, places: Sequence[float] = ()) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
     axis.set_label_text(label)
     if log:
         low, high = axis.get_view_interval()
-        if 0 < low < high < 40 * low:  # hardly more than one power of ten: ticks in between as well
+        if places:
+            axis.set_major_locator(FixedLocator(places))
+            axis.set_minor_locator(NullLocator())
+        elif 0 < low < high < 40 * low:  # hardly more than one power of ten: ticks in between as well
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_minor_formatter(NullFormatter())
         axis.set_major_formatter(FuncFormatter(lambda v, _: _power(v)))
