@@ -65,9 +65,15 @@ _SMALL: dict[str, Any] = {
     "eval_every": 1_000_000,
 }
 
-# Figures 4 and 5 compare three methods with three clients.
+# Figures 4 and 5 compare three methods with three clients; with several adapted layers smaller rates are needed.
 THREE = ("lora", "ffa-lora", "rolora")
-SMALL_FIGURES: dict[str, Any] = {"clients": (3,), "methods": THREE, "rounds": 40, "batch_size": 8}
+SMALL_FIGURES: dict[str, Any] = {
+    "clients": (3,),
+    "methods": THREE,
+    "rates": (0.0125, 0.025, 0.05, 0.1),
+    "rounds": 20,
+    "batch_size": 8,
+}
 
 PerTask = int | dict[str, int]
 Layers = str | int | dict[str, str | int]
