@@ -32,5 +32,8 @@ def export(run_dir: Path, out: Path, client: str | None, merge: bool, quiet: boo
     table = Table("folder", "model", "task head", "weights")
     for one in written:
         whose = "global" if one.client is None else f"client {one.client}"
-        table.add_row(str(one.folder), whose, one.head, human_bytes(one.bytes))
-    standard_output().print(table)
+        # The names alone: whole paths would break at the table's edge.
+        table.add_row(Path(one.folder).name, whose, one.head, human_bytes(one.bytes))
+    console = standard_output()
+    console.print(table)
+    console.print(f"files: {out}", soft_wrap=True, highlight=False)

@@ -151,6 +151,7 @@ def test_export_by_the_command(place: Path, tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     assert "client-3" in printed
     assert "trained" in printed
+    assert printed.rstrip().endswith(f"files: {out}")  # whole, however long
     assert (out / "client-0" / "tokenizer.json").is_file()
     assert main(["export", str(place / "pairs"), "--out", str(tmp_path / "merged"), "--merge", "--client", "1"]) == 0
     # A merged model is a model like any other: a run may start from it.
