@@ -14,7 +14,9 @@ from commonground.config import RunConfig
 from commonground.engine.folding import fold_call
 from commonground.engine.train import prepare_setup
 from commonground.errors import RunError
-from commonground.models.huggingface import AdaptedModel, LoRAOptions, build_adapted
+from commonground.models.adapted import AdaptedModel
+from commonground.models.huggingface import build_adapted
+from commonground.models.lora_options import LoRAOptions
 from tests.language import tiny_model, token_data
 
 pytest.importorskip("transformers")

@@ -18,8 +18,8 @@ from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.errors import ConfigError, DataError
+from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
-from commonground.models.huggingface import AdaptedModel
 
 __all__ = ["answer", "classify", "read_instructions", "read_texts"]
 

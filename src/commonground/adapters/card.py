@@ -11,7 +11,7 @@ from commonground.adapt.trained import TrainedRun
 from commonground.adapters.factors import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.engine.folder import RunFolder
-from commonground.models.huggingface import AdaptedModel
+from commonground.models.adapted import AdaptedModel
 
 __all__ = ["model_card"]
 

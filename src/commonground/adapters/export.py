@@ -16,7 +16,7 @@ from commonground.adapters.folder import copy_tokenizer, write_adapter, write_me
 from commonground.algorithms import Tensors
 from commonground.errors import ConfigError, RunError
 from commonground.models import tensors_of
-from commonground.models.huggingface import AdaptedModel
+from commonground.models.adapted import AdaptedModel
 
 __all__ = ["Exported", "export_adapter"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from commonground.algorithms import Tensors
 from commonground.errors import ConfigError
-from commonground.models.huggingface import AdaptedModel
+from commonground.models.adapted import AdaptedModel
 from commonground.models.lora import LoRALinear
 
 __all__ = ["Factors", "peft_factors", "update_of"]

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from commonground.errors import ConfigError, ModelError
-from commonground.models.huggingface import AdaptedModel
+from commonground.models.adapted import AdaptedModel
 
 __all__ = ["CONFIG", "PREFIX", "WEIGHTS", "load_adapter"]
 

@@ -110,7 +110,8 @@ def build_model(
 
 
 def _adapted(name: str, classes: int, seed: int, options: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
-    from commonground.models.huggingface import LoRAOptions, build_adapted
+    from commonground.models.huggingface import build_adapted
+    from commonground.models.lora_options import LoRAOptions
 
     known = list(inspect.signature(LoRAOptions).parameters)
     for option in options:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from commonground.models.huggingface import AdaptedModel
+from commonground.models.adapted import AdaptedModel
 
 __all__ = ["greedy_answers"]
 

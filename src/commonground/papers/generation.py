@@ -12,8 +12,8 @@ from commonground.data import load_tokenizer
 from commonground.engine import Run
 from commonground.errors import ConfigError
 from commonground.models import build_model, tensors_of
+from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
-from commonground.models.huggingface import AdaptedModel
 
 __all__ = ["Writer"]
 

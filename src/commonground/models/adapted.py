@@ -1,0 +1,448 @@
+"""Hugging Face models with LoRA factors, as modules that the engines train like any other."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from commonground.errors import ConfigError, ModelError
+from commonground.models.hidden_store import HiddenStore
+from commonground.models.lora import Fold, FoldedLinear, LoRALinear
+from commonground.models.lora_options import LoRAOptions
+from commonground.models.packing import ATTENTION, Packing, attending, partial_layer
+from commonground.models.packing import register as register_attention
+
+__all__ = ["HEADS", "AdaptedModel"]
+
+HEADS = ("classifier", "score")  # what transformers calls the head of a classification model
+# Tokens of one pass of a folded batch: on a CPU a pass gains up to about here and larger ones lose again.
+PASS_TOKENS = 1280
+# What a backward pass keeps for a token of one layer, in hidden vectors (measured on BERT and Llama layers).
+KEPT_PER_LAYER = 24
+
+
+class AdaptedModel(nn.Module):
+    """A frozen Hugging Face model with trained LoRA factors and, for classification, a trained head.
+
+    Parameter groups: ``lora_A``, ``lora_B`` (also together as ``body``) and ``head``. Everything else is constant: it
+    is in no group and never travels.
+
+    Inputs are token rows [n, 1 + L, 2] (see :mod:`commonground.data.text`). Outputs are logits [n, classes], or for
+    language models [n, 2]: the mean negative log-likelihood of the answer's tokens, and 1 where greedy decoding would
+    give exactly the answer (every token the most probable one after those before it), else 0.
+
+    Args:
+        base: the transformers model.
+        options: where and how to adapt.
+        dtype: of what is trained.
+        location: folder or hub name it came from.
+        drawn: tensors of the base, besides its head, that are random because the folder has none of them (a pooler).
+
+    Raises:
+        ConfigError: a target or layer number matches nothing.
+        ModelError: the model cannot be adapted.
+    """
+
+    folds = True
+
+    def __init__(
+        self,
+        base: nn.Module,
+        options: LoRAOptions,
+        dtype: torch.dtype,
+        location: str,
+        drawn: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self.options, self.location, self._dtype = options, location, dtype
+        self.drawn = tuple(sorted(drawn))
+        self.fold = Fold()
+        self.language = options.task == "language"
+        self.base_sha256 = _digest(base)
+        self.base_dtype = next(p.dtype for p in base.parameters())
+        self.linear_names = tuple(n for n, m in base.named_modules() if isinstance(m, nn.Linear))
+        self.base = base.requires_grad_(False)
+        self.config: Any = base.config
+        self._layer_list, self._layers = _transformer_layers(base)
+        self.adapted = self._adapt()
+        self._head = [] if self.language else self._new_head()
+        for name in self.trained_names:
+            parameter = self.get_parameter(name)
+            parameter.data = parameter.data.to(dtype)
+            parameter.requires_grad_(True)
+        trained = set(self.trained_names)
+        self.constants = frozenset(n for n in self.state_dict() if n not in trained)
+        self.groups: dict[str, tuple[str, ...]] = {
+            "lora_A": tuple(f"{n}.lora_A" for n in self.adapted),
+            "lora_B": tuple(f"{n}.lora_B" for n in self.adapted),
+            "body": tuple(f"{n}.{f}" for n in self.adapted for f in ("lora_A", "lora_B")),
+            "head": tuple(self._head),
+        }
+        self.store: HiddenStore | None = None
+        embeddings = next((m for m in base.modules() if hasattr(m, "create_position_ids_from_input_ids")), None)
+        self._first_position = 0 if embeddings is None else int(embeddings.padding_idx) + 1  # type: ignore[arg-type]
+        register_attention()
+        self.eval()
+        self._packs = self._find_packing()
+        self.train()
+
+    # -- structure ----------------------------------------------------------------------------------------------
+
+    @property
+    def trained_names(self) -> list[str]:
+        """Factors and head, by their names in this module."""
+        return [f"{n}.{f}" for n in self.adapted for f in ("lora_A", "lora_B")] + self._head
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        """The task head's tensors, trained or not, by their names in this module; a language model has none."""
+        return tuple(self._head)
+
+    @property
+    def first_adapted(self) -> int:
+        """Number of the first transformer layer that is adapted; layers below it never change."""
+        numbers = [self._layer_of(name) for name in self.adapted]
+        return min((n for n in numbers if n is not None), default=0) if None not in numbers else 0
+
+    def _layer_of(self, name: str) -> int | None:
+        match = re.match(re.escape(f"base.{self._layer_list}.") + r"(\d+)\.", name)
+        return int(match[1]) if match else None
+
+    def _adapt(self) -> list[str]:
+        """Replace the targets; their names in this module."""
+        wanted = self.options.target_modules
+        linear = {n: m for n, m in self.base.named_modules() if isinstance(m, nn.Linear)}
+        if isinstance(wanted, str) and wanted.startswith("re:"):
+            hit = [n for n in linear if re.fullmatch(wanted[3:], n)]
+        else:
+            ends = wanted.split(",") if isinstance(wanted, str) else list(wanted)
+            ends = [e.strip() for e in ends if e.strip()] or _query_and_value(linear)
+            for end in ends:
+                if not any(n == end or n.endswith(f".{end}") for n in linear):
+                    there = sorted({n.rpartition(".")[2] for n in linear if self._layer_of(f"base.{n}") is not None})
+                    raise ConfigError(
+                        f"the target module '{end}' matches no linear layer of the model; its layers have "
+                        f"{', '.join(there)}"
+                    )
+            hit = [n for n in linear if any(n == e or n.endswith(f".{e}") for e in ends)]
+        layers = self.options.layers
+        if layers is not None:
+            outside = [n for n in layers if n >= len(self._layers)]
+            if outside:
+                raise ConfigError(
+                    f"layer {outside[0]} is to be adapted, but the model has the layers 0 to {len(self._layers) - 1}"
+                )
+            hit = [n for n in hit if self._layer_of(f"base.{n}") in layers]
+        if not hit:
+            raise ConfigError(f"the target modules '{wanted}' match no linear layer of the model")
+        for name in hit:
+            parent, _, child = name.rpartition(".")
+            layer = LoRALinear(
+                linear[name],
+                self.options.rank,
+                self.options.alpha,
+                dropout=self.options.dropout,
+                longest=self.options.max_length,
+                rslora=self.options.rslora,
+                start=self.options.start,
+                fold=self.fold,
+            )
+            setattr(self.base.get_submodule(parent), child, layer)
+        return [f"base.{name}" for name in hit]
+
+    def _new_head(self) -> list[str]:
+        """Make the classifier's linear layers foldable; the names of its tensors in this module."""
+        name = next((n for n in HEADS if hasattr(self.base, n)), None)
+        if name is None:
+            raise ModelError(f"{type(self.base).__name__} has no task head named 'classifier' or 'score'")
+        head = getattr(self.base, name)
+        if isinstance(head, nn.Linear):
+            setattr(self.base, name, FoldedLinear.of(head, self.fold))
+        else:
+            for inner, module in list(head.named_modules()):
+                if isinstance(module, nn.Linear):
+                    parent, _, child = inner.rpartition(".")
+                    setattr(head.get_submodule(parent), child, FoldedLinear.of(module, self.fold))
+        return [f"base.{name}.{tensor}" for tensor, _ in getattr(self.base, name).named_parameters()]
+
+    @contextlib.contextmanager
+    def _padding(self, ids: Tensor) -> Iterator[int]:
+        """While open, the model's padding token; for one that has none, a token that is not in the batch."""
+        own = getattr(self.config, "pad_token_id", None)
+        if own is not None:
+            yield int(own)
+            return
+        present = torch.zeros(ids.numel() + 1, dtype=torch.bool)
+        present[ids[(ids >= 0) & (ids <= ids.numel())]] = True
+        self.config.pad_token_id = int((~present).nonzero()[0])
+        try:
+            yield self.config.pad_token_id
+        finally:
+            self.config.pad_token_id = None
+
+    def train(self, mode: bool = True) -> AdaptedModel:
+        """Training mode for the factors' dropout; the frozen model stays in evaluation mode, its dropout off."""
+        super().train(mode)
+        self.base.eval()
+        for name in self.adapted:
+            self.get_submodule(name).train(mode)
+            self.get_submodule(name).base.eval()  # type: ignore[union-attr]
+        return self
+
+    @property
+    def numbers_per_token(self) -> int:
+        """Numbers a training pass keeps for each token, for folding by memory."""
+        return KEPT_PER_LAYER * int(self.config.hidden_size) * max(1, len(self._layers) - self.first_adapted)
+
+    # -- hidden states ------------------------------------------------------------------------------------------
+
+    def keep_hidden(self, lengths: Any) -> None:
+        """Prepare to keep hidden states of a data set whose rows have these numbers of tokens; forget others."""
+        self.store = None
+        if self.options.keep_hidden and self.first_adapted > 0:
+            dtype = next(self._layers[0].parameters()).dtype
+            self.store = HiddenStore(lengths, int(self.config.hidden_size), dtype)
+
+    def fill(self, x: Tensor) -> None:
+        """Compute and keep what is not kept yet of these token rows."""
+        if self.store is None:
+            return
+        numbers, lengths = x[:, 0, 0].long(), x[:, 0, 1].long()
+
+        def compute(group: Tensor) -> Tensor:
+            box: list[Tensor] = []
+
+            def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                box.append(args[0] if args else kwargs["hidden_states"])
+                raise _Stop
+
+            handle = self._layers[self.first_adapted].register_forward_pre_hook(stop, with_kwargs=True)
+            try:
+                with torch.no_grad(), contextlib.suppress(_Stop):
+                    self._run(x[group, 1 : 1 + int(lengths[group[0]])])
+            finally:
+                handle.remove()
+            return box[0]
+
+        self.store.fill(numbers, lengths, compute)
+
+    @contextlib.contextmanager
+    def _skipping(self, hidden: Tensor | None, count: int) -> Iterator[None]:
+        """While open, the first layers are replaced by what they would give."""
+        skipped = self._layers[: 0 if hidden is None else count]
+        for layer in skipped:
+            layer.forward = lambda *args, **kwargs: hidden
+        try:
+            yield
+        finally:
+            for layer in skipped:
+                del layer.forward
+
+    # -- forward ------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Token rows [n, 1 + L, 2] to outputs [n, …] (see the class)."""
+        lengths = x[:, 0, 1].long()
+        route = self.fold.route
+        # Dropout masks, and what somebody watches, come for all rows in their order.
+        whole = self._observed or (self.training and self.options.dropout > 0)
+        if whole or (route is None and torch.is_grad_enabled()):
+            return self._pass(x, lengths)
+        outputs: list[Tensor] = []
+        order = torch.argsort(lengths, stable=True)
+        try:
+            for rows in _passes(lengths[order].tolist(), padded=not self._packs):
+                index = order[rows]
+                if route is not None:
+                    self.fold.route = route[index]
+                outputs.append(self._pass(x[index], lengths[index]))
+        finally:
+            self.fold.route = route
+        return torch.cat(outputs)[torch.argsort(order)]
+
+    def folded(self, x: Tensor, route: Tensor) -> Tensor:
+        """As :meth:`forward`, row i with the factors at position ``route[i]`` of the stacked ones."""
+        self.fold.route = route
+        try:
+            out: Tensor = self(x)
+            return out
+        finally:
+            self.fold.route = None
+
+    @property
+    def _observed(self) -> bool:
+        """Whether somebody watches what the head is given, so that it has to be given all rows at once."""
+        return any(m._forward_pre_hooks for n, m in self.base.named_children() if n in HEADS)
+
+    def _pass(self, x: Tensor, lengths: Tensor) -> Tensor:
+        longest = int(lengths.max())
+        tokens = x[:, 1 : 1 + longest]
+        numbers = x[:, 0, 0].long()
+        store = self.store if self.store is not None and self.store.has(numbers) else None
+        if len(x) > 1 and self._packs:
+            return self._run_packed(tokens, lambda p: store.take_packed(numbers, p.row, p.position) if store else None)
+        with self._skipping(store.take(numbers, longest) if store else None, self.first_adapted):
+            return self._run(tokens)
+
+    def _run(self, tokens: Tensor) -> Tensor:
+        """Outputs for tokens [n, L, 2], −1 where a row has ended."""
+        ids, marks = tokens[..., 0].long(), tokens[..., 1].long()
+        there = ids >= 0
+        with self._padding(ids) as pad:
+            inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
+            if self.language:
+                return self._answers(inputs, marks * there)
+            if getattr(self.config, "type_vocab_size", 0) > 1:
+                inputs["token_type_ids"] = marks * there
+            logits: Tensor = self.base(**inputs).logits
+        return logits.to(self._dtype)
+
+    def _run_packed(self, tokens: Tensor, kept: Callable[[Packing], Tensor | None]) -> Tensor:
+        """As :meth:`_run`, the layers given tokens laid end to end.
+
+        Args:
+            tokens: [n, L, 2].
+            kept: the input of the first adapted layer for packed tokens, if it is known.
+        """
+        there = tokens[..., 0] >= 0
+        whole = Packing(there)
+        need = Packing(self._looked_at(tokens, there)) if self._packs == "partial" else whole
+        inputs = {"input_ids": whole.pack(tokens[..., 0].long()), "position_ids": whole.position.unsqueeze(0)}
+        if not self.language and getattr(self.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = whole.pack(tokens[..., 1].long())
+        inputs["position_ids"] = inputs["position_ids"] + self._first_position
+        box: list[Tensor] = []
+        last = self._layers[-1]
+        partial = partial_layer(last) if self._packs == "partial" else None
+        usual = last.forward
+
+        def end(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if partial is None:
+                out = usual(hidden_states, *args, **kwargs)
+                box.append(out[0] if isinstance(out, tuple) else out)
+            else:
+                index = need.within(whole)
+                box.append(partial(hidden_states, index, self.fold, need, whole, kwargs))
+            raise _Stop
+
+        body = getattr(self.base, str(self.base.base_model_prefix))
+        name, self.config._attn_implementation = self.config._attn_implementation, ATTENTION
+        last.forward = end
+        try:
+            with (
+                self._skipping(kept(whole), min(self.first_adapted, len(self._layers) - 1)),
+                self.fold.packed(whole),
+                attending(whole, whole),
+                contextlib.suppress(_Stop),
+            ):
+                body(**inputs, use_cache=False)
+        finally:
+            del last.forward
+            self.config._attn_implementation = name
+        with self._skipping(need.unpack(box[0]), len(self._layers)):
+            return self._run(tokens)
+
+    def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
+        """[n, L]: which tokens' last hidden states the head reads; at least one of each row."""
+        looked = torch.zeros_like(there)
+        if self.language:
+            looked[:, :-1] = (tokens[:, 1:, 1] == 1) & there[:, 1:]
+            looked[:, 0] = True
+        elif hasattr(self.base, "score"):  # transformers' heads of this name pool the last token that is no padding
+            own = getattr(self.config, "pad_token_id", None)
+            real = there if own is None else there & (tokens[..., 0] != own)
+            looked[torch.arange(len(there)), (torch.arange(there.shape[1]) * real).argmax(1)] = True
+        else:
+            looked[:, 0] = True
+        return looked
+
+    def _find_packing(self) -> str:
+        """How far tokens can be packed with this model: ``partial``ly computed last layer, ``whole`` or "" (not).
+
+        What is possible is tried on three short rows: only what gives the padded pass's outputs is used.
+        """
+        ids = torch.full((3, 6, 2), -1)
+        ids[..., 1] = 0
+        for row, length in enumerate((4, 6, 2)):
+            ids[row, :length, 0] = torch.arange(5 * row + 5, 5 * row + 5 + length) % int(self.config.vocab_size)
+            ids[row, length - 1, 1] = 1 if self.language else 0
+        with torch.no_grad():
+            wanted = self._run(ids).float()
+            for way in ("partial", "whole"):
+                if way == "partial" and partial_layer(self._layers[-1]) is None:
+                    continue
+                self._packs = way
+                with contextlib.suppress(Exception):  # models fail in many ways at what they are not made for
+                    got = self._run_packed(ids, lambda _: None).float()
+                    if torch.allclose(got, wanted, rtol=0, atol=self._packing_error * float(wanted.abs().max())):
+                        return way
+        return ""
+
+    @property
+    def _packing_error(self) -> float:
+        return 0.05 if self.base_dtype == torch.bfloat16 else 1e-4
+
+    def _answers(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
+        body = getattr(self.base, str(self.base.base_model_prefix))
+        hidden = body(**inputs, use_cache=False).last_hidden_state
+        predicts = marks[:, 1:] == 1  # position t predicts token t + 1
+        scores = self.base.get_output_embeddings()(hidden[:, :-1][predicts]).float()  # type: ignore[operator]
+        targets = inputs["input_ids"][:, 1:][predicts]
+        loss = nn.functional.cross_entropy(scores, targets, reduction="none")
+        owner = torch.nonzero(predicts)[:, 0]
+        count = predicts.sum(1).clamp(min=1)
+        total = torch.zeros(len(marks), dtype=loss.dtype).index_add(0, owner, loss)
+        wrong = torch.zeros(len(marks), dtype=loss.dtype).index_add(0, owner, (scores.argmax(1) != targets).float())
+        return torch.stack([total / count, (wrong == 0).float()], 1).to(self._dtype)
+
+
+class _Stop(Exception):
+    """The lower layers are done."""
+
+
+def _passes(lengths: Sequence[int], padded: bool) -> Iterator[slice]:
+    """Cut rows of ascending length into passes of at most PASS_TOKENS tokens, counting padding if there is any."""
+    start = tokens = 0
+    for end in range(1, len(lengths) + 1):
+        tokens += lengths[end - 1]
+        if end < len(lengths):
+            more = lengths[end] * (end + 1 - start) if padded else tokens + lengths[end]
+        if end == len(lengths) or more > PASS_TOKENS:
+            yield slice(start, end)
+            start, tokens = end, 0
+
+
+def _transformer_layers(base: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:
+    """The model's list of equal layers, its longest ModuleList: its name and its entries."""
+    lists = [(n, m) for n, m in base.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
+    if not lists:
+        raise ModelError(f"{type(base).__name__} has no list of transformer layers")
+    name, layers = max(lists, key=lambda item: len(item[1]))
+    return name, tuple(layers)  # not the list itself, which would become a second name of the same weights
+
+
+def _query_and_value(linear: Mapping[str, nn.Module]) -> list[str]:
+    """The usual names of the query and value projections that this model has."""
+    ends = {n.rpartition(".")[2] for n in linear}
+    for pair in (("query", "value"), ("q_proj", "v_proj"), ("q_lin", "v_lin"), ("q", "v")):
+        if ends.issuperset(pair):
+            return list(pair)
+    known = ", ".join(sorted(ends))
+    raise ConfigError(f"name the layers to adapt (--set model.target_modules=…); the model has {known}")
+
+
+def _digest(base: nn.Module) -> str:
+    """sha256 of a pretrained model's weights, by name; its task head, which may be new, is left out."""
+    digest = hashlib.sha256()
+    for name, value in sorted(base.state_dict().items()):
+        if name.split(".")[0] in HEADS:
+            continue
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().contiguous().view(torch.uint8).numpy().data if value.ndim else b"")
+    return digest.hexdigest()
