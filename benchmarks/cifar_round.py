@@ -33,9 +33,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset, Shards, Source, load_data
 from commonground.engine.choose import make_engine
+from commonground.engine.prepare import prepare_setup
 from commonground.engine.processes import default_workers
 from commonground.engine.setup import Setup
-from commonground.engine.train import prepare_setup, sample_clients
+from commonground.engine.train import sample_clients
 from commonground.errors import DataError
 
 # (batch, channels in, channels out, side, kernel): shapes on which oneDNN comes closest to the machine's limit.

@@ -24,8 +24,8 @@ import torch
 from commonground import FederatedDataset
 from commonground.config import RunConfig
 from commonground.engine.choose import make_engine
+from commonground.engine.prepare import prepare_setup
 from commonground.engine.processes import default_workers
-from commonground.engine.train import prepare_setup
 
 
 def packaged_bert() -> str:

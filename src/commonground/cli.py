@@ -47,7 +47,8 @@ def train(
     from commonground.config import RunConfig
     from commonground.console import ConsoleProgress, result_table, standard_output
     from commonground.engine.folder import RunFolder
-    from commonground.engine.train import prepare_setup, run_training
+    from commonground.engine.prepare import prepare_setup
+    from commonground.engine.train import run_training
     from commonground.report import write_run_report
 
     values = run_values(flags, assignments, config_file)

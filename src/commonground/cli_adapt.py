@@ -71,7 +71,7 @@ def adapt(
     from commonground.console import standard_output
     from commonground.data import add_feature_noise, load_data
     from commonground.engine.folder import write_atomically
-    from commonground.engine.train import reading
+    from commonground.engine.prepare import reading
     from commonground.report import write_run_report
 
     wanted = _numbers(shots, "--shots")

@@ -12,7 +12,7 @@ import torch
 from commonground import train
 from commonground.algorithms.fedcp import FedCP, discrepancy
 from commonground.config import RunConfig
-from commonground.engine.train import prepare_setup
+from commonground.engine.prepare import prepare_setup
 from commonground.models import Linear
 from tests.algorithms.reference import BODY, LR, MOMENTUM, SETTINGS, Weights, mean, network, part, plan_batches, problem
 from tests.helpers import (

@@ -26,8 +26,8 @@ from commonground.data import FeatureNoise, Preprocess, add_feature_noise, limit
 from commonground.engine import folder as run_folder
 from commonground.engine import run_training
 from commonground.engine.messages import _only
+from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Samples
-from commonground.engine.train import prepare_setup
 from commonground.errors import ConfigError, DataError, RunError
 from tests.helpers import EXACT, assert_same_run, engines_changed, made_data, train_whole
 

@@ -12,7 +12,7 @@ import torch
 import commonground as cg
 from commonground.config import RunConfig
 from commonground.engine.folding import fold_call
-from commonground.engine.train import prepare_setup
+from commonground.engine.prepare import prepare_setup
 from commonground.errors import RunError
 from commonground.models.adapted import AdaptedModel
 from commonground.models.huggingface import build_adapted

@@ -21,8 +21,8 @@ from commonground.algorithms.local import LocalOnly
 from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.base import check_report
 from commonground.engine.choose import make_engine
+from commonground.engine.prepare import build_network
 from commonground.engine.setup import Samples, Setup
-from commonground.engine.train import build_network
 from commonground.errors import ConfigError, DataError
 
 __all__ = ["Adaptation", "adapt", "head_curve"]

@@ -1,19 +1,13 @@
-"""A run: rounds, evaluation, checkpoints and results."""
+"""A run: rounds, evaluation and checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
-import platform
-import resource
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,94 +15,28 @@ from torch import nn
 
 from commonground.algorithms import Algorithm, Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
-from commonground.config import RunConfig, make_algorithm
-from commonground.data import (
-    FederatedDataset,
-    Task,
-    add_feature_noise,
-    default_model,
-    is_text,
-    limit_samples,
-    load_data,
-    usual_partition,
-)
+from commonground.config import RunConfig
+from commonground.data import FederatedDataset
 from commonground.engine.base import Engine, Known, Report, Which, check_report, payload_bytes
 from commonground.engine.choose import make_engine
 from commonground.engine.evaluation import Scores
 from commonground.engine.folder import Checkpoint, RunFolder
 from commonground.engine.interrupt import StopFlag
 from commonground.engine.metrics import body_drift, round_metrics
+from commonground.engine.observer import Observer, Silent
+from commonground.engine.prepare import prepare_setup
+from commonground.engine.results import Run, client_rows, rounded, summarise, weights_sha256
 from commonground.engine.server_optimizer import step_server
-from commonground.engine.setup import Samples, Setup
-from commonground.engine.store import digest
-from commonground.errors import ConfigError, ModelError, RunError
+from commonground.engine.setup import Setup
+from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
-from commonground.models import Groups, build_model, keyed_weights, prepare
 
-__all__ = ["Observer", "Run", "run_training", "sample_clients", "train"]
+__all__ = ["run_training", "sample_clients", "train"]
 
 # Beyond this many clients, rounds during training are judged on a fixed panel, so that a round's cost depends on the
 # sampled clients and not on how many exist; the last evaluation always covers everyone.
 PANEL_FROM = 2_000
 PANEL = 200
-
-
-class Observer(Protocol):
-    """What a progress display hears."""
-
-    def begin(self, setup: Setup, engine: str, done: int) -> None:
-        """The run starts, or goes on after ``done`` rounds."""
-
-    def round(self, row: Mapping[str, Any]) -> None:
-        """A round is done; ``row`` is its line of ``rounds.jsonl``."""
-
-    def note(self, text: str) -> None:
-        """Something worth one line."""
-
-    def end(self) -> None:
-        """The run is over, or stopped."""
-
-
-class _Silent:
-    def begin(self, setup: Setup, engine: str, done: int) -> None: ...
-
-    def round(self, row: Mapping[str, Any]) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of a run.
-
-    Attributes:
-        config: every setting, automatic ones resolved.
-        summary: what ``summary.json`` holds.
-        history: one dict per round, as in ``rounds.jsonl``.
-        clients: one dict per client, as in ``clients.csv``.
-        shared: the server's final tensors, by name.
-        folder: where the files are, if anywhere.
-    """
-
-    config: RunConfig
-    summary: dict[str, Any]
-    history: list[dict[str, Any]]
-    clients: list[dict[str, Any]] = field(repr=False)
-    shared: Tensors = field(repr=False)
-    folder: Path | None = None
-
-    @property
-    def personal_accuracy(self) -> dict[str, float]:
-        """mean, std, p10 and min over clients after the last round, and the mean over the last 10 rounds."""
-        return dict(self.summary["personal_accuracy"])
-
-    @property
-    def global_accuracy(self) -> float | None:
-        """Accuracy of the single shared model, averaged over clients; None where a method has none."""
-        value = self.summary["global_accuracy"]
-        return None if value is None else float(value)
 
 
 def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
@@ -118,134 +46,6 @@ def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
         return list(range(clients))
     chosen = numpy_stream(config.seed, "participants", round).choice(clients, wanted, replace=False, shuffle=False)
     return sorted(int(c) for c in chosen)
-
-
-def resolve(config: RunConfig, data: FederatedDataset) -> RunConfig:
-    """Fill in what was left to us: clients and feature noise as the data has them, model and rate that suit it."""
-    small = data.name == "digits" or len(data.sample_shape) == 1
-    # LoRA factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge with many layers at 0.1.
-    rate = 0.03 if data.tokens else 0.05 if small else 0.01
-    return config.model_copy(
-        update={
-            "clients": data.clients,
-            "feature_noise": 0.0 if data.noise is None else data.noise.strength,
-            "model": config.model or default_model(config.data),
-            "lr": config.lr or rate,
-        }
-    )
-
-
-def prepare_setup(
-    config: RunConfig,
-    data: FederatedDataset | None = None,
-    model: nn.Module | None = None,
-    algorithm: Algorithm | None = None,
-    *,
-    data_dir: str | None = None,
-) -> Setup:
-    """Load what a configuration names and check that it fits together.
-
-    Args:
-        config: the run's configuration.
-        data, model, algorithm: objects to use in place of what the configuration names.
-        data_dir: folder of the data files.
-    """
-    algorithm = algorithm or make_algorithm(config.algorithm, config.options)
-    if config.finetune_epochs and not algorithm.has_global_model:
-        raise ConfigError(
-            f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
-            "none"
-        )
-    if config.finetune_epochs and config.batch_norm == "local":
-        raise ConfigError(
-            f"--finetune-epochs {config.finetune_epochs} needs one global model, and with --batch-norm local there is "
-            "none: every client has BatchNorm statistics of its own"
-        )
-    if data is None:
-        # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
-        natural = usual_partition(config.data) if config.classes_per_client is None else ""
-        by_column = (config.partition or natural).startswith("column")
-        usual = None if by_column else 20 if config.data == "digits" else 100
-        data = load_data(
-            config.data,
-            config.clients or usual,
-            classes_per_client=config.classes_per_client,
-            partition=config.partition,
-            seed=config.seed,
-            data_dir=data_dir,
-            **reading(config),
-        )
-    if config.train_samples is not None:
-        data = limit_samples(data, "train", config.train_samples, config.seed)
-    if config.test_samples is not None:
-        data = limit_samples(data, "test", config.test_samples, config.seed)
-    if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
-        data = add_feature_noise(data, config.feature_noise, config.seed)
-    config = resolve(config, data)
-    if model is None and data.tokens and not str(config.model).startswith("hf:"):
-        raise ConfigError(f"the model '{config.model}' cannot read texts; choose one as in --model hf:roberta-base")
-    if model is None and not data.tokens and str(config.model).startswith("hf:"):
-        raise ConfigError(f"the model '{config.model}' reads texts, and {data.name} is none")
-    shape = Samples(data, getattr(torch, config.dtype)).shape
-    network, groups = build_network(config, algorithm, shape, data.classes, model, data.task)
-    vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
-    if data.tokens and vocabulary is not None and data.vocabulary > vocabulary:
-        raise ModelError(
-            f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
-            f"only {vocabulary} tokens"
-        )
-    return Setup.build(config, data, network, groups, algorithm)
-
-
-def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
-    """How texts become tokens: by the model's own tokenizer; arguments of :func:`load_data`.
-
-    Args:
-        config: names the model.
-        data: a name, if other data than the configuration's are meant.
-    """
-    data = data or config.data
-    if not (config.model or "").startswith("hf:") or not (is_text(data) or data.endswith(".csv")):
-        return {}
-    return {"tokenizer": config.model, "max_length": int(config.model_options.get("max_length", 128))}
-
-
-def build_network(
-    config: RunConfig,
-    algorithm: Algorithm,
-    shape: Sequence[int],
-    classes: int,
-    model: nn.Module | None = None,
-    task: Task = "classify",
-) -> tuple[nn.Module, Groups]:
-    """The model a run trains, with its parameter groups.
-
-    Args:
-        config: names the model and its groups, every automatic setting resolved.
-        algorithm: may extend the model.
-        shape: one sample's shape as the model sees it.
-        classes: number of classes.
-        model: a module to use in place of the named one.
-        task: what the data are for, which a pretrained model has to know.
-    """
-    dtype = getattr(torch, config.dtype)
-    if model is None:
-        assert config.model is not None
-        options = dict(config.model_options)
-        if config.model.startswith("hf:"):
-            options |= {"task": task}
-        model = build_model(config.model, shape, classes, seed=config.seed, options=options, dtype=dtype)
-    patterns = dict(getattr(model, "groups", {}))
-    if config.body or config.head:
-        patterns = {k: v.split(",") for k, v in (("body", config.body), ("head", config.head)) if v}
-    groups = Groups(model, patterns)
-    with keyed_weights(config.seed, "extension"):
-        extended = algorithm.extend_model(model, groups)
-    if extended is not model or not (config.body or config.head):
-        patterns = dict(getattr(extended, "groups", {}))
-    # Anew: a method may also have made a part of the model constant.
-    groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")
-    return prepare(extended, shape, dtype), groups
 
 
 def train(
@@ -322,7 +122,7 @@ def run_training(
                 folder.check_same(setup.config)
             else:
                 folder.check_free()
-        return _Training(setup, folder, observer or _Silent()).run()
+        return _Training(setup, folder, observer or Silent()).run()
 
 
 class _Training:
@@ -502,8 +302,8 @@ class _Training:
             "worst_decile": None if judged is None else float(np.quantile(judged.accuracy, 0.1)),
             "bytes_up": sum(payload_bytes(r.update.tensors) for r in reports),
             "bytes_down": 0,
-            "seconds": _rounded(seconds),
-            "eval_seconds": _rounded(eval_seconds),
+            "seconds": rounded(seconds),
+            "eval_seconds": rounded(eval_seconds),
             "lr": self.setup.lr_at(round),
             "participants": len(reports),
             "evaluated_clients": len(self._panel()) if scores else 0,
@@ -596,8 +396,9 @@ class _Training:
             else:
                 scores = all_scores.get("personal") or all_scores["global"]
             judge = tuned or engine
-            clients = self._client_rows(scores, global_scores)
-            summary = self._summary(engine.name, scores, global_scores, self._weights_sha256(judge, shared))
+            clients = client_rows(self.setup.data, self.took_part.tolist(), scores, global_scores)
+            sha256 = weights_sha256(self.setup.data.clients, judge, shared)
+            summary = summarise(self.setup, engine.name, self.history, self.totals, scores, global_scores, sha256)
             if self.folder is not None:
                 if tuned is not None:
                     self.folder.save(
@@ -624,107 +425,3 @@ class _Training:
             check_report(setup, report, round)
         tuned.commit(round, reports)
         return tuned, body
-
-    def _last10(self, key: str) -> float | None:
-        """Mean of a figure over the evaluated rounds among the last 10."""
-        values = [r[key] for r in self.history if r["round"] > self.config.rounds - 10 and r[key] is not None]
-        return float(np.mean(values)) if values else None
-
-    def _weights_sha256(self, engine: Engine, shared: Tensors) -> str:
-        """Over the shared tensors and every client's personal ones, each side digested with names in order."""
-        sha = hashlib.sha256(f"shared {digest(shared)}\n".encode())
-        for client in range(self.setup.data.clients):
-            sha.update(f"client {client} {engine.digest(client)}\n".encode())
-        return sha.hexdigest()
-
-    def _client_rows(self, scores: Scores, global_scores: Scores | None) -> list[dict[str, Any]]:
-        data = self.setup.data
-        train_sizes = data.train_sizes
-        classes = (data.class_counts("train") > 0).sum(1)
-        return [
-            {
-                "client": c,
-                "name": data.client_name(c),
-                "train_samples": int(train_sizes[c]),
-                "test_samples": int(scores.count[c]),
-                "classes": int(classes[c]),
-                "rounds": int(self.took_part[c]),
-                "personal_accuracy": float(scores.accuracy[c]),
-                "global_accuracy": "" if global_scores is None else float(global_scores.accuracy[c]),
-                "test_loss": float(scores.loss[c]),
-            }
-            for c in range(data.clients)
-        ]
-
-    def _summary(
-        self, engine: str, scores: Scores, global_scores: Scores | None, weights_sha256: str
-    ) -> dict[str, Any]:
-        config, accuracy = self.config, scores.accuracy
-        tuned = config.finetune_epochs > 0
-        return {
-            "algorithm": config.algorithm,
-            "data": config.data,
-            "model": config.model,
-            "clients": self.setup.data.clients,
-            "rounds": config.rounds,
-            "seed": config.seed,
-            "engine": engine,
-            "personal_accuracy": {
-                "mean": float(accuracy.mean()),
-                "std": float(accuracy.std()),
-                "p10": float(np.quantile(accuracy, 0.1)),
-                "min": float(accuracy.min()),
-                "last10": float(accuracy.mean()) if tuned else self._last10("personal_accuracy"),
-            },
-            "personal_accuracy_of": _what_is_personal(self.setup, config),
-            **self.setup.algorithm.facts(),
-            **({"batch_norm": config.batch_norm} if self.setup.groups.statistics else {}),
-            "global_accuracy": None if global_scores is None else float(global_scores.accuracy.mean()),
-            "global_accuracy_last10": self._last10("global_accuracy"),
-            "bytes_up": self.totals["bytes_up"],
-            "bytes_down": self.totals["bytes_down"],
-            "seconds": _rounded(self.totals["seconds"]),
-            "peak_rss_bytes": _peak_rss(),
-            "weights_sha256": weights_sha256,
-            "data_fingerprint": self.totals["data_fingerprint"],
-            "base_sha256": self.totals["base_sha256"],
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": {
-                "platform": platform.platform(),
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "threads": config.threads,
-            },
-        }
-
-
-def _what_is_personal(setup: Setup, config: RunConfig) -> str:
-    if config.finetune_epochs:
-        return f"the final global model after {config.finetune_epochs} epochs on each client's head"
-    algorithm, local = setup.algorithm, bool(setup.groups.local_statistics)
-    statistics = "each client's own BatchNorm statistics (the initial ones if it never took part)"
-    if algorithm.personalizes:
-        model = f"the shared parameters with {statistics}," if local else "the shared model"
-        return f"{model} after the local training this method does before a test"
-    if not setup.has_personal_model:
-        return "the global model (this method has no personal one; see --finetune-epochs)"
-    if not setup.shared_names:
-        return "each client's own model"
-    if not algorithm.has_personal_model:
-        return f"the shared parameters with {statistics}; there is no global model"
-    beside = f", with {statistics}" if local else ""
-    if not setup.groups.names(algorithm.personal):
-        return f"each client's own model, kept beside the shared one{beside}"
-    return f"the last shared tensors with each client's last personal ones, before further local training{beside}"
-
-
-def _rounded(seconds: float) -> float:
-    """Seconds to a tenth of a millisecond."""
-    return round(seconds, 4)
-
-
-def _peak_rss() -> int:
-    """Largest resident memory of this process or of a worker that has ended, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return max(usage) * unit

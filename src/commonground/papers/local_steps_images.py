@@ -21,7 +21,7 @@ from commonground.data.augment import Augment
 from commonground.data.feature_partition import Features
 from commonground.engine import Run, train
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
-from commonground.engine.train import prepare_setup
+from commonground.engine.prepare import prepare_setup
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 from commonground.papers.base import Request, Settings

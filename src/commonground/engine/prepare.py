@@ -1,0 +1,155 @@
+"""From a configuration to a run's setup: data, model and algorithm, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from commonground.algorithms import Algorithm
+from commonground.config import RunConfig, make_algorithm
+from commonground.data import (
+    FederatedDataset,
+    Task,
+    add_feature_noise,
+    default_model,
+    is_text,
+    limit_samples,
+    load_data,
+    usual_partition,
+)
+from commonground.engine.setup import Samples, Setup
+from commonground.errors import ConfigError, ModelError
+from commonground.models import Groups, build_model, keyed_weights, prepare
+
+__all__ = ["build_network", "prepare_setup", "reading", "resolve"]
+
+
+def resolve(config: RunConfig, data: FederatedDataset) -> RunConfig:
+    """Fill in what was left to us: clients and feature noise as the data has them, model and rate that suit it."""
+    small = data.name == "digits" or len(data.sample_shape) == 1
+    # LoRA factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge with many layers at 0.1.
+    rate = 0.03 if data.tokens else 0.05 if small else 0.01
+    return config.model_copy(
+        update={
+            "clients": data.clients,
+            "feature_noise": 0.0 if data.noise is None else data.noise.strength,
+            "model": config.model or default_model(config.data),
+            "lr": config.lr or rate,
+        }
+    )
+
+
+def prepare_setup(
+    config: RunConfig,
+    data: FederatedDataset | None = None,
+    model: nn.Module | None = None,
+    algorithm: Algorithm | None = None,
+    *,
+    data_dir: str | None = None,
+) -> Setup:
+    """Load what a configuration names and check that it fits together.
+
+    Args:
+        config: the run's configuration.
+        data, model, algorithm: objects to use in place of what the configuration names.
+        data_dir: folder of the data files.
+    """
+    algorithm = algorithm or make_algorithm(config.algorithm, config.options)
+    if config.finetune_epochs and not algorithm.has_global_model:
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
+            "none"
+        )
+    if config.finetune_epochs and config.batch_norm == "local":
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} needs one global model, and with --batch-norm local there is "
+            "none: every client has BatchNorm statistics of its own"
+        )
+    if data is None:
+        # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
+        natural = usual_partition(config.data) if config.classes_per_client is None else ""
+        by_column = (config.partition or natural).startswith("column")
+        usual = None if by_column else 20 if config.data == "digits" else 100
+        data = load_data(
+            config.data,
+            config.clients or usual,
+            classes_per_client=config.classes_per_client,
+            partition=config.partition,
+            seed=config.seed,
+            data_dir=data_dir,
+            **reading(config),
+        )
+    if config.train_samples is not None:
+        data = limit_samples(data, "train", config.train_samples, config.seed)
+    if config.test_samples is not None:
+        data = limit_samples(data, "test", config.test_samples, config.seed)
+    if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
+        data = add_feature_noise(data, config.feature_noise, config.seed)
+    config = resolve(config, data)
+    if model is None and data.tokens and not str(config.model).startswith("hf:"):
+        raise ConfigError(f"the model '{config.model}' cannot read texts; choose one as in --model hf:roberta-base")
+    if model is None and not data.tokens and str(config.model).startswith("hf:"):
+        raise ConfigError(f"the model '{config.model}' reads texts, and {data.name} is none")
+    shape = Samples(data, getattr(torch, config.dtype)).shape
+    network, groups = build_network(config, algorithm, shape, data.classes, model, data.task)
+    vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
+    if data.tokens and vocabulary is not None and data.vocabulary > vocabulary:
+        raise ModelError(
+            f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
+            f"only {vocabulary} tokens"
+        )
+    return Setup.build(config, data, network, groups, algorithm)
+
+
+def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
+    """How texts become tokens: by the model's own tokenizer; arguments of :func:`load_data`.
+
+    Args:
+        config: names the model.
+        data: a name, if other data than the configuration's are meant.
+    """
+    data = data or config.data
+    if not (config.model or "").startswith("hf:") or not (is_text(data) or data.endswith(".csv")):
+        return {}
+    return {"tokenizer": config.model, "max_length": int(config.model_options.get("max_length", 128))}
+
+
+def build_network(
+    config: RunConfig,
+    algorithm: Algorithm,
+    shape: Sequence[int],
+    classes: int,
+    model: nn.Module | None = None,
+    task: Task = "classify",
+) -> tuple[nn.Module, Groups]:
+    """The model a run trains, with its parameter groups.
+
+    Args:
+        config: names the model and its groups, every automatic setting resolved.
+        algorithm: may extend the model.
+        shape: one sample's shape as the model sees it.
+        classes: number of classes.
+        model: a module to use in place of the named one.
+        task: what the data are for, which a pretrained model has to know.
+    """
+    dtype = getattr(torch, config.dtype)
+    if model is None:
+        assert config.model is not None
+        options = dict(config.model_options)
+        if config.model.startswith("hf:"):
+            options |= {"task": task}
+        model = build_model(config.model, shape, classes, seed=config.seed, options=options, dtype=dtype)
+    patterns = dict(getattr(model, "groups", {}))
+    if config.body or config.head:
+        patterns = {k: v.split(",") for k, v in (("body", config.body), ("head", config.head)) if v}
+    groups = Groups(model, patterns)
+    with keyed_weights(config.seed, "extension"):
+        extended = algorithm.extend_model(model, groups)
+    if extended is not model or not (config.body or config.head):
+        patterns = dict(getattr(extended, "groups", {}))
+    # Anew: a method may also have made a part of the model constant.
+    groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")
+    return prepare(extended, shape, dtype), groups
