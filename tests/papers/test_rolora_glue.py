@@ -136,23 +136,31 @@ def test_the_rate_is_chosen_on_samples_held_out_of_training(made: tuple[str, Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "cells", "figures"),
+    ("name", "settings", "cells", "figures", "adapted"),
     [
-        ("rolora-fig3", ["tasks=['sst2']", "clients=[3]"], 4, 2),
+        ("rolora-fig3", ["tasks=['sst2']", "clients=[3]"], 4, 2, "0-1"),
         (
             "rolora-fig4",
             ["clients=[3]", 'budgets={P1={layers="1",target_modules="value"},P3={layers="0-1"}}'],
             6,
             0,
+            "P1: 1 (value); P3: 0-1",
         ),
-        ("rolora-fig5", ["clients=[3]", 'budgets={one={both="1",one="0-1"}}'], 3, 0),
+        (
+            "rolora-fig5",
+            ["clients=[3]", 'budgets={one={both="1",one="0-1"}}'],
+            3,
+            0,
+            "one: 1 (methods that send one factor: 0-1)",
+        ),
     ],
 )
 def test_the_figures_run(
-    name: str, settings: list[str], cells: int, figures: int, made: tuple[str, Path], tmp_path: Path
+    name: str, settings: list[str], cells: int, figures: int, adapted: str, made: tuple[str, Path], tmp_path: Path
 ) -> None:
     whole = reproduce(name, made, tmp_path / "out", "rates=[0.1]", *settings)
     assert len(whole["cells"]) == cells
+    assert f"adapted layers {adapted}, " in whole["notes"][0]
     assert len(whole["curves"]) == figures
     assert len(list((tmp_path / "out").glob("figures/sst-2*.png"))) == figures
     shares = [c for c in whole["claims"] if "LoRA's factors" in c["claim"]]

@@ -39,6 +39,7 @@ __all__ = [
     "experiments",
     "interval",
     "printed",
+    "value_for",
     "write_outcome",
 ]
 
@@ -140,6 +141,25 @@ class Settings(BaseModel):
     """The numbers an experiment is run with: derive from it, one field each; every one can be set with ``--set``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def value_for(values: Any, key: str, name: str, whose: str) -> Any:
+    """A setting's value where it may be one value for all or a table of values.
+
+    Args:
+        values: the setting.
+        key: which of the table's.
+        name: of the setting.
+        whose: value it is, for the error.
+
+    Raises:
+        ConfigError: the table lacks it.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    if key not in values:
+        raise ConfigError(f"{name} has no value for {whose}; it has {', '.join(values) or 'none'}")
+    return values[key]
 
 
 S = TypeVar("S", bound=Settings)

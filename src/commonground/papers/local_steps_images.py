@@ -24,7 +24,7 @@ from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
-from commonground.papers.base import Request, Settings
+from commonground.papers.base import Request, Settings, value_for
 
 __all__ = [
     "Arm",
@@ -113,11 +113,11 @@ class ImageSettings(Settings):
 
     def steps_of(self, augment: str) -> int:
         """T."""
-        return int(_of(self.total_steps, augment, "total_steps"))
+        return int(value_for(self.total_steps, augment, "total_steps", f"augment={augment}"))
 
     def lr_of(self, augment: str) -> float:
         """η."""
-        return float(_of(self.lr, augment, "lr"))
+        return float(value_for(self.lr, augment, "lr", f"augment={augment}"))
 
 
 class NoiseSettings(ImageSettings):
@@ -139,14 +139,6 @@ class NoiseSettings(ImageSettings):
 def _listed(options: Mapping[str, Any]) -> str:
     said = {k: "-".join(map(str, v)) if isinstance(v, list | tuple) else v for k, v in options.items()}
     return ", ".join(f"{name} {value}" for name, value in said.items())
-
-
-def _of(values: Any, augment: str, name: str) -> Any:
-    if not isinstance(values, Mapping):
-        return values
-    if augment not in values:
-        raise ConfigError(f"{name} has no value for augment={augment}; it has {', '.join(values) or 'none'}")
-    return values[augment]
 
 
 def paper_settings(settings: type[Any], **changed: Any) -> Any:

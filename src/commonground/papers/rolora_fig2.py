@@ -11,18 +11,9 @@ from pydantic import Field
 from commonground.data import FederatedDataset, limit_samples, load_data
 from commonground.errors import ConfigError
 from commonground.papers.base import Experiment, Outcome, Request
-from commonground.papers.rolora_runs import (
-    METHODS,
-    Arm,
-    Conditions,
-    Protocol,
-    cell,
-    curves,
-    judge,
-    measure,
-    names_of,
-    paired,
-)
+from commonground.papers.over_seeds import judge
+from commonground.papers.rolora_findings import Conditions, cell, curves, paired
+from commonground.papers.rolora_runs import METHODS, Arm, Protocol, measure, names_of
 
 __all__: list[str] = []
 

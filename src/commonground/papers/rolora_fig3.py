@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.over_seeds import judge
+from commonground.papers.rolora_findings import Conditions, cell, curves, paired
 from commonground.papers.rolora_glue import (
     LABELS,
     GlueSettings,
@@ -12,7 +14,7 @@ from commonground.papers.rolora_glue import (
     paper_settings,
     small_settings,
 )
-from commonground.papers.rolora_runs import Conditions, cell, curves, judge, measure, names_of, paired
+from commonground.papers.rolora_runs import measure, names_of
 
 __all__: list[str] = []
 

@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commonground.errors import ConfigError
 from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.over_seeds import judge
+from commonground.papers.rolora_findings import Conditions, cell, paired
 from commonground.papers.rolora_glue import (
     LABELS,
     PAPER_LAYERS,
@@ -20,7 +22,7 @@ from commonground.papers.rolora_glue import (
     paper_settings,
     small_settings,
 )
-from commonground.papers.rolora_runs import Conditions, cell, judge, measure, names_of, paired
+from commonground.papers.rolora_runs import measure, names_of
 
 __all__ = ["Budget", "Budgets"]
 
@@ -105,12 +107,16 @@ def _run(request: Request) -> Outcome:
     found.exactness()
     found.costs()
     outcome.notes = [
-        *glue_notes(settings, tasks, request),
+        *glue_notes(settings, tasks, request, {name: _says(one) for name, one in settings.budgets.items()}),
         f"With {clients} clients. Figures 6, 7 and 8 are --set rank=8, 2 and 1. The paper prints no values; "
         f'"comparable" is judged at {COMPARABLE:g} point by us.',
         *outcome.notes,
     ]
     return outcome
+
+
+def _says(budget: Budget) -> str:
+    return f"{budget.layers} ({budget.target_modules})" if budget.target_modules else str(budget.layers)
 
 
 def _judge(found: Conditions, label: str, least: str, most: str) -> None:

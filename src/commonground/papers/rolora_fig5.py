@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commonground.errors import ConfigError
 from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.over_seeds import judge
+from commonground.papers.rolora_findings import Conditions, cell, paired
 from commonground.papers.rolora_glue import (
     LABELS,
     SMALL_FIGURES,
@@ -19,7 +21,7 @@ from commonground.papers.rolora_glue import (
     paper_settings,
     small_settings,
 )
-from commonground.papers.rolora_runs import Conditions, cell, judge, measure, names_of, paired
+from commonground.papers.rolora_runs import measure, names_of
 
 __all__ = ["EqualBytes", "Pair"]
 
@@ -100,12 +102,16 @@ def _run(request: Request) -> Outcome:
     found.exactness(share=1.0)
     found.costs()
     outcome.notes = [
-        *glue_notes(settings, tasks, request),
+        *glue_notes(settings, tasks, request, {name: _says(one) for name, one in settings.budgets.items()}),
         "Bytes are those of the factors; a trained task head comes on top, the same for all methods.",
         "Table 8's 187.5 and 250 KB count 1,000 numbers to a row; RoBERTa-Large's 1,024 make 192 and 256 KiB.",
         *outcome.notes,
     ]
     return outcome
+
+
+def _says(pair: Pair) -> str:
+    return f"{pair.both} (methods that send one factor: {pair.one})"
 
 
 def _set(budget: Pair, name: str) -> Layers:

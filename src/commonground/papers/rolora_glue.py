@@ -20,7 +20,7 @@ from commonground.data.text.samples import TextData, TextSamples
 from commonground.data.text.tokenizers import load_tokenizer
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
-from commonground.papers.base import Request
+from commonground.papers.base import Request, value_for
 from commonground.papers.rolora_runs import Arm, Protocol, names_of
 
 __all__ = [
@@ -73,7 +73,7 @@ SMALL_FIGURES: dict[str, Any] = {
     "methods": THREE,
     "rates": (0.0125, 0.025, 0.05, 0.1),
     "tuning_seeds": 3,
-    "rounds": 20,
+    "rounds": 60,
     "batch_size": 8,
 }
 
@@ -159,11 +159,7 @@ class GlueSettings(Protocol):
 
 def of(values: Any, task: str, name: str) -> Any:
     """A setting's value for a task."""
-    if not isinstance(values, dict):
-        return values
-    if task not in values:
-        raise ConfigError(f"{name} has no value for the task '{task}'; it has {', '.join(values) or 'none'}")
-    return values[task]
+    return value_for(values, task, name, f"the task '{task}'")
 
 
 def paper_settings(settings: type[GlueSettings], **changed: Any) -> Any:
@@ -311,8 +307,18 @@ def arms(
     return [Arm(condition, name, ours, tasks.dealt(task, clients), run) for name, ours in named.items()]
 
 
-def glue_notes(settings: GlueSettings, tasks: Tasks, request: Request) -> list[str]:
-    """What was reduced and what the paper leaves open, in sentences."""
+def glue_notes(
+    settings: GlueSettings, tasks: Tasks, request: Request, layers: Mapping[str, Any] | None = None
+) -> list[str]:
+    """What was reduced and what the paper leaves open, in sentences.
+
+    Args:
+        settings: of the experiment.
+        tasks: the data.
+        request: how it was asked for.
+        layers: adapted layers by condition, where conditions have their own.
+    """
+    adapted = str(settings.layers) if layers is None else "; ".join(f"{k}: {v}" for k, v in layers.items())
     notes = []
     if request.scale == "small":
         sizes = f"{settings.train_samples or 'all'} training and {settings.test_samples or 'all'} test samples"
@@ -320,7 +326,7 @@ def glue_notes(settings: GlueSettings, tasks: Tasks, request: Request) -> list[s
         drawn = ", ".join(f"{LABELS[task]} {settings.used(task):,}" for task in settings.tasks)
         notes.append(
             f"Reduced: a 6-layer BERT unless --set model says another (here {tasks.label}) in place of RoBERTa-Large, "
-            f"{labels} alone, {sizes} of each task at {settings.max_length} tokens, adapted layers {settings.layers}, "
+            f"{labels} alone, {sizes} of each task at {settings.max_length} tokens, adapted layers {adapted}, "
             f"{settings.steps} mini-batches of {settings.batch_size} per client and round ({drawn} samples drawn in a "
             "run)."
         )

@@ -6,7 +6,8 @@ import itertools
 
 from commonground.errors import ConfigError
 from commonground.papers.base import Experiment, Outcome, Request, printed
-from commonground.papers.over_seeds import mean_interval
+from commonground.papers.over_seeds import judge, mean_interval
+from commonground.papers.rolora_findings import Conditions, cell, paired
 from commonground.papers.rolora_glue import (
     LABELS,
     GlueSettings,
@@ -16,17 +17,7 @@ from commonground.papers.rolora_glue import (
     paper_settings,
     small_settings,
 )
-from commonground.papers.rolora_runs import (
-    METHODS,
-    Arm,
-    Conditions,
-    Measured,
-    cell,
-    judge,
-    measure,
-    names_of,
-    paired,
-)
+from commonground.papers.rolora_runs import METHODS, Arm, Measured, measure, names_of
 
 __all__ = ["SMALL", "ClientNumbers"]
 

@@ -18,7 +18,8 @@ from commonground.papers.base import Cell, Experiment, Outcome, Request, printed
 from commonground.papers.code_execution import Limits, run_program
 from commonground.papers.generation import Writer
 from commonground.papers.mmlu import KINDS, LETTERS, Question, kind_of, prompt_of, read_questions
-from commonground.papers.over_seeds import mean_interval
+from commonground.papers.over_seeds import judge, mean_interval
+from commonground.papers.rolora_findings import Conditions
 from commonground.papers.rolora_language import (
     LLAMA,
     Instructions,
@@ -30,7 +31,7 @@ from commonground.papers.rolora_language import (
     part,
     tiny_llama,
 )
-from commonground.papers.rolora_runs import Arm, Conditions, Measured, judge, measure, names_of
+from commonground.papers.rolora_runs import Arm, Measured, measure, names_of
 
 __all__ = ["Generation"]
 

@@ -16,7 +16,8 @@ from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 from commonground.papers.base import Cell, Experiment, Outcome, Request, printed
 from commonground.papers.generation import Writer
-from commonground.papers.over_seeds import mean_interval
+from commonground.papers.over_seeds import judge, mean_interval
+from commonground.papers.rolora_findings import Conditions
 from commonground.papers.rolora_language import (
     LLAMA,
     Instructions,
@@ -28,7 +29,7 @@ from commonground.papers.rolora_language import (
     part,
     tiny_llama,
 )
-from commonground.papers.rolora_runs import Conditions, judge, measure, names_of
+from commonground.papers.rolora_runs import measure, names_of
 
 __all__ = ["Commonsense", "made_up_questions"]
 
