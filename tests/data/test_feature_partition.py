@@ -16,26 +16,12 @@ from commonground.config import RunConfig
 from commonground.data import Features, FederatedDataset, Source, limit_samples, load_data, load_source, parse_partition
 from commonground.data.partitions import Partition
 from commonground.errors import ConfigError, DataError
+from tests.helpers import labelled
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 sizes = st.lists(st.integers(8, 40), min_size=4, max_size=11)
 levels = st.floats(0, 1) | st.sampled_from([0.0, 0.25, 0.5, 1.0])
-
-
-def labelled(train: list[int], test: list[int], seed: int = 0) -> Source:
-    """A source with this many samples of each class, in random order; a sample's value is its own number."""
-    rng = np.random.default_rng(seed)
-    y_train, y_test = (rng.permutation(np.repeat(np.arange(len(each)), each)) for each in (train, test))
-    return Source(
-        name="labelled",
-        x_train=np.arange(len(y_train), dtype=np.float32)[:, np.newaxis],
-        y_train=y_train,
-        x_test=np.arange(len(y_test), dtype=np.float32)[:, np.newaxis],
-        y_test=y_test,
-        classes=len(train),
-        class_names=tuple(f"class {label}" for label in range(len(train))),
-    )
 
 
 def dealt(source: Source, h: float, clients: int, seed: int) -> FederatedDataset:

@@ -20,26 +20,12 @@ from commonground.data import (
     Source,
     parse_partition,
 )
-from commonground.data.federated import Split
-from commonground.data.partitions import _apportion, _assign_classes, _move_into_capacity, _test_counts
+from commonground.data.arrays import Split
+from commonground.data.partition_counts import apportion, assign_classes, counts_of_test, move_into_capacity
 from commonground.errors import ConfigError, DataError
+from tests.helpers import labelled
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
-def labelled(train: list[int], test: list[int], seed: int = 0) -> Source:
-    """A source with this many samples of each class, in random order; a sample's value is its own number."""
-    rng = np.random.default_rng(seed)
-    y_train, y_test = (rng.permutation(np.repeat(np.arange(len(sizes)), sizes)) for sizes in (train, test))
-    return Source(
-        name="labelled",
-        x_train=np.arange(len(y_train), dtype=np.float32)[:, np.newaxis],
-        y_train=y_train,
-        x_test=np.arange(len(y_test), dtype=np.float32)[:, np.newaxis],
-        y_test=y_test,
-        classes=len(train),
-        class_names=tuple(f"class {label}" for label in range(len(train))),
-    )
 
 
 def same(left: Split, right: Split) -> bool:
@@ -126,7 +112,7 @@ def test_no_client_is_favoured_by_its_number() -> None:
 @given(clients=st.integers(1, 60), classes=st.integers(1, 20), per_client=st.integers(1, 20), seed=st.integers(0, 99))
 def test_assigning_classes_always_succeeds(clients: int, classes: int, per_client: int, seed: int) -> None:
     assume(per_client <= classes)
-    holds = _assign_classes(clients, per_client, labelled([1] * classes, [1] * classes), np.random.default_rng(seed))
+    holds = assign_classes(clients, per_client, labelled([1] * classes, [1] * classes), np.random.default_rng(seed))
     assert (holds.sum(axis=1) == per_client).all()
     assert np.ptp(holds.sum(axis=0)) <= 1
 
@@ -403,7 +389,7 @@ def test_parsing_refuses(text: str, classes: int | None, message: str) -> None:
 def test_largest_remainder_is_exact_and_bounded(weights: list[int], share: float) -> None:
     array = np.array(weights)
     total = int(share * array.sum())
-    parts = _apportion(total, array)
+    parts = apportion(total, array)
     assert parts.sum() == total
     assert (parts >= 0).all()
     assert (parts <= array).all()
@@ -412,15 +398,15 @@ def test_largest_remainder_is_exact_and_bounded(weights: list[int], share: float
 
 
 def test_counts_by_hand() -> None:
-    assert _apportion(10, np.array([1.0, 1.0, 2.0])).tolist() == [3, 2, 5]
-    assert _apportion(np.array([4, 1]), np.array([[1.0, 3.0], [0.0, 1.0]])).tolist() == [[1, 3], [0, 1]]
+    assert apportion(10, np.array([1.0, 1.0, 2.0])).tolist() == [3, 2, 5]
+    assert apportion(np.array([4, 1]), np.array([[1.0, 3.0], [0.0, 1.0]])).tolist() == [[1, 3], [0, 1]]
     train = np.array([[90, 0], [9, 5], [1, 5]])
-    assert _test_counts(train, np.array([10, 2])).tolist() == [[8, 0], [1, 1], [1, 1]]
+    assert counts_of_test(train, np.array([10, 2])).tolist() == [[8, 0], [1, 1], [1, 1]]
 
 
 def test_moving_into_capacity_finds_chains_and_gives_up_when_there_are_none() -> None:
     holds = np.array([[True, True, False], [False, True, True]])
     counts = np.array([[5, 1, 0], [0, 4, 1]])  # the way from class 0 to the room in class 2 leads through class 1
-    assert _move_into_capacity(counts, holds, np.array([3, 5, 9]))
+    assert move_into_capacity(counts, holds, np.array([3, 5, 9]))
     assert counts.tolist() == [[3, 3, 0], [0, 2, 3]]
-    assert not _move_into_capacity(np.array([[5, 1, 0]]), np.array([[True, True, False]]), np.array([3, 2, 9]))
+    assert not move_into_capacity(np.array([[5, 1, 0]]), np.array([[True, True, False]]), np.array([3, 2, 9]))

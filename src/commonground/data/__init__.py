@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from commonground.data.arrays import Preprocess, Split, Task
 from commonground.data.feature_noise import FeatureNoise, add_feature_noise
 from commonground.data.feature_partition import Features
-from commonground.data.federated import FederatedDataset, Preprocess, Split, Task
+from commonground.data.federated import FederatedDataset
 from commonground.data.limits import limit_samples
-from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards, parse_partition
+from commonground.data.partition_texts import parse_partition
+from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards
 from commonground.data.sources import (
     Source,
     SourceInfo,

@@ -16,7 +16,8 @@ from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
 if TYPE_CHECKING:
-    from commonground.data.federated import Array, FederatedDataset
+    from commonground.data.arrays import Array
+    from commonground.data.federated import FederatedDataset
 
 __all__ = ["FeatureNoise", "add_feature_noise"]
 

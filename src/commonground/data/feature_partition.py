@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commonground.data.federated import Indices, Split
-from commonground.data.partitions import _number, _number_of_clients, _split
+from commonground.data.arrays import Indices, Split
+from commonground.data.partition_counts import number_of_clients, number_text, split_of
 from commonground.data.sources.base import Source
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
@@ -46,7 +46,7 @@ class Features:
 
     def __call__(self, source: Source, clients: int | None, seed: int) -> Split:
         """See :class:`~commonground.data.partitions.Partition`; the source has its original labels."""
-        n = _number_of_clients(clients, source)
+        n = number_of_clients(clients, source)
         owners = []
         for split, y, kind in (("train", source.y_train, "training"), ("test", source.y_test, "test")):
             owner = np.empty(len(y), dtype=np.int64)
@@ -56,7 +56,7 @@ class Features:
                 rows = numpy_stream(seed, "partition features", split, parity).permutation(rows)
                 self._deal(owner, rows, y, n)
             owners.append(owner)
-        return _split(owners[0], owners[1], n)
+        return split_of(owners[0], owners[1], n)
 
     def relabelled(self, source: Source) -> Source:
         """The source with parities as labels.
@@ -92,7 +92,7 @@ class Features:
             )
 
     def __str__(self) -> str:
-        return f"features:{_number(self.h)}"
+        return f"features:{number_text(self.h)}"
 
 
 def _even_sizes(total: int, parts: int) -> Indices:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.arrays import AS_STORED, Array, Indices, Preprocess, Task
+from commonground.data.checks import check_dataset, is_tokens, usual_samples, whole_numbers
 from commonground.data.feature_noise import FeatureNoise
 from commonground.errors import DataError
 
@@ -18,49 +20,9 @@ if TYPE_CHECKING:
     from commonground.data.partitions import Partition
     from commonground.data.sources import Source
 
-__all__ = ["Array", "FederatedDataset", "Indices", "Preprocess", "Split", "Task"]
-
-Array = npt.NDArray[Any]
-"""Samples: uint8, float32 or float64; int32 for tokens."""
-Indices = npt.NDArray[np.int64]
-"""Row numbers, labels, offsets or counts."""
-Task = Literal["classify", "language"]
-"""What is learnt: a sample's class, or (tokens only) to continue a prompt with its answer."""
+__all__ = ["FederatedDataset"]
 
 _MOST_CLASSES = 1_000_000  # unless asked for: more are rather identifiers than classes
-_ROWS_PER_CHECK = 8192  # checking floats in pieces keeps the extra memory small whatever the size of the data
-
-
-@dataclass(frozen=True)
-class Preprocess:
-    """How a stored sample becomes a model's input: ``(x.float() * scale - mean) / std``.
-
-    Attributes:
-        scale: factor on the stored value; ``1/255`` takes a byte to 0…1.
-        mean: per channel (last axis of the stored sample), or one for all; empty means 0.
-        std: as ``mean``, all positive; empty means 1.
-    """
-
-    scale: float = 1.0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Split:
-    """Which client owns which rows; client ``i`` owns ``index[offsets[i]:offsets[i + 1]]`` in each split.
-
-    Attributes:
-        train_index, test_index: int64, row numbers into the training and test arrays.
-        train_offsets, test_offsets: int64 [clients + 1], from 0 up to the length of the index.
-        client_names: one name per client, or None for "0", "1", ….
-    """
-
-    train_index: Indices
-    train_offsets: Indices
-    test_index: Indices
-    test_offsets: Indices
-    client_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,7 +59,7 @@ class FederatedDataset:
     test_index: Indices
     test_offsets: Indices
     client_names: tuple[str, ...] | None = None
-    preprocess: Preprocess = Preprocess()
+    preprocess: Preprocess = AS_STORED
     task: Task = "classify"
     noise: FeatureNoise | None = None
 
@@ -106,13 +68,13 @@ class FederatedDataset:
             object.__setattr__(self, field, value)  # the only writes to a frozen instance: its normal forms
 
         for split in ("train", "test"):
-            put(f"x_{split}", _samples(getattr(self, f"x_{split}"), split))
+            put(f"x_{split}", usual_samples(getattr(self, f"x_{split}"), split))
             for field in (f"y_{split}", f"{split}_index", f"{split}_offsets"):
-                put(field, _integers(getattr(self, field), field))
+                put(field, whole_numbers(getattr(self, field), field))
         put("class_names", tuple(map(str, self.class_names)))
         if self.client_names is not None:
             put("client_names", tuple(map(str, self.client_names)))
-        self._check()
+        check_dataset(self)
 
     # -- construction ---------------------------------------------------------------------------------------------
 
@@ -199,12 +161,12 @@ class FederatedDataset:
             x_train, y_train, x_test, y_test = (np.concatenate(column) for column in columns)
         except ValueError as error:
             raise DataError(f"the clients' arrays of {name!r} do not fit together: {error}") from None
-        if _is_tokens(x_train) and _is_tokens(x_test):
+        if is_tokens(x_train) and is_tokens(x_test):
             for rows, number in ((x_train, 0), (x_test, len(x_train))):
                 rows[:, 0, 0] = np.arange(number, number + len(rows))
         if classes is None:
             for field, given in (("y_train", y_train), ("y_test", y_test)):
-                if given.size and _integers(given, field).max() >= _MOST_CLASSES:
+                if given.size and whole_numbers(given, field).max() >= _MOST_CLASSES:
                     raise DataError(
                         f"the largest label of {name!r} is {given.max()}; number the classes from 0, or give classes="
                     )
@@ -223,7 +185,7 @@ class FederatedDataset:
             test_index=np.arange(len(x_test)),
             test_offsets=_offsets([len(x) for x in columns[2]]),
             client_names=None if client_names is None else tuple(client_names),
-            preprocess=preprocess or Preprocess(),
+            preprocess=preprocess or AS_STORED,
             task=task,
             noise=noise,
         )
@@ -346,166 +308,9 @@ class FederatedDataset:
     def __repr__(self) -> str:
         return f"<FederatedDataset {self.describe()}>"
 
-    # -- checks ---------------------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self.classes < 1 or len(self.class_names) != self.classes:
-            raise DataError(f"{self.name!r} has {self.classes} classes but {len(self.class_names)} class names")
-        if self.x_train.shape[1:] != self.x_test.shape[1:] or self.x_train.dtype != self.x_test.dtype:
-            raise DataError(
-                f"training samples of {self.name!r} are {self.x_train.dtype} {self.x_train.shape[1:]}, "
-                f"test samples {self.x_test.dtype} {self.x_test.shape[1:]}; they must agree"
-            )
-        if len(self.train_offsets) != len(self.test_offsets) or len(self.train_offsets) < 2:
-            raise DataError(
-                f"{self.name!r} has {max(len(self.train_offsets) - 1, 0)} clients with training samples and "
-                f"{max(len(self.test_offsets) - 1, 0)} with test samples; both need the same number, at least 1"
-            )
-        if self.client_names is not None and len(set(self.client_names)) != self.clients:
-            raise DataError(
-                f"{self.name!r} has {self.clients} clients but {len(set(self.client_names))} different client names"
-            )
-        self._check_preprocess()
-        self._check_tokens()
-        self._check_noise()
-        self._check_split("train", self.x_train, self.y_train, self.train_index, self.train_offsets)
-        self._check_split("test", self.x_test, self.y_test, self.test_index, self.test_offsets)
-
-    def _check_preprocess(self) -> None:
-        channels = self.x_train.shape[-1] if self.x_train.ndim > 1 else 1
-        mean, std = np.asarray(self.preprocess.mean), np.asarray(self.preprocess.std)
-        if any(len(values) not in (0, 1, channels) for values in (mean, std)):
-            raise DataError(
-                f"preprocessing of {self.name!r} has {len(mean)} means and {len(std)} deviations "
-                f"for {channels} channels"
-            )
-        if not (np.isfinite([self.preprocess.scale, *mean, *std]).all() and (std > 0).all()):
-            raise DataError(f"preprocessing of {self.name!r} needs finite numbers and positive deviations")
-
-    def _check_noise(self) -> None:
-        if self.noise is None:
-            return
-        if self.tokens:
-            raise DataError(f"{self.name!r} holds tokens, which take no feature noise")
-        images = self.noise.images
-        if images.shape != (self.clients, *self.sample_shape) or images.dtype != self.x_train.dtype:
-            raise DataError(
-                f"the feature noise of {self.name!r} is {images.dtype} {images.shape}; one sample per client, "
-                f"{self.x_train.dtype} {(self.clients, *self.sample_shape)}, is needed"
-            )
-        bad = next(_not_finite(images), None)
-        if bad is not None:
-            raise DataError(f"the feature noise of client {self.client_name(bad)} of {self.name!r} is not finite")
-
-    def _check_tokens(self) -> None:
-        if self.task not in ("classify", "language"):
-            raise DataError(f"the task of {self.name!r} is {self.task!r}; it is 'classify' or 'language'")
-        if not self.tokens:
-            if self.language:
-                raise DataError(f"{self.name!r} is {self.x_train.dtype}; a language model learns from int32 tokens")
-            return
-        if self.preprocess != Preprocess():
-            raise DataError(f"{self.name!r} holds tokens, which take no preprocessing")
-        same = self.x_test is self.x_train  # validation data: training rows in the place of test rows
-        parts = [("train", self.x_train, 0)] + ([] if same else [("test", self.x_test, len(self.x_train))])
-        for split, x, first in parts:
-            bad = next(_wrong_tokens(x), None)
-            if bad is not None:
-                raise DataError(f"{split} sample {bad[0]} of {self.name!r} is no row of tokens: {bad[1]}")
-            number = np.arange(first, first + len(x))
-            for row in np.flatnonzero(x[:, 0, 0] != number)[:1]:
-                if split == "test" and np.array_equal(x, self.x_train):
-                    break
-                raise DataError(
-                    f"{split} sample {row} of {self.name!r} has the number {x[row, 0, 0]}; rows of tokens are numbered "
-                    f"through, and this one is {number[row]}"
-                )
-
-    def _check_split(self, split: str, x: Array, y: Indices, index: Indices, offsets: Indices) -> None:
-        if len(x) != len(y):
-            raise DataError(f"{self.name!r} has {len(x)} {split} samples but {len(y)} {split} labels")
-        for row in np.flatnonzero((y < 0) | (y >= self.classes))[:1]:
-            raise DataError(
-                f"the label of {split} sample {row} of {self.name!r} is {y[row]}; "
-                f"with {self.classes} classes it must be 0 to {self.classes - 1}"
-            )
-        if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 0).any():
-            raise DataError(
-                f"the {split} offsets of {self.name!r} must rise from 0 to {len(index)}, its index's length"
-            )
-        if index.size and not (index.min() >= 0 and index.max() < len(x)):
-            raise DataError(
-                f"the {split} index of {self.name!r} names rows {index.min()} to {index.max()}; there are {len(x)}"
-            )
-        empty = np.flatnonzero(np.diff(offsets) == 0)
-        if empty.size:
-            raise DataError(
-                f"{empty.size} of the {self.clients} clients of {self.name!r} have no {split} samples "
-                f"(the first is client {self.client_name(int(empty[0]))}); every client needs at least 1"
-            )
-        used = np.bincount(index, minlength=len(x))
-        if used.max() > 1:
-            row = int(used.argmax())
-            raise DataError(f"{split} sample {row} of {self.name!r} is owned {used[row]} times; at most 1 is allowed")
-        bad = next(_not_finite(x), None)
-        if bad is not None:
-            owned = np.flatnonzero(index == bad)
-            owner = "no client"
-            if owned.size:
-                owner = f"client {self.client_name(int(np.searchsorted(offsets, owned[0], side='right')) - 1)}"
-            raise DataError(
-                f"{split} sample {bad} of {self.name!r} (owned by {owner}) has a value that is not a finite number"
-            )
-
-
-def _samples(x: Array, split: str) -> Array:
-    x = np.asarray(x)
-    if x.dtype not in (np.uint8, np.float32, np.float64) and not _is_tokens(x):
-        shape = f" of shape {x.shape}" if x.dtype == np.int32 else ""
-        raise DataError(
-            f"the {split} samples are {x.dtype}{shape}; uint8, float32 or float64 is needed, "
-            "or int32 tokens [N, 1 + L, 2]"
-        )
-    if x.ndim < 2:
-        raise DataError(f"the {split} samples have shape {x.shape}; one row per sample, [N, …], is needed")
-    return np.ascontiguousarray(x)
-
-
-def _is_tokens(x: Array) -> bool:
-    return x.dtype == np.int32 and x.ndim == 3 and x.shape[1] >= 2 and x.shape[2] == 2
-
-
-def _wrong_tokens(x: Array) -> Iterator[tuple[int, str]]:
-    """Rows that are not (number, length), then length times (token, mark), then padding of (-1, 0), and why; lazily."""
-    longest = x.shape[1] - 1
-    for start in range(0, len(x), _ROWS_PER_CHECK):
-        part = x[start : start + _ROWS_PER_CHECK]
-        length, token, mark = part[:, 0, 1], part[:, 1:, 0], part[:, 1:, 1]
-        for row in np.flatnonzero((length < 1) | (length > longest)):
-            yield start + int(row), f"its length is {length[row]}, not 1 to {longest}"
-        inside = np.arange(longest) < length[:, np.newaxis]
-        fine = np.where(inside, (token >= 0) & (mark >= 0), (token == -1) & (mark == 0)).all(axis=1)
-        for row in np.flatnonzero(~fine):
-            yield start + int(row), f"it needs {length[row]} tokens of at least 0, then padding of (-1, 0)"
-
-
-def _integers(values: Array, field: str) -> Indices:
-    values = np.asarray(values)
-    if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
-        raise DataError(f"{field} is {values.dtype} of shape {values.shape}; one row of whole numbers is needed")
-    return np.ascontiguousarray(values, dtype=np.int64)
-
 
 def _offsets(sizes: Sequence[int] | Indices) -> Indices:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-
-
-def _not_finite(x: Array) -> Iterator[int]:
-    """Row numbers of samples with a NaN or infinite value, lazily."""
-    if np.issubdtype(x.dtype, np.floating):
-        for start in range(0, len(x), _ROWS_PER_CHECK):
-            fine = np.isfinite(x[start : start + _ROWS_PER_CHECK]).reshape(len(x[start : start + _ROWS_PER_CHECK]), -1)
-            yield from (start + int(row) for row in np.flatnonzero(~fine.all(axis=1)))
 
 
 def _hash_array(digest: hashlib._Hash, field: str, values: Array) -> None:

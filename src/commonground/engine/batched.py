@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from commonground.algorithms import Tensors, Update
 from commonground.engine.base import Report, StoreEngine, Which
-from commonground.engine.cohort import Cohort, check_stackable
+from commonground.engine.cohort import Cohort
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
+from commonground.engine.stacked import check_stackable
 
 __all__ = ["BatchedEngine"]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from commonground.config import RunConfig
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 
-__all__ = ["Plan", "Rates", "batch_plan", "rates_of_steps"]
+__all__ = ["Amount", "Plan", "Rates", "amount", "batch_plan", "rates_of_steps"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,25 @@ class Plan:
     def steps(self) -> int:
         """Number of mini-batches."""
         return len(self.counts)
+
+
+class Amount(TypedDict):
+    """How much one call of ``fit`` trains: exactly one of epochs, steps and samples, in batches of a size."""
+
+    epochs: int | None
+    steps: int | None
+    samples: int | None
+    batch_size: int
+
+
+def amount(
+    config: RunConfig, epochs: int | None, steps: int | None, samples: int | None, batch_size: int | None
+) -> Amount:
+    """What a call asks for; where it does not say, the run's local steps or epochs, and its batch size."""
+    if epochs is None and steps is None and samples is None:
+        steps = config.local_steps
+        epochs = config.local_epochs if steps is None else None
+    return Amount(epochs=epochs, steps=steps, samples=samples, batch_size=batch_size or config.batch_size)
 
 
 def batch_plan(

@@ -9,11 +9,11 @@ from torch import nn
 
 from commonground.engine.base import Engine
 from commonground.engine.batched import BatchedEngine
-from commonground.engine.cohort import check_stackable
 from commonground.engine.messages import MessageEngine
 from commonground.engine.processes import ProcessEngine, default_workers
 from commonground.engine.serial import SerialEngine
 from commonground.engine.setup import Setup
+from commonground.engine.stacked import check_stackable
 from commonground.errors import ModelError
 
 __all__ = ["choose_engine", "make_engine"]

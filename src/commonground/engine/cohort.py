@@ -18,30 +18,15 @@ from torch.func import functional_call, vmap
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Plan, Rates, batch_plan, rates_of_steps
-from commonground.engine.folding import captured_input, fold_call
-from commonground.engine.linear_head import fit_linear_heads
+from commonground.engine.batches import Amount, Plan, Rates, amount, batch_plan, rates_of_steps
+from commonground.engine.linear_head import fit_linear_heads, is_linear_head
 from commonground.engine.setup import Setup
-from commonground.engine.solo import _is_linear
+from commonground.engine.stacked import call_folded, call_stacked, names_inside
 from commonground.errors import ModelError
 from commonground.keys import torch_stream
 from commonground.models import Split
 
-__all__ = ["Cohort", "check_stackable"]
-
-
-def check_stackable(setup: Setup) -> None:
-    """Raise a ModelError if the model cannot be stacked over clients of unequal size."""
-    for name, module in setup.model.named_modules():
-        if isinstance(module, nn.RNNBase):
-            raise ModelError(
-                f"the engine 'batched' cannot stack the recurrent layer '{name}'; use --engine processes or serial"
-            )
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ModelError(
-                f"the engine 'batched' pads batches, which would enter the statistics of the BatchNorm layer '{name}'; "
-                "use --engine processes or serial"
-            )
+__all__ = ["Cohort"]
 
 
 @dataclass(frozen=True)
@@ -142,18 +127,8 @@ class Cohort(Client):
         """[C] position of each client's first sample in :meth:`_rows`."""
         return torch.from_numpy(np.concatenate([[0], np.cumsum(self.sizes)[:-1]]))
 
-    def _plans(
-        self,
-        epochs: int | None,
-        steps: int | None,
-        samples: int | None,
-        batch_size: int | None,
-        start: Tensor | int | None = None,
-    ) -> tuple[Tensor, Tensor, list[Plan]]:
+    def _plans(self, wanted: Amount, start: Tensor | int | None = None) -> tuple[Tensor, Tensor, list[Plan]]:
         """Batches of all clients: positions [C, steps, B] with −1 for padding, first step of the last pass [C]."""
-        if epochs is None and steps is None and samples is None:
-            steps = self.setup.config.local_steps
-            epochs = self.local_epochs if steps is None else None
         self._phase += 1
         starts = (
             [None] * len(self.clients) if start is None else torch.as_tensor(start).expand(len(self.clients)).tolist()
@@ -165,11 +140,8 @@ class Cohort(Client):
                 client,
                 self._phase,
                 size=int(size),
-                batch_size=batch_size or self.setup.config.batch_size,
-                epochs=epochs,
-                steps=steps,
-                samples=samples,
                 start=first,
+                **wanted,
             )
             for client, size, first in zip(self.clients, self.sizes, starts, strict=True)
         ]
@@ -282,53 +254,7 @@ class Cohort(Client):
     def _call(
         self, module: nn.Module, names: Mapping[str, str], values: Tensors, masks: Tensors, x: Tensor, features: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Run ``module`` for every client on its own rows x [C, B, …].
-
-        Args:
-            module: the model or the rest of a split.
-            names: names in the whole model to names inside ``module``.
-            values: tensors by name in the whole model; stacked ones carry the leading axis.
-            masks: dropout masks by buffer name, stacked.
-            x: inputs, stacked.
-            features: whether to return what the head saw as well.
-        """
-        stacked = {inner: values[name] for name, inner in names.items() if name in self._stacked}
-        common = {inner: values[name] for name, inner in names.items() if name not in self._stacked}
-        head = self.setup.head_module
-        if features and head is None:
-            raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
-
-        def one(own: Tensors, own_masks: Tensors, rows: Tensor) -> tuple[Tensor, ...]:
-            box: list[Tensor] = []
-            handle = head.register_forward_pre_hook(lambda _, i: box.append(i[0])) if features and head else None
-            try:
-                out = functional_call(module, {**common, **own, **own_masks}, (rows,))
-            finally:
-                if handle is not None:
-                    handle.remove()
-            return (out, box[0]) if features else (out,)
-
-        try:
-            result = vmap(one)(stacked, masks, x)
-        except RuntimeError as error:
-            text = str(error).splitlines()[0]
-            raise ModelError(f"the model cannot be stacked over clients ({text}); use --engine processes") from error
-        return result[0], result[1] if features else None
-
-    def _fold(self, values: Tensors, masks: Tensors, batch: Batch, features: bool) -> tuple[Tensor, Tensor | None]:
-        """As :meth:`_call` for a model whose frozen part all clients' rows go through at once; padding stays zero."""
-        clients, rows = batch.y.shape
-        there = torch.nonzero(batch.weight.flatten() > 0).squeeze(1)
-        x = batch.x.flatten(0, 1)[there]
-        own_masks = {name: mask.flatten(0, 1)[there] for name, mask in masks.items()}
-        with captured_input(self.setup.head_module if features else None) as box:
-            out = fold_call(self.model, {**values, **own_masks}, x, there // rows)
-
-        def spread(part: Tensor) -> Tensor:
-            whole = part.new_zeros(clients * rows, *part.shape[1:])
-            return whole.index_copy(0, there, part).view(clients, rows, *part.shape[1:])
-
-        return spread(out), spread(box()) if features else None
+        return call_stacked(module, names, values, self._stacked, masks, x, self.setup.head_module, features)
 
     def _losses(
         self,
@@ -342,7 +268,7 @@ class Cohort(Client):
     ) -> Tensor:
         """[C] mean loss of each client's batch (0 where it has none)."""
         if self.setup.folds and module is self.model:
-            logits, features = self._fold(values, masks, batch, loss is not None)
+            logits, features = call_folded(self.model, values, masks, batch, self.setup.head_module, loss is not None)
         else:
             logits, features = self._call(module, names, values, masks, batch.x, loss is not None)
         clients, rows = batch.y.shape
@@ -368,7 +294,7 @@ class Cohort(Client):
 
         While the first part is common to all, every sample of the cohort goes through it in one pass.
         """
-        inner = _names_inside(split.first, self.values)
+        inner = names_inside(split.first, self.values)
         rows, _ = self._rows()
         arrange = self.setup.samples.arrange
         with torch.no_grad():
@@ -393,9 +319,11 @@ class Cohort(Client):
         with torch.no_grad():
             if self.setup.folds:
                 weight = torch.ones(padded.shape[:2], dtype=self.setup.samples.dtype)
-                features = self._fold(self.values, {}, Batch(padded, weight.long(), weight), True)[1]
+                features = call_folded(
+                    self.model, self.values, {}, Batch(padded, weight.long(), weight), self.setup.head_module, True
+                )[1]
             else:
-                names = _names_inside(self.model, self.values)
+                names = names_inside(self.model, self.values)
                 features = self._call(self.model, names, self.values, {}, padded, True)[1]
         assert features is not None
         return features
@@ -428,7 +356,7 @@ class Cohort(Client):
         """See :meth:`commonground.algorithms.Client.fit`."""
         extras = _Extras(loss, penalty, correction, reference)
         names = self.setup.groups.trainable(group)
-        order, last_epoch, plans = self._plans(epochs, steps, samples, batch_size, start)
+        order, last_epoch, plans = self._plans(amount(self.setup.config, epochs, steps, samples, batch_size), start)
         if not names or not order.shape[1]:
             return
         lrs = rates_of_steps(self.lr if lr is None else lr, order.shape[1])
@@ -441,11 +369,11 @@ class Cohort(Client):
             split = None
         self.model.train()
         rows, y = self._rows()
-        pool = _Pool(self.model, _names_inside(self.model, self.values), rows, y, self._starts().view(-1, 1))
+        pool = _Pool(self.model, names_inside(self.model, self.values), rows, y, self._starts().view(-1, 1))
         arrange = self.setup.samples.arrange
         if split is not None:
             padded, labels = self._features(split), self._pad(y)
-            if extras == _Extras() and _is_linear(split, names) and len(set(lrs)) == 1:
+            if extras == _Extras() and is_linear_head(split, names) and len(set(lrs)) == 1:
                 weight = self.values[names[0]]
                 bias = self.values[names[1]] if len(names) > 1 else None
                 self.loss = fit_linear_heads(weight, bias, padded, labels, order, rates, last_epoch)
@@ -522,7 +450,7 @@ class Cohort(Client):
         batch_size: int | None = None,
     ) -> Iterator[Batch]:
         """See :meth:`commonground.algorithms.Client.batches`."""
-        order, _, plans = self._plans(epochs, steps, samples, batch_size)
+        order, _, plans = self._plans(amount(self.setup.config, epochs, steps, samples, batch_size))
         phase = self._phase
         rows, y = self._rows()
         there = order >= 0
@@ -562,19 +490,13 @@ class Cohort(Client):
         values = {**self.values, **{name: v.expand_as(self.values[name]) for name, v in (at or {}).items()}}
         leaves = {name: values[name].detach().requires_grad_() for name in names}
         values |= leaves
-        each = self._losses(self.model, _names_inside(self.model, values), values, batch.masks or {}, batch, loss)
+        each = self._losses(self.model, names_inside(self.model, values), values, batch.masks or {}, batch, loss)
         before = torch.full_like(each, float("nan")) if self.loss is None else self.loss
         self.loss = self._keep_inactive(before.detach(), each.detach())
         if penalty is not None:
             each = each + self._penalties(penalty, values)
         gradients = torch.autograd.grad(each.sum(), list(leaves.values()))
         return dict(zip(names, gradients, strict=True))
-
-
-def _names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
-    """Tensors of a module that goes by the whole model's names (the model, or its leading layers)."""
-    own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
-    return {name: name for name in values if name in own}
 
 
 def _as_is(rows: Tensor) -> Tensor:

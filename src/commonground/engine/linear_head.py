@@ -7,12 +7,15 @@ p − y for b, averaged over the batch. The same lines serve one client (a leadi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from commonground.engine.batches import Rates
+from commonground.models import Split
 
-__all__ = ["fit_linear_heads"]
+__all__ = ["fit_linear_heads", "is_linear_head"]
 
 
 def fit_linear_heads(
@@ -88,3 +91,12 @@ def _step(value: Tensor, gradient: Tensor, buffer: Tensor, rates: Rates, active:
         mask = active.view(-1, *[1] * (value.ndim - 1))
         buffer.copy_(torch.where(mask, buffer * rates.momentum + gradient, buffer))
         value.copy_(torch.where(mask, value - rates.lr * buffer, value))
+
+
+def is_linear_head(split: Split, names: Sequence[str]) -> bool:
+    """Whether what is trained is exactly one linear layer at the end of the model, on vectors."""
+    rest = split.rest
+    if isinstance(rest, nn.Sequential) and len(rest) == 1:
+        rest = rest[0]
+    # A class derived from it (a cosine or scaled head) has another gradient.
+    return type(rest) is nn.Linear and len(names) == len(list(rest.parameters())) and rest.weight.requires_grad

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Plan, Rates, batch_plan, rates_of_steps
-from commonground.engine.linear_head import fit_linear_heads
+from commonground.engine.batches import Amount, Plan, Rates, amount, batch_plan, rates_of_steps
+from commonground.engine.linear_head import fit_linear_heads, is_linear_head
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.keys import torch_stream
@@ -86,17 +86,7 @@ class Solo(Client):
             self._loaded = self.setup.samples.rows("train", self._index)
         return self._loaded
 
-    def _plan(
-        self,
-        epochs: int | None,
-        steps: int | None,
-        samples: int | None,
-        batch_size: int | None,
-        start: Tensor | int | None = None,
-    ) -> tuple[Plan, int]:
-        if epochs is None and steps is None and samples is None:
-            steps = self.setup.config.local_steps
-            epochs = self.local_epochs if steps is None else None
+    def _plan(self, wanted: Amount, start: Tensor | int | None = None) -> tuple[Plan, int]:
         self._phase += 1
         plan = batch_plan(
             self.setup.config.seed,
@@ -104,11 +94,8 @@ class Solo(Client):
             self.key,
             self._phase,
             size=self.size,
-            batch_size=batch_size or self.setup.config.batch_size,
-            epochs=epochs,
-            steps=steps,
-            samples=samples,
             start=None if start is None else int(start),
+            **wanted,
         )
         self.steps = torch.tensor(float(plan.steps), dtype=self.setup.samples.dtype)
         return plan, self._phase
@@ -173,7 +160,7 @@ class Solo(Client):
     ) -> None:
         """See :meth:`commonground.algorithms.Client.fit`."""
         names = self.setup.groups.trainable(group)
-        plan, phase = self._plan(epochs, steps, samples, batch_size, start)
+        plan, phase = self._plan(amount(self.setup.config, epochs, steps, samples, batch_size), start)
         lrs = rates_of_steps(self.lr if lr is None else lr, plan.steps)
         rates = self.setup.rates(lrs[0] if lrs else self.lr, momentum, weight_decay)
         if not names or not plan.steps:
@@ -187,7 +174,7 @@ class Solo(Client):
             if split is not None:
                 x, arrange, module = self._features(split), _as_is, split.rest
                 plain = loss is None and penalty is None and correction is None and len(set(lrs)) == 1
-                if plain and _is_linear(split, names):
+                if plain and is_linear_head(split, names):
                     self.loss = self._fit_linear(parameters, x, y, plan, rates)
                     return
             optimizer = torch.optim.SGD(
@@ -288,7 +275,7 @@ class Solo(Client):
         batch_size: int | None = None,
     ) -> Iterator[Batch]:
         """See :meth:`commonground.algorithms.Client.batches`."""
-        plan, phase = self._plan(epochs, steps, samples, batch_size)
+        plan, phase = self._plan(amount(self.setup.config, epochs, steps, samples, batch_size))
         rows, y = self._data()
         order = torch.from_numpy(plan.order)
         for step, count in enumerate(plan.counts.tolist()):
@@ -364,12 +351,3 @@ class Solo(Client):
 
 def _as_is(rows: Tensor) -> Tensor:
     return rows
-
-
-def _is_linear(split: Split, names: Sequence[str]) -> bool:
-    """Whether what is trained is exactly one linear layer at the end of the model, on vectors."""
-    rest = split.rest
-    if isinstance(rest, nn.Sequential) and len(rest) == 1:
-        rest = rest[0]
-    # A class derived from it (a cosine or scaled head) has another gradient.
-    return type(rest) is nn.Linear and len(names) == len(list(rest.parameters())) and rest.weight.requires_grad

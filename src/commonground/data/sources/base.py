@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
-from commonground.data.federated import Array, Indices, Preprocess, Task
+from commonground.data.arrays import Array, Indices, Preprocess, Task
 from commonground.errors import DataError
 
 __all__ = ["Source", "data_directory", "sorted_names"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.arrays import Indices, Preprocess
 from commonground.data.download import Published, extract, fetch, unavailable
-from commonground.data.federated import Indices, Preprocess
 from commonground.data.sources.base import Source
 from commonground.errors import DataError
 

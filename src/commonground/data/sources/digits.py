@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonground.data.federated import Preprocess
+from commonground.data.arrays import Preprocess
 from commonground.data.sources.base import Source
 from commonground.keys import numpy_stream
 

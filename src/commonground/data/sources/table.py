@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.federated import Array, Indices, Preprocess
+from commonground.data.arrays import Array, Indices, Preprocess
 from commonground.data.sources.base import Source, sorted_names
 from commonground.errors import DataError
 from commonground.keys import numpy_stream

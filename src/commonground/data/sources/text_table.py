@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commonground.data.federated import Array
+from commonground.data.arrays import Array
 from commonground.data.sources.base import sorted_names
 from commonground.data.sources.table import cells_of, given_split, held_out, positions, read_table
 from commonground.data.text.samples import TextData, TextSamples

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from commonground.data.federated import Array, Indices, Task
+from commonground.data.arrays import Array, Indices, Task
 from commonground.errors import DataError
 
 __all__ = ["TextData", "TextSamples"]

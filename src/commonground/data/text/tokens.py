@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.federated import Task
+from commonground.data.arrays import Task
 from commonground.data.text.samples import TextSamples
 from commonground.data.text.tokenizers import threads, tokenizer_name
 from commonground.errors import ConfigError, DataError

@@ -1,0 +1,99 @@
+"""One forward pass of many clients: through ``torch.func``, or folded into one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from commonground.algorithms import Batch, Tensors
+from commonground.engine.folding import captured_input, fold_call
+from commonground.engine.setup import Setup
+from commonground.errors import ModelError
+
+__all__ = ["call_folded", "call_stacked", "check_stackable", "names_inside"]
+
+
+def check_stackable(setup: Setup) -> None:
+    """Raise a ModelError if the model cannot be stacked over clients of unequal size."""
+    for name, module in setup.model.named_modules():
+        if isinstance(module, nn.RNNBase):
+            raise ModelError(
+                f"the engine 'batched' cannot stack the recurrent layer '{name}'; use --engine processes or serial"
+            )
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ModelError(
+                f"the engine 'batched' pads batches, which would enter the statistics of the BatchNorm layer '{name}'; "
+                "use --engine processes or serial"
+            )
+
+
+def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
+    """Tensors of a module that goes by the whole model's names (the model, or its leading layers)."""
+    own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
+    return {name: name for name in values if name in own}
+
+
+def call_stacked(
+    module: nn.Module,
+    names: Mapping[str, str],
+    values: Tensors,
+    own: Collection[str],
+    masks: Tensors,
+    x: Tensor,
+    head: nn.Module | None,
+    features: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Run ``module`` for every client on its own rows x [C, B, …].
+
+    Args:
+        module: the model or the rest of a split.
+        names: names in the whole model to names inside ``module``.
+        values: tensors by name in the whole model.
+        own: names of those that carry the leading axis.
+        masks: dropout masks by buffer name, stacked.
+        x: inputs, stacked.
+        head: the model's head, whose input is asked for.
+        features: whether to return what the head saw as well.
+    """
+    stacked = {inner: values[name] for name, inner in names.items() if name in own}
+    common = {inner: values[name] for name, inner in names.items() if name not in own}
+    if features and head is None:
+        raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
+
+    def one(mine: Tensors, my_masks: Tensors, rows: Tensor) -> tuple[Tensor, ...]:
+        box: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, i: box.append(i[0])) if features and head else None
+        try:
+            out = functional_call(module, {**common, **mine, **my_masks}, (rows,))
+        finally:
+            if handle is not None:
+                handle.remove()
+        return (out, box[0]) if features else (out,)
+
+    try:
+        result = vmap(one)(stacked, masks, x)
+    except RuntimeError as error:
+        text = str(error).splitlines()[0]
+        raise ModelError(f"the model cannot be stacked over clients ({text}); use --engine processes") from error
+    return result[0], result[1] if features else None
+
+
+def call_folded(
+    model: nn.Module, values: Tensors, masks: Tensors, batch: Batch, head: nn.Module | None, features: bool
+) -> tuple[Tensor, Tensor | None]:
+    """As :func:`call_stacked`, if all clients' rows go through the model's frozen part at once; padding stays zero."""
+    clients, rows = batch.y.shape
+    there = torch.nonzero(batch.weight.flatten() > 0).squeeze(1)
+    x = batch.x.flatten(0, 1)[there]
+    own_masks = {name: mask.flatten(0, 1)[there] for name, mask in masks.items()}
+    with captured_input(head if features else None) as box:
+        out = fold_call(model, {**values, **own_masks}, x, there // rows)
+
+    def spread(part: Tensor) -> Tensor:
+        whole = part.new_zeros(clients * rows, *part.shape[1:])
+        return whole.index_copy(0, there, part).view(clients, rows, *part.shape[1:])
+
+    return spread(out), spread(box()) if features else None

@@ -1,0 +1,112 @@
+"""Tables of texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonground.data import (
+    default_model,
+    is_text,
+    load_data,
+    load_source,
+)
+from commonground.errors import ConfigError, DataError
+from tests.token_rows import ID, WORDS, numbers, reviews, tokenizer, write
+
+
+def test_a_table_of_texts(tmp_path: Path) -> None:
+    rows = [f'"{"good" if i % 3 else "bad"}, film",l{i % 3},h{i % 4},{i}' for i in range(40)]
+    path = write(tmp_path / "notes.csv", "text,label,hospital,other", rows)
+    data = load_data(path, partition="column:hospital", tokenizer=tokenizer())
+    assert data.client_names == ("h0", "h1", "h2", "h3")
+    assert data.train_sizes.tolist() == [8] * 4  # 10 rows each, a quarter held out, rounded
+    assert data.class_names == ("l0", "l1", "l2")
+    assert data.x_train[0, 2, 0] == (ID["good"] if data.y_train[0] else ID["bad"])
+    assert set(load_source(path, tokenizer=tokenizer()).train_columns) == {"hospital", "other"}
+
+
+def test_a_table_of_pairs_with_a_split_column(tmp_path: Path) -> None:
+    rows = ["a\tb\tyes\ttrain", "c\td\tno\ttrain", '"e\ta\tyes\ttest']
+    path = write(tmp_path / "pairs.tsv", "sentence1\tsentence2\tlabel\tsplit", rows)
+    source = load_source(path, tokenizer=tokenizer())
+    assert source.class_names == ("no", "yes")
+    assert source.y_train.tolist() == [1, 0]
+    assert source.x_test[0, 1:, 0].tolist() == numbers('[CLS] " e [SEP] a [SEP]')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("text\tlabel\na\t1\n \t0\nb\t1\nb\t0\n", "line 3: the text is empty"),
+        ("words\tlabel\na\t1\n", "has no column 'text' or 'sentence', nor .*; its columns are: words, label"),
+        ("text\tkind\na\t1\n", "has no column 'label'; its columns are: text, kind"),
+        ("text\tlabel\na\t\n", "line 2, column 'label': the cell is empty"),
+        ("text\tlabel\na\n", "line 2, has 1 cells; the header has 2"),
+        ("text\tlabel\tsplit\na\t1\ttrain\n", "has 1 training rows and 0 test rows"),
+    ],
+)
+def test_refused_tables(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        load_source(path, tokenizer=tokenizer())
+
+
+@pytest.mark.parametrize(
+    ("partition", "options"),
+    [
+        ("iid", {}),
+        ("shards", {"classes_per_client": 1}),
+        ("dirichlet:1.0", {}),
+        ("lognormal:mean=10,min=2", {}),
+        ("column:group", {}),
+    ],
+)
+def test_every_partition(tmp_path: Path, partition: str, options: dict[str, Any]) -> None:
+    rows = [f"{WORDS[i % 5]} film,{i % 3},g{i % 4}" for i in range(80)]
+    path = write(tmp_path / "t.csv", "text,label,group", rows)
+    data = load_data(path, 4, partition=partition, tokenizer=tokenizer(), **options)
+    assert data.clients == 4
+    assert data.tokens
+
+
+def test_the_fingerprint_notices_other_tokens(tmp_path: Path) -> None:
+    folder = reviews(tmp_path)
+
+    def fingerprint(words: Any, max_length: int = 128) -> str:
+        return load_data("sst2", 3, data_dir=folder, tokenizer=words, max_length=max_length).fingerprint()
+
+    assert fingerprint(tokenizer()) == fingerprint(tokenizer())
+    others = [fingerprint(tokenizer(), 5), fingerprint(tokenizer(words=WORDS[::-1])), fingerprint(tokenizer("llama"))]
+    assert len({fingerprint(tokenizer()), *others}) == 4
+
+
+def test_names_of_text_data() -> None:
+    texts: tuple[str | Path, ...] = (
+        "sst2",
+        "rte",
+        "qnli",
+        "mnli",
+        "qqp",
+        "my.tsv",
+        "my.json",
+        "a/b.JSONL",
+        "hf:glue/sst2",
+        Path("x.json"),
+    )
+    assert all(is_text(name) for name in texts)
+    assert not any(is_text(name) for name in ("digits", "sent140", "my.csv", "nothing"))
+    with pytest.raises(ConfigError, match="'sst2' are texts, for which there is no usual model: choose one"):
+        default_model("sst2")
+
+
+def test_tokenizers_go_with_texts_and_only_with_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'sst2' are texts and need a tokenizer: .* --model hf:"):
+        load_data("sst2", 3, data_dir=tmp_path)
+    with pytest.raises(ConfigError, match="'digits' are no texts; a tokenizer"):
+        load_data("digits", 3, tokenizer=tokenizer())
+    with pytest.raises(DataError, match=r"unknown data 'sst3' \(did you mean 'sst2'\?\)"):
+        load_data("sst3", 3)
