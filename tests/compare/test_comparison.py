@@ -93,6 +93,13 @@ def test_the_figures_are_those_of_the_runs(finished):
         assert all(RunFolder(run.folder).summary() == run.summary for run in runs)
 
 
+def test_steps_are_told_where_a_run_counts_in_steps():
+    result = compare(["fedavg", "fedper"], seeds=1, local_steps=2, **SMALL).to_dict()
+    for entry in result["methods"][:2]:
+        assert entry["settings"]["local_steps"] == 2
+        assert "local_epochs" not in entry["settings"]
+
+
 def test_differences_are_paired_by_client(finished):
     methods = {m["method"]: m for m in finished.to_dict()["methods"]}
     assert methods["fedrep"]["differences"] is None

@@ -27,6 +27,12 @@ FEW_PAIRS = 20  # below, a bootstrap interval covers the mean clearly less often
 _TOLD = ("lr", "local_epochs", "batch_size")
 
 
+def _told(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The usual settings; steps of local training in the place of epochs where the run counts in steps."""
+    names = ("local_steps" if n == "local_epochs" and config["local_steps"] is not None else n for n in _TOLD)
+    return {name: config[name] for name in names}
+
+
 @dataclass(frozen=True)
 class Tuning:
     """The candidates of one method and seed.
@@ -132,7 +138,7 @@ def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
         config = run.config.model_dump()
         own = {key: value for key, value in method.settings.items() if key in config}
         tuned = {"finetune_epochs": run.config.finetune_epochs} if run.config.finetune_epochs else {}
-        told.append({key: config[key] for key in _TOLD} | tuned | own | vars(method.make(run.config.options)))
+        told.append(_told(config) | tuned | own | vars(method.make(run.config.options)))
     return {
         key: value if all(other[key] == value for other in told) else [other[key] for other in told]
         for key, value in told[0].items()
