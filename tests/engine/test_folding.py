@@ -13,7 +13,7 @@ import commonground as cg
 from commonground.config import RunConfig
 from commonground.engine.folding import fold_call
 from commonground.engine.prepare import prepare_setup
-from commonground.errors import RunError
+from commonground.errors import ModelError, RunError
 from commonground.models.adapted import AdaptedModel
 from commonground.models.huggingface import build_adapted
 from commonground.models.lora_options import LoRAOptions
@@ -222,3 +222,19 @@ def test_a_run_does_not_go_on_from_other_pretrained_weights(tmp_path: Path) -> N
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(RunError, match="other pretrained weights"):
         run("lora", name, "serial", rounds=1, out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(("head", "shared"), [("*lora_B,*classifier*", "lora_A"), ("*layer.2*", "layer.1")])
+def test_any_part_of_an_adapted_model_can_be_personal(head: str, shared: str, bert: str) -> None:
+    serial, batched = (run("fedper", bert, engine, head=head) for engine in ("serial", "batched"))
+    assert serial.shared
+    assert all(shared in name or (shared == "layer.1" and "classifier" in name) for name in serial.shared)
+    assert furthest(serial, batched) < 1e-11
+    assert [c["test_loss"] for c in serial.clients] == pytest.approx([c["test_loss"] for c in batched.clients])
+    sent = sum(value.numel() * value.element_size() for value in serial.shared.values())
+    assert serial.summary["bytes_up"] == 3 * 4 * sent
+
+
+def test_patterns_do_not_go_with_methods_for_factors(bert: str) -> None:
+    with pytest.raises(ModelError, match="no group 'lora_A'; .* leave them out or choose a method"):
+        run("rolora", bert, "serial", head="*classifier*")

@@ -104,10 +104,15 @@ class Groups:
         wanted = (groups,) if isinstance(groups, str) else tuple(groups)
         for group in wanted:
             if group not in self._groups:
-                raise ModelError(
-                    f"the model has no group '{group}'; it has {', '.join(sorted(self._groups))}"
-                    + ("; LoRA factors come with --model hf:NAME_OR_FOLDER" if group.startswith("lora_") else "")
-                )
+                hint = ""
+                if group.startswith("lora_"):
+                    hint = "; LoRA factors come with --model hf:NAME_OR_FOLDER"
+                    if any(name.endswith(f".{group}") for name in self._all):
+                        hint = (
+                            "; --head and --body take the place of the model's own groups, so leave them out or choose "
+                            "a method that knows head and body alone, such as fedrep or fedper"
+                        )
+                raise ModelError(f"the model has no group '{group}'; it has {', '.join(sorted(self._groups))}{hint}")
         chosen = {name for group in wanted for name in self._groups[group]}
         return tuple(name for name in self._all if name in chosen)
 
