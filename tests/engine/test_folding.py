@@ -236,5 +236,5 @@ def test_any_part_of_an_adapted_model_can_be_personal(head: str, shared: str, be
 
 
 def test_patterns_do_not_go_with_methods_for_factors(bert: str) -> None:
-    with pytest.raises(ModelError, match="no group 'lora_A'; .* leave them out or choose a method"):
+    with pytest.raises(ModelError, match=r"no group 'lora_A'; .* leave them out or choose a method"):
         run("rolora", bert, "serial", head="*classifier*")
