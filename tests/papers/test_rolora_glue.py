@@ -160,7 +160,7 @@ def test_the_figures_run(
 ) -> None:
     whole = reproduce(name, made, tmp_path / "out", "rates=[0.1]", *settings)
     assert len(whole["cells"]) == cells
-    assert f"adapted layers {adapted}, " in whole["notes"][0]
+    assert f"adapted layers: {adapted}; " in whole["notes"][0]
     assert len(whole["curves"]) == figures
     assert len(list((tmp_path / "out").glob("figures/sst-2*.png"))) == figures
     shares = [c for c in whole["claims"] if "LoRA's factors" in c["claim"]]

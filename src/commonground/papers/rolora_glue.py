@@ -326,7 +326,7 @@ def glue_notes(
         drawn = ", ".join(f"{LABELS[task]} {settings.used(task):,}" for task in settings.tasks)
         notes.append(
             f"Reduced: a 6-layer BERT unless --set model says another (here {tasks.label}) in place of RoBERTa-Large, "
-            f"{labels} alone, {sizes} of each task at {settings.max_length} tokens, adapted layers {adapted}, "
+            f"{labels} alone, {sizes} of each task at {settings.max_length} tokens, adapted layers: {adapted}; "
             f"{settings.steps} mini-batches of {settings.batch_size} per client and round ({drawn} samples drawn in a "
             "run)."
         )
