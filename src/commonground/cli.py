@@ -163,11 +163,21 @@ def main(args: list[str] | None = None) -> int:
         # The reader of our output has gone (`commonground list data | head -1`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        print("commonground: this needs more memory than there is; take smaller sizes", file=sys.stderr)
+        return 2
     except OSError as error:
         # A full disk, a folder that may not be written to, ….
         where = f"'{error.filename}': " if error.filename else ""
         print(f"commonground: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed; PyTorch raises a RuntimeError that only its text tells apart."""
+    return isinstance(error, MemoryError) or "you tried to allocate" in str(error)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option("--clients", type=click.IntRange(1), help="number of new clients  [default: as the run]")
 @click.option("--classes-per-client", type=click.IntRange(1), help="classes per new client")
 @click.option("--partition", help="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME")
-@click.option("--feature-noise", type=float, help="share of another client's image subtracted  [default: as the run]")
+@click.option(
+    "--feature-noise", type=float, help="how much of another client's image is subtracted  [default: as the run]"
+)
 @click.option("--shots", required=True, metavar="K[,K…]", help="training samples per new client; several give a curve")
 @click.option("--per-class", is_flag=True, help="count the shots per class")
 @click.option("--epochs", type=click.IntRange(1), default=30, show_default=True, help="passes over the samples")
@@ -74,7 +77,9 @@ def adapt(
     from commonground.engine.prepare import reading
     from commonground.report import write_run_report
 
-    wanted = _numbers(shots, "--shots")
+    wanted = list(dict.fromkeys(_numbers(shots, "--shots")))
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"'{out}' is a file; --out needs a folder")
     run = load_run(run_dir)
     new = load_data(
         data or run.config.data,
@@ -107,6 +112,8 @@ def adapt(
         table.add_row(str(k), *(cells.get(method, "–") for method in methods))
     console = standard_output()
     console.print(table)
+    if data is None:
+        console.print(f"The new clients' samples are dealt anew from {new.name}; the run has trained on some of them.")
     console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}{f', {page}' if page else ''}")
 
 
@@ -135,8 +142,9 @@ def predict(
 ) -> None:
     """Classify new samples with one client's own model from RUN_DIR, or let a language model answer.
 
-    Samples are stored as the training data is: one row of numbers per sample (.csv, a header is skipped), or an array
-    [samples, …] (.npy; images as height × width × channels). Prints a line per sample: its class and the probability.
+    Samples are stored as the training data is: one row of numbers per sample (.csv; columns in the training table's
+    order without label and client, a header is skipped), or an array [samples, …] (.npy; images as height × width ×
+    channels). Prints a line per sample: its class and the probability.
 
     Texts are a column of a table with a header (.tsv, .csv), a field of the objects in a .jsonl file, or the lines of a
     .txt file; pairs are two columns, named as in GLUE. A language model takes instructions (.json, .jsonl, a table with
@@ -149,6 +157,8 @@ def predict(
         raise ConfigError("give either --client ID or --global")
     run = load_run(run_dir)
     number = None if client is None else run.client(client)
+    if not (run_dir / "summary.json").is_file():
+        _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if max_new_tokens is not None and run.task != "language":
@@ -169,12 +179,16 @@ def predict(
         print(text.getvalue(), end="")
 
 
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
 def _probabilities(run: TrainedRun, path: Path, client: int | None) -> npt.NDArray[np.float64]:
     if not run.reads_text:
         return run.predict(_read_samples(path), client)
     from commonground.adapt.texts import classify, read_texts
 
-    return classify(run, read_texts(path), client)
+    return classify(run, read_texts(path), client, _say)
 
 
 def _read_samples(path: Path) -> npt.NDArray[np.float64]:
@@ -190,7 +204,14 @@ def _read_samples(path: Path) -> npt.NDArray[np.float64]:
             x = np.load(path, allow_pickle=False)
         elif path.suffix == ".csv":
             lines = [line for line in csv.reader(path.read_text("utf-8").splitlines()) if line]
-            header = bool(lines) and not all(_is_number(cell) for cell in lines[0])
+            header = bool(lines) and not any(_is_number(cell) for cell in lines[0])
+            for number, line in enumerate(lines[header:], 1 + header):
+                for place, cell in enumerate(line, 1):
+                    if not _is_number(cell):
+                        raise DataError(
+                            f"{path}, row {number}: column {place} is '{cell}', no number; columns are those of the "
+                            "training samples in their order, without label and client"
+                        )
             x = np.array([[float(cell) for cell in line] for line in lines[header:]])
         else:
             raise DataError(f"the input file '{path}' is neither .npy nor .csv")

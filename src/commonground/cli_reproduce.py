@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ def reproduce(
     if experiment not in experiments:
         raise ConfigError(f"unknown experiment '{experiment}'; known are {', '.join(sorted(experiments))}")
     chosen = experiments[experiment]
+    _check_free(out, experiment, {"scale": scale, "seed": seed, "seeds": seeds, "set": sorted(assignments)})
     request = Request(
         out, "paper" if scale == "paper" else "small", seed, seeds, data_dir, quiet, dict(map(_setting, assignments))
     )
@@ -62,6 +65,8 @@ def reproduce(
     about = {
         "scale": scale,
         "seed": seed,
+        "seeds": seeds,
+        "set": sorted(assignments),
         "command": shlex.join(
             ["commonground", "reproduce", experiment, "--scale", scale, "--seed", str(seed)]
             + ([] if seeds is None else ["--seeds", str(seeds)])
@@ -103,6 +108,25 @@ def reproduce(
     for note in outcome.notes:
         console.print(f"• {note}")
     console.print(f"report: {page}")
+
+
+def _check_free(out: Path, experiment: str, asked: Mapping[str, Any]) -> None:
+    """Refuse a folder with another experiment, or the same one with other settings."""
+    if out.exists() and not out.is_dir():
+        raise RunError(f"'{out}' is a file; --out needs a folder")
+    file = out / "reproduction.json"
+    try:
+        there = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        raise RunError(f"'{file}' is not readable; choose another --out") from None
+    if there.get("experiment") != experiment:
+        raise RunError(f"'{out}' already holds {there.get('experiment')}, not {experiment}; choose another --out")
+    for name, value in asked.items():
+        if name in there and there[name] != value:
+            was, now = ("none" if v is None or v == [] else v for v in (there[name], value))
+            raise RunError(f"'{out}' holds {experiment} with --{name} {was}, not {now}; choose another --out")
 
 
 def _setting(assignment: str) -> tuple[str, Any]:

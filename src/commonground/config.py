@@ -34,12 +34,16 @@ class RunConfig(BaseModel):
     partition: str | None = Field(
         None, description="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME"
     )
-    feature_noise: float = Field(0.0, ge=0, description="share of another client's image subtracted from every sample")
+    feature_noise: float = Field(
+        0.0, ge=0, description="how much of another client's image is subtracted from all samples"
+    )
     train_samples: int | None = Field(None, ge=1, description="keep only so many training samples per client")
     test_samples: int | None = Field(None, ge=1, description="keep only so many test samples per client")
     augment: Augment = Field("none", description="random changes of training images: none, flip, crop or flip-crop")
     model: str | None = Field(
-        None, description="linear, mlp, cnn, resnet18, file.py:Class; by default what suits the data"
+        None,
+        description="linear, mlp, cnn, resnet18, lstm, low-rank, hf:NAME_OR_FOLDER or file.py:Class; by default what "
+        "suits the data",
     )
     model_options: dict[str, Any] = Field({}, description="options of the model (--set model.name=value)")
     body: str | None = Field(None, description="name patterns of the body, separated by commas")
@@ -110,7 +114,7 @@ class RunConfig(BaseModel):
         try:
             return cls(**values)
         except ValidationError as error:
-            raise ConfigError(one_sentence(error, cls.model_fields)) from None
+            raise ConfigError(_hint(values, cls.model_fields) or one_sentence(error, cls.model_fields)) from None
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
@@ -171,6 +175,15 @@ def _near(key: str, cls: type[BaseModel]) -> str:
 
     near = get_close_matches(key, cls.model_fields, n=1)
     return f"; did you mean '{near[0]}'?" if near else f"; known are {', '.join(cls.model_fields)}"
+
+
+def _hint(values: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    """Where a setting of the algorithm was given as one of the run: how to give it; otherwise empty."""
+    cls = registry.get(str(values.get("algorithm", "fedrep")))
+    for key in values:
+        if key not in known and cls is not None and key in cls.options():
+            return f"'{key}' is a setting of {cls.title}: give it as options={{'{key}': …}} (--set {key}=…)"
+    return ""
 
 
 def one_sentence(error: ValidationError, known: Mapping[str, Any]) -> str:

@@ -126,7 +126,8 @@ def result_table(run: Run) -> Table:
         f"10th percentile {percent(accuracy['p10'])}, worst {percent(accuracy['min'])})",
     )
     table.add_row("", f"of {s['personal_accuracy_of']}")
-    table.add_row("last 10 rounds", percent(accuracy["last10"]))
+    if s["rounds"] >= 10:
+        table.add_row("last 10 rounds", percent(accuracy["last10"]))
     if s["global_accuracy"] is not None:
         table.add_row("global accuracy", percent(s["global_accuracy"]))
     table.add_row("sent by clients", human_bytes(s["bytes_up"]))

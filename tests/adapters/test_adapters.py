@@ -103,7 +103,12 @@ def test_merged_models_are_plain_ones(kind: str, method: str, runs: Any, tmp_pat
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     cg.export_adapter(run, tmp_path / "merged", client=2, merge=True)
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
-    _check(_auto("transformers", kind).from_pretrained(str(tmp_path / "merged")), run, kind, 2)
+    merged = _auto("transformers", kind).from_pretrained(str(tmp_path / "merged"))
+    _check(merged, run, kind, 2)
+    if kind != "llama-lm":
+        assert list(merged.config.id2label.values()) == run.split["class_names"]
+        assert merged.config.label2id == {name: n for n, name in enumerate(run.split["class_names"])}
+    assert run.model.config.id2label[0] == "LABEL_0"
     for name, value in run.model.state_dict().items():
         assert torch.equal(value, before[name]), name
 

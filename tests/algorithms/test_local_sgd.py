@@ -14,11 +14,14 @@ from torch import nn
 from commonground import FederatedDataset, train
 from commonground.engine.batches import batch_plan
 from commonground.errors import ConfigError, Interrupted
-from tests.algorithms.reference import ALL, LR, SEED, SETTINGS, mean, network, samples, sgd, start
+from tests.algorithms.reference import ALL, LR, SEED, mean, network, samples, sgd, start
+from tests.algorithms.reference import SETTINGS as COMMON
 from tests.helpers import ENGINES, assert_tensors_close, made_data, train_whole
 
 TOLERANCE = 1e-12
 METHODS = ("local-sgd", "parallel-sgd", "one-shot")
+
+SETTINGS = {name: value for name, value in COMMON.items() if name != "momentum"}  # these methods have none by default
 
 
 class TwoNumbers(nn.Module):
@@ -75,8 +78,8 @@ def ordered(data: FederatedDataset, client: int, first: int, steps: int, batch: 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_rounds_continue_each_others_data_and_schedule(engine: str, momentum: float) -> None:
+@pytest.mark.parametrize("momentum", [None, 0.0, 0.5])
+def test_rounds_continue_each_others_data_and_schedule(engine: str, momentum: float | None) -> None:
     data = made_data((5, 3, 8))
     interval, total = 3, 7  # the last of three rounds has one step
     w = start()
@@ -88,15 +91,17 @@ def test_rounds_continue_each_others_data_and_schedule(engine: str, momentum: fl
             for step, batch in enumerate(ordered(data, client, first, steps, 4), first):
                 before = mine
                 moved = sgd(mine, ALL, [batch], 1.0, 0.0)
-                velocity = {n: momentum * velocity[n] + (before[n] - moved[n]) for n in mine}
+                velocity = {n: (momentum or 0.0) * velocity[n] + (before[n] - moved[n]) for n in mine}
                 rate = LR * 0.5 ** ((step / total >= 0.5) + (step / total >= 0.75))
                 mine = {n: before[n] - rate * velocity[n] for n in mine}
             own.append(mine)
         w = mean(own, [1.0, 1.0, 1.0])
-    options = {"steps": interval, "total_steps": total, "momentum": momentum}
+    options = {"steps": interval, "total_steps": total}
+    given = {} if momentum is None else {"momentum": momentum}
     got = train_whole(
-        "local-sgd", data, model=network(), **SETTINGS | {"engine": engine, "rounds": 3, "options": options}
+        "local-sgd", data, model=network(), **SETTINGS | given | {"engine": engine, "rounds": 3, "options": options}
     )
+    assert got.run.config.momentum == (momentum or 0.0)
     assert_tensors_close(got.run.shared, w, TOLERANCE)
     assert [row["lr"] for row in got.run.history] == [LR, LR, LR / 2]
 
@@ -191,7 +196,8 @@ def test_resumed_in_the_middle_of_a_long_round(at: int, tmp_path: Path, monkeypa
         ("parallel-sgd", {"options": {"steps": 2}}, "'steps' is 2: input should be 1"),
         ("local-sgd", {"options": {"steps": 0}}, "'steps' is 0"),
         ("local-sgd", {"options": {"halvings": [1.5]}}, "halvings"),
-        ("one-shot", {"options": {"momentum": 1.0}}, "'momentum' is 1.0"),
+        ("one-shot", {"momentum": 1.0}, "'momentum' is 1.0"),
+        ("local-sgd", {"options": {"steps": 5}, "local_steps": 3}, "steps=5 and --local-steps 3 are both I"),
     ],
 )
 def test_bad_settings(method: str, settings: dict[str, Any], sentence: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,16 @@ def read_instructions(path: Path) -> list[str]:
     return [alpaca_prompt(text, more) for text, more in zip(given.first, inputs, strict=True)]
 
 
-def classify(run: TrainedRun, texts: TextSamples, client: int | None) -> npt.NDArray[np.float64]:
+def classify(
+    run: TrainedRun, texts: TextSamples, client: int | None, note: Callable[[str], None] | None = None
+) -> npt.NDArray[np.float64]:
     """Class probabilities [n, classes] of texts under a client's own model (None: the global one).
+
+    Args:
+        run: the run.
+        texts: single ones or pairs, as the run was trained on.
+        client: its number.
+        note: hears if texts are longer than what the model was trained to read.
 
     Raises:
         ConfigError: the run is of a language model.
@@ -106,6 +114,10 @@ def classify(run: TrainedRun, texts: TextSamples, client: int | None) -> npt.NDA
         model.options.max_length,
         vocab_size=getattr(model.config, "vocab_size", None),
     )
+    longest = int(tokens.shape[1]) - 1
+    if note is not None and longest >= model.options.max_length:
+        full = int((tokens[:, 0, 1] >= model.options.max_length).sum())
+        note(f"{full} of {len(tokens)} inputs fill the {longest} tokens that are read; what is longer is cut")
     with torch.no_grad():
         logits: torch.Tensor = model(torch.from_numpy(tokens))
     return logits.double().softmax(1).numpy()

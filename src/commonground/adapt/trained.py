@@ -65,6 +65,8 @@ class TrainedRun:
         names = self.split["client_names"] or [str(c) for c in range(self.clients)]
         if str(name) in names:
             return int(names.index(str(name)))
+        if str(name).isdecimal() and int(name) < self.clients:
+            return int(name)
         raise ConfigError(
             f"the run in '{self.path}' has no client '{name}'; it has {self.clients}, from '{names[0]}' to "
             f"'{names[-1]}'"

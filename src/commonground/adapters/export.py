@@ -113,7 +113,7 @@ def _write_one(run: TrainedRun, model: AdaptedModel, folder: Path, client: int |
     values, head = _values(run, model, client)
     factors = None if merge else peft_factors(model, values)
     if factors is None:
-        write_merged(folder, model, values)
+        write_merged(folder, model, values, run.split["class_names"])
     else:
         write_adapter(folder, model, values, factors)
     copy_tokenizer(model, folder)

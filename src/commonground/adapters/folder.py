@@ -6,7 +6,7 @@ import importlib
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -129,16 +129,17 @@ def _hit(config: Any, model: AdaptedModel) -> set[str]:
     return {name for name in modules if check_target_module_exists(config, name)}
 
 
-def write_merged(folder: Path, model: AdaptedModel, values: Tensors) -> None:
+def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names: Sequence[str] = ()) -> None:
     """Write a plain transformers model whose weights hold the update; they keep the base's number type.
 
     Args:
         folder: an existing folder.
         model: the adapted model; it is as before afterwards.
         values: its tensors by name.
+        class_names: what the model's configuration calls the classes; those of the base if empty.
     """
     transformers: Any = importlib.import_module("transformers")
-    with _merged(model, values), warnings.catch_warnings():
+    with _merged(model, values), _named(model, class_names), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about generation settings of the base, which are not ours
         before = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity_error()
@@ -146,6 +147,22 @@ def write_merged(folder: Path, model: AdaptedModel, values: Tensors) -> None:
             model.base.save_pretrained(str(folder))  # type: ignore[operator]
         finally:
             transformers.logging.set_verbosity(before)
+
+
+@contextmanager
+def _named(model: AdaptedModel, class_names: Sequence[str]) -> Iterator[None]:
+    """While open, the base's configuration has these names of classes."""
+    if model.language or not class_names:
+        yield
+        return
+    config = model.config
+    before = config.id2label, config.label2id
+    config.id2label = dict(enumerate(class_names))
+    config.label2id = {name: number for number, name in enumerate(class_names)}
+    try:
+        yield
+    finally:
+        config.id2label, config.label2id = before
 
 
 @contextmanager

@@ -308,6 +308,7 @@ class Algorithm(ABC):
         may_stay_silent: whether a client may send nothing at all in a round (L2GD's local rounds).
         clients_remember: whether clients keep the shared tensors they were sent, so that the server sends a client
             only what has changed since its last round (for methods that leave a part of them as it is).
+        default_momentum: of SGD where the run's ``--momentum`` is not given; None for the usual one.
     """
 
     name: ClassVar[str]
@@ -317,6 +318,7 @@ class Algorithm(ABC):
     personal: ClassVar[tuple[str, ...]] = ()
     may_stay_silent: ClassVar[bool] = False
     clients_remember: ClassVar[bool] = False
+    default_momentum: ClassVar[float | None] = None
 
     @abstractmethod
     def client_update(self, client: Client, round: int) -> Tensors:

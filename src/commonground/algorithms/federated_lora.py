@@ -11,12 +11,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update
+from commonground.errors import ConfigError
 from commonground.models import Groups
 from commonground.models.lora import adapt_linear_layers
 
 __all__ = ["FederatedLoRA", "Head", "aggregation_error", "factor_pairs"]
 
 Head = Literal["personal", "shared", "frozen"]
+
+RANK, ALPHA = 8, 16.0  # of factors given to a model that has none
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class FederatedLoRA(Algorithm):
     Args:
         head: what becomes of the task head.
         rank, alpha: r and α of the factors given to a model of another kind (an ``hf:…`` model has its own,
-            ``model.rank`` and ``model.alpha``).
+            ``model.rank`` and ``model.alpha``, and refuses these); 8 and 16 by default.
     """
 
     head: Head = "personal"
-    rank: Annotated[int, Field(ge=1)] = 8
-    alpha: Annotated[float, Field(gt=0)] = 16.0
+    rank: Annotated[int, Field(ge=1)] | None = None
+    alpha: Annotated[float, Field(gt=0)] | None = None
 
     clients_remember = True
     factors: ClassVar[tuple[str, ...]] = ("lora_A", "lora_B")
@@ -57,7 +60,14 @@ class FederatedLoRA(Algorithm):
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
         if "lora_A" not in groups or "lora_B" not in groups:
-            adapt_linear_layers(model, groups.names("head"), self.rank, self.alpha)
+            adapt_linear_layers(model, groups.names("head"), self.rank or RANK, self.alpha or ALPHA)
+        else:
+            for name in ("rank", "alpha"):
+                if (value := getattr(self, name)) is not None:
+                    raise ConfigError(
+                        f"{name}={value:g} is for models that get their factors here; this one has factors of its own, "
+                        f"whose {name} is the model's option model.{name} (--set model.{name}={value:g})"
+                    )
         if self.head == "frozen":
             known: dict[str, tuple[str, ...]] = vars(model)["groups"]
             vars(model)["constants"] = vars(model)["constants"] | frozenset(known["head"])

@@ -35,21 +35,24 @@ class LocalSGD(Algorithm):
             counted here: ``--local-epochs`` means nothing.)
         total_steps: T; 0 for rounds · I.
         halvings: shares of T after which the learning rate is halved (on top of ``--lr-schedule``).
-        momentum: of the local steps, fresh in each round, whatever ``--momentum`` says; the paper's SGD has none.
+
+    Without ``--momentum`` there is none, as in the paper; with it, it is fresh in each round.
     """
 
     steps: Annotated[int, Field(ge=1)] | None = None
     total_steps: Annotated[int, Field(ge=0)] = 0
     halvings: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
+    default_momentum = 0.0
     name = "local-sgd"
     title = "Local SGD"
     source = "Stich 2019; Bao, Crawshaw, Liu 2024"
     shared = ("all",)
 
     def check(self, config: RunConfig) -> None:
-        """Refuse rounds that do not make the steps wanted."""
+        """Refuse rounds that do not make the steps wanted, and two opinions on I."""
+        if self.steps != type(self).steps and config.local_steps not in (None, self.steps):
+            raise ConfigError(f"steps={self.steps} and --local-steps {config.local_steps} are both I; give one of them")
         interval = self._interval(config.local_steps)
         rounds = math.ceil(self.total_steps / interval) or config.rounds
         if rounds != config.rounds:
@@ -81,5 +84,5 @@ class LocalSGD(Algorithm):
         steps = min(interval, total - before)
         rates = [client.lr_after((before + step) / total) for step in range(steps)]
         position = client.state[POSITION]
-        client.fit("all", steps=steps, start=position, lr=rates, momentum=self.momentum)
+        client.fit("all", steps=steps, start=position, lr=rates)
         client.keep({POSITION: position + steps})

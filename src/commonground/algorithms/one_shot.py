@@ -21,7 +21,7 @@ class OneShot(LocalSGD):
 
     Args:
         steps: local steps in a round; by default the run's ``--local-steps``, else 8.
-        total_steps, halvings, momentum: as for Local SGD; momentum starts afresh in each round.
+        total_steps, halvings: as for Local SGD; momentum, if any, starts afresh in each round.
     """
 
     name = "one-shot"

@@ -43,7 +43,7 @@ def cost_table(result: Mapping[str, Any]) -> Table:
     """The other accuracies, and what a run costs."""
     table = _table("per run")
     table.add_column("method")
-    _numbers(table, "last\n10 %", "global\naccuracy %", "sent by\nclients", "sent by\nserver", "\nseconds")
+    _numbers(table, "last 10\nrounds %", "global\naccuracy %", "sent by\nclients", "sent by\nserver", "\nseconds")
     for entry in result["methods"]:
         table.add_row(
             entry["title"],

@@ -23,6 +23,7 @@ from commonground.data.sources import (
     usual_partition,
 )
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
+from commonground.errors import ConfigError
 
 __all__ = [
     "IID",
@@ -95,6 +96,8 @@ def load_data(
     <FederatedDataset digits: 20 clients, 1,258 training samples (61 to 64 each), 539 test samples (26 to 28 each), \
 10 classes (2 per client)>
     """
+    if not isinstance(name, str | os.PathLike):
+        raise ConfigError(f"data are named by a text or a path, not by {name!r}")
     if partition is None:
         partition = usual_partition(name) if classes_per_client is None else "shards"
     chosen = parse_partition(partition, classes_per_client) if isinstance(partition, str) else partition

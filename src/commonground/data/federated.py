@@ -141,6 +141,11 @@ class FederatedDataset:
         Raises:
             DataError: as the class itself; also arrays of different shapes.
         """
+        if not isinstance(clients, Sequence):
+            raise DataError(
+                f"the clients of {name!r} are {type(clients).__name__}; a list of (x_train, y_train, x_test, y_test) "
+                "is needed"
+            )
         if not clients:
             raise DataError(f"the data set {name!r} has no clients; at least one is needed")
         for client, parts in enumerate(clients):
@@ -156,6 +161,12 @@ class FederatedDataset:
                     raise DataError(
                         f"client {client} of {name!r} has {len(x[client])} {split} samples but "
                         f"{len(y[client])} {split} labels"
+                    )
+            for x, split in ((columns[0], "training"), (columns[2], "test")):
+                if x[client].shape[1:] != columns[0][0].shape[1:]:
+                    raise DataError(
+                        f"{split} samples of client {client} of {name!r} have the shape {x[client].shape[1:]}, those "
+                        f"of client 0 {columns[0][0].shape[1:]}; all must be equal"
                     )
         try:
             x_train, y_train, x_test, y_test = (np.concatenate(column) for column in columns)

@@ -13,7 +13,7 @@ from commonground.engine.messages import MessageEngine
 from commonground.engine.processes import ProcessEngine, default_workers
 from commonground.engine.serial import SerialEngine
 from commonground.engine.setup import Setup
-from commonground.engine.stacked import check_stackable
+from commonground.engine.stacked import check_stackable, try_stacking
 from commonground.errors import ModelError
 
 __all__ = ["choose_engine", "make_engine"]
@@ -37,6 +37,7 @@ def choose_engine(setup: Setup) -> str:
     if not heavy and weights <= STACKED_WEIGHTS and sampled > 1:
         try:
             check_stackable(setup)
+            try_stacking(setup)
         except ModelError:
             pass
         else:

@@ -27,17 +27,19 @@ from commonground.models import Groups, build_model, keyed_weights, prepare
 __all__ = ["build_network", "prepare_setup", "reading", "resolve"]
 
 
-def resolve(config: RunConfig, data: FederatedDataset) -> RunConfig:
+def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> RunConfig:
     """Fill in what was left to us: clients and feature noise as the data has them, model and rate that suit it."""
     small = data.name == "digits" or len(data.sample_shape) == 1
     # LoRA factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge with many layers at 0.1.
     rate = 0.03 if data.tokens else 0.05 if small else 0.01
+    momentum = algorithm.default_momentum
     return config.model_copy(
         update={
             "clients": data.clients,
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
             "model": config.model or default_model(config.data),
             "lr": config.lr or rate,
+            **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
         }
     )
 
@@ -88,7 +90,7 @@ def prepare_setup(
         data = limit_samples(data, "test", config.test_samples, config.seed)
     if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
         data = add_feature_noise(data, config.feature_noise, config.seed)
-    config = resolve(config, data)
+    config = resolve(config, data, algorithm)
     if model is None and data.tokens and not str(config.model).startswith("hf:"):
         raise ConfigError(f"the model '{config.model}' cannot read texts; choose one as in --model hf:roberta-base")
     if model is None and not data.tokens and str(config.model).startswith("hf:"):

@@ -13,7 +13,7 @@ from commonground.engine.folding import captured_input, fold_call
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 
-__all__ = ["call_folded", "call_stacked", "check_stackable", "names_inside"]
+__all__ = ["call_folded", "call_stacked", "check_stackable", "names_inside", "try_stacking"]
 
 
 def check_stackable(setup: Setup) -> None:
@@ -28,6 +28,17 @@ def check_stackable(setup: Setup) -> None:
                 f"the engine 'batched' pads batches, which would enter the statistics of the BatchNorm layer '{name}'; "
                 "use --engine processes or serial"
             )
+
+
+def try_stacking(setup: Setup) -> None:
+    """Raise a ModelError if the model cannot be computed for two clients at once (its forward branches on values)."""
+    rows, _ = setup.samples.rows("train", setup.data.train_indices(0)[:2])
+    x = setup.samples.arrange(rows)
+    values = {name: value.expand(2, *value.shape) for name, value in setup.initial.items()}
+    setup.model.eval()
+    with torch.no_grad():
+        names = names_inside(setup.model, values)
+        call_stacked(setup.model, names, values, set(values), {}, x.expand(2, *x.shape), None, False)
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
@@ -76,8 +87,8 @@ def call_stacked(
     try:
         result = vmap(one)(stacked, masks, x)
     except RuntimeError as error:
-        text = str(error).splitlines()[0]
-        raise ModelError(f"the model cannot be stacked over clients ({text}); use --engine processes") from error
+        text = str(error).splitlines()[0].split(". ")[0].removeprefix("vmap: ")
+        raise ModelError(f"the model cannot be stacked over clients ({text}); take the engine 'processes'") from error
     return result[0], result[1] if features else None
 
 

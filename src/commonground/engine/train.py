@@ -122,6 +122,8 @@ def run_training(
                 folder.check_same(setup.config)
             else:
                 folder.check_free()
+                if resume and observer is not None:
+                    observer.note(f"there is no run in '{folder.path}' yet: it begins now")
         return _Training(setup, folder, observer or Silent()).run()
 
 

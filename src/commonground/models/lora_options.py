@@ -77,5 +77,8 @@ def _numbers(text: str | int | Sequence[int]) -> list[int] | None:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
         if match is None:
             raise ConfigError(f"layers '{text}' is not of the form 3,4,5 or 18-23")
-        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise ConfigError(f"layers '{text}' runs backwards from {first} to {last}; write {last}-{first}")
+        numbers += range(first, last + 1)
     return numbers or None

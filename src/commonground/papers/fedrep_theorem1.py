@@ -215,7 +215,8 @@ def _enough(table: list[dict[str, Any]]) -> str:
 
 def _notes(s: Theorem1Settings, table: list[dict[str, Any]], steps: list[dict[str, Any]], away: list[str]) -> list[str]:
     notes = [
-        "Both scales are the same: the theorem names no numbers; d and k are the figures', n Figure 1's.",
+        f"Both scales are the same: the theorem names no numbers (here d = {s.d}, k = {s.k}, n = {s.n}; the figures "
+        "have 10, 2 and 100).",
         f"Fresh samples in every round, start {s.start}; a seed's claim holds only if all its rounds do. Rounds that "
         "begin "
         f"below {ROUNDING:g} are not judged (rounding).",

@@ -40,7 +40,11 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     kind = "the one global model" if only_global else "each client's own model"
     tiles = [
         ("Accuracy, mean over clients", show(accuracy["mean"], "percent"), f"of {kind}, on its own test samples"),
-        ("Worst tenth of clients", show(accuracy.get("p10"), "percent"), "reach this or less (10th percentile)"),
+        (
+            "Worst tenth of clients",
+            show(accuracy.get("p10"), "percent"),
+            "is the most that they have (10th percentile)",
+        ),
         ("Sent by all clients", show(summary.get("bytes_up"), "bytes"), f"in {summary.get('rounds', '–')} rounds"),
         ("Time", show(summary.get("seconds"), "seconds"), f"training and tests, engine {summary.get('engine', '–')}"),
     ]

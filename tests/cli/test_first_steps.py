@@ -1,0 +1,157 @@
+"""What newcomers do wrong, or expect: each of these once gave a wrong answer in silence, or a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import commonground as cg
+from commonground.adapt import load_run
+from commonground.cli import main
+from commonground.errors import ConfigError, DataError, ModelError
+from commonground.models.lora_options import LoRAOptions
+from tests.helpers import made_data
+from tests.language import tiny_model, token_data
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command that must be refused with one sentence, which is returned."""
+
+    def refused(*args: str) -> str:
+        assert main(list(args)) == 2
+        text = capsys.readouterr().err
+        assert text.count("\n") == 1
+        return text
+
+    return refused
+
+
+def test_the_rank_of_a_pretrained_model_is_the_models(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    model = tiny_model("bert", tmp_path / "bert")
+    for name in ("rank", "alpha"):
+        with pytest.raises(ConfigError, match=rf"--set model\.{name}=2"):
+            cg.train("rolora", token_data(), model=model, rounds=1, options={name: 2})
+    plain = cg.train("lora", made_data(), model="mlp", rounds=1, options={"rank": 2})
+    assert {v.shape[0] for n, v in plain.shared.items() if n.endswith("lora_A")} == {2}
+    usual = cg.train("lora", made_data(shape=(9,)), model="mlp", rounds=1)
+    assert {v.shape[0] for n, v in usual.shared.items() if n.endswith("lora_A")} == {8}
+
+
+def test_layers_that_run_backwards() -> None:
+    assert LoRAOptions(layers="1,3-5").layers == [1, 3, 4, 5]
+    with pytest.raises(ConfigError, match="runs backwards from 3 to 1; write 1-3"):
+        LoRAOptions(layers="3-1")
+
+
+def test_a_folder_keeps_its_reproduction(tmp_path: Path, said: Any) -> None:
+    out = str(tmp_path / "one")
+    small = ["--set", "n=10", "--set", "rounds=5", "--set", "m=[3]", "--seeds", "2", "--quiet"]
+    assert main(["reproduce", "fedrep-theorem1", *small, "--out", out]) == 0
+    before = (tmp_path / "one" / "reproduction.json").read_text()
+    assert "here d = 10, k = 2, n = 10" in json.loads(before)["notes"][0]
+    assert "already holds fedrep-theorem1, not flute-fig3" in said("reproduce", "flute-fig3", "--out", out)
+    text = said("reproduce", "fedrep-theorem1", *small, "--seeds", "3", "--out", out)
+    assert "holds fedrep-theorem1 with --seeds 2, not 3" in text
+    assert "with --set" in said("reproduce", "fedrep-theorem1", *small, "--set", "d=8", "--out", out)
+    (tmp_path / "file").write_text("")
+    assert "is a file" in said("reproduce", "fedrep-theorem1", "--out", str(tmp_path / "file"))
+    assert (tmp_path / "one" / "reproduction.json").read_text() == before
+    assert main(["reproduce", "fedrep-theorem1", *small, "--out", out]) == 0
+
+
+def test_too_little_memory_is_one_sentence(tmp_path: Path, said: Any) -> None:
+    asked = ["--set", "d=1000000000000", "--seeds", "2", "--out", str(tmp_path / "r")]
+    assert "needs more memory than there is" in said("reproduce", "fedrep-theorem1", *asked)
+
+
+def test_resuming_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--clients", "3", "--classes-per-client", "4", "--rounds", "1"]
+    assert main(["train", "fedavg", *few, "--resume", "--out", str(tmp_path / "new")]) == 0
+    assert f"there is no run in '{tmp_path / 'new'}' yet" in capsys.readouterr().err
+
+
+def test_clients_with_names_have_numbers_too(tmp_path: Path) -> None:
+    data = made_data((4, 5, 6), client_names=["a", "b", "0"])
+    cg.train("fedavg", data, model="linear", rounds=1, out=tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert [run.client(name) for name in ("a", "1", 1, "0")] == [0, 1, 1, 2]  # a name comes before a number
+    for wrong in ("3", "-1", "c"):
+        with pytest.raises(ConfigError, match="has no client"):
+            run.client(wrong)
+
+
+def test_predict_names_the_cell_and_the_unfinished_run(
+    tmp_path: Path, said: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cg.train("fedavg", made_data(), model="linear", rounds=2, out=tmp_path / "run")
+    table = tmp_path / "t.csv"
+    asked = ["predict", str(tmp_path / "run"), "--client", "0", "--input", str(table)]
+    table.write_text("f1,f2,f3,f4\n1,2,3,4\n5,6,x,8\n")
+    assert "row 3: column 3 is 'x', no number" in said(*asked)
+    table.write_text("1,2,3,4\n5,6,7,8\n")
+    assert main(asked) == 0
+    assert capsys.readouterr().err == ""
+    (tmp_path / "run" / "summary.json").unlink()
+    assert main(asked) == 0
+    printed = capsys.readouterr()
+    assert "is not finished: these are its models at the last checkpoint" in printed.err
+    assert printed.out.count("\n") == 3
+
+
+def test_a_methods_setting_among_the_runs_is_pointed_at() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'head_epochs' is a setting of FedRep: give it as options={'head_epochs': …}"
+    ):
+        cg.train("fedrep", made_data(), head_epochs=2)
+    with pytest.raises(ConfigError, match="unknown setting 'heads'"):
+        cg.train("fedrep", made_data(), heads=2)
+
+
+class Branching(nn.Module):
+    """Its forward looks at values, which no stacked pass can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.body(x)
+        out: torch.Tensor = self.head(features.relu() if float(features.detach().sum()) > 0 else features.tanh())
+        return out
+
+
+def test_a_model_that_cannot_be_stacked_gets_another_engine() -> None:
+    with pytest.raises(ModelError, match=r"cannot be stacked over clients \(.*\); take the engine") as caught:
+        cg.train("fedavg", made_data(), model=Branching(), rounds=1, engine="batched")
+    assert "issue" not in str(caught.value)
+    assert cg.train("fedavg", made_data(), model=Branching(), rounds=1).summary["engine"] != "batched"
+    assert cg.train("fedavg", made_data(), model="mlp", rounds=1).summary["engine"] == "batched"
+
+
+def test_python_types() -> None:
+    with pytest.raises(DataError, match="the clients of 'arrays' are int; a list of"):
+        cg.FederatedDataset.from_arrays(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="data are named by a text or a path, not by None"):
+        cg.load_data(None)  # type: ignore[arg-type]
+    one, other = ((np.zeros((2, n)), np.array([0, 1])) for n in (5, 6))
+    with pytest.raises(DataError, match=r"training samples of client 1 .* the shape \(6,\), those of client 0 \(5,\)"):
+        cg.FederatedDataset.from_arrays([(*one, *one), (*other, *other)])
+
+
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise() -> None:
+    code = "import os, commonground; print(os.environ['OMP_WAIT_POLICY'])"
+    for environment, policy in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "active")):
+        clean = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | environment
+        done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{policy}\n"
