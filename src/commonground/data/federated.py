@@ -165,8 +165,8 @@ class FederatedDataset:
             for x, split in ((columns[0], "training"), (columns[2], "test")):
                 if x[client].shape[1:] != columns[0][0].shape[1:]:
                     raise DataError(
-                        f"{split} samples of client {client} of {name!r} have the shape {x[client].shape[1:]}, those "
-                        f"of client 0 {columns[0][0].shape[1:]}; all must be equal"
+                        f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
+                        f"the shape {x[client].shape[1:]}, those of client 0 {columns[0][0].shape[1:]}"
                     )
         try:
             x_train, y_train, x_test, y_test = (np.concatenate(column) for column in columns)
