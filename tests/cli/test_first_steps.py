@@ -146,7 +146,7 @@ def test_python_types() -> None:
         cg.load_data(None)  # type: ignore[arg-type]
     one, other = ((np.zeros((2, n)), np.array([0, 1])) for n in (5, 6))
     with pytest.raises(
-        DataError, match=r"training samples of client 1 have the shape \(6,\), those of client 0 \(5,\)"
+        DataError, match=r"samples of client 1 have the shape \(6,\), those of client 0 \(5,\)"
     ):
         cg.FederatedDataset.from_arrays([(*one, *one), (*other, *other)])
 
