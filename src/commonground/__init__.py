@@ -3,9 +3,11 @@
 import os as _os
 from importlib.metadata import version as _version
 
-# Before PyTorch is loaded: threads that spin while they wait made language models 25 times slower on a machine whose
-# cores were busy (measured); threads that sleep cost next to nothing on a quiet one. No number depends on it.
-_os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Before PyTorch is loaded. GNU OpenMP's threads spin a long time while they wait for each other, which stalls everybody
+# on a machine whose cores are busy (a language model's rounds took more than twice as long beside three other processes).
+# With short spins a quiet machine is as fast as before, benchmarks/lora_round.py shows. No number depends on it.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
+    _os.environ["GOMP_SPINCOUNT"] = "2000"
 
 from commonground.adapters import export_adapter, load_adapter  # LoRA adapters out and in again
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in

@@ -145,15 +145,18 @@ def test_python_types() -> None:
     with pytest.raises(ConfigError, match="data are named by a text or a path, not by None"):
         cg.load_data(None)  # type: ignore[arg-type]
     one, other = ((np.zeros((2, n)), np.array([0, 1])) for n in (5, 6))
-    with pytest.raises(
-        DataError, match=r"samples of client 1 have the shape \(6,\), those of client 0 \(5,\)"
-    ):
+    with pytest.raises(DataError, match=r"samples of client 1 have the shape \(6,\), those of client 0 \(5,\)"):
         cg.FederatedDataset.from_arrays([(*one, *one), (*other, *other)])
 
 
-def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise() -> None:
-    code = "import os, commonground; print(os.environ['OMP_WAIT_POLICY'])"
-    for environment, policy in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "active"}, "active")):
-        clean = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | environment
-        done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
-        assert done.stdout == f"{policy}\n"
+def test_threads_spin_briefly_while_they_wait_unless_the_user_says_otherwise() -> None:
+    code = "import os, commonground; print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
+    ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
+    for own, expected in (
+        ({}, "2000 None"),
+        ({"OMP_WAIT_POLICY": "active"}, "None active"),
+        ({"GOMP_SPINCOUNT": "7"}, "7 None"),
+    ):
+        done = subprocess.run([sys.executable, "-c", code], env=clean | own, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{expected}\n"
