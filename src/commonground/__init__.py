@@ -4,7 +4,7 @@ import os as _os
 from importlib.metadata import version as _version
 
 # Before PyTorch is loaded. GNU OpenMP's threads spin a long time while they wait for each other, which stalls everybody
-# on a machine whose cores are busy: beside three other processes a language model's rounds took more than twice as long.
+# on a machine whose cores are busy: beside three other processes a language model's rounds took over twice as long.
 # With short spins a quiet machine is as fast as before, benchmarks/lora_round.py shows. No number depends on it.
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
