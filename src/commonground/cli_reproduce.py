@@ -39,7 +39,7 @@ def reproduce(
 ) -> None:
     """Repeat EXPERIMENT (see `commonground list experiments`) and judge the paper's claims.
 
-    `--scale small` fits on two cores, mostly in under 20 minutes (RoLoRA's Figures 4 and 5 take about an hour),
+    `--scale small` fits on two cores, mostly in under 20 minutes (RoLoRA's Figures 4 and 5 take over an hour),
     and says what it reduced; `--scale paper` is the paper's own setting. The same command again continues where it was
     stopped.
     """
