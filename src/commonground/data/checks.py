@@ -13,7 +13,7 @@ from commonground.errors import DataError
 if TYPE_CHECKING:
     from commonground.data.federated import FederatedDataset
 
-__all__ = ["check_dataset", "is_tokens", "usual_samples", "whole_numbers"]
+__all__ = ["check_dataset", "check_labels", "is_tokens", "usual_samples", "whole_numbers"]
 
 _ROWS_PER_CHECK = 8192  # checking floats in pieces keeps the extra memory small whatever the size of the data
 
@@ -99,14 +99,23 @@ def _check_tokens(data: FederatedDataset) -> None:
             )
 
 
-def _check_split(data: FederatedDataset, split: str, x: Array, y: Indices, index: Indices, offsets: Indices) -> None:
+def check_labels(name: str, split: str, x: Array, y: Indices, classes: int) -> None:
+    """Refuse another number of labels than of samples, and labels outside the classes.
+
+    Raises:
+        DataError: names the first wrong label.
+    """
     if len(x) != len(y):
-        raise DataError(f"{data.name!r} has {len(x)} {split} samples but {len(y)} {split} labels")
-    for row in np.flatnonzero((y < 0) | (y >= data.classes))[:1]:
+        raise DataError(f"{name!r} has {len(x)} {split} samples but {len(y)} {split} labels")
+    for row in np.flatnonzero((y < 0) | (y >= classes))[:1]:
         raise DataError(
-            f"the label of {split} sample {row} of {data.name!r} is {y[row]}; "
-            f"with {data.classes} classes it must be 0 to {data.classes - 1}"
+            f"the label of {split} sample {row} of {name!r} is {y[row]}; "
+            f"with {classes} classes it must be 0 to {classes - 1}"
         )
+
+
+def _check_split(data: FederatedDataset, split: str, x: Array, y: Indices, index: Indices, offsets: Indices) -> None:
+    check_labels(data.name, split, x, y, data.classes)
     if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 0).any():
         raise DataError(f"the {split} offsets of {data.name!r} must rise from 0 to {len(index)}, its index's length")
     if index.size and not (index.min() >= 0 and index.max() < len(x)):

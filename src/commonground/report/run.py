@@ -43,7 +43,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
         (
             "Worst tenth of clients",
             show(accuracy.get("p10"), "percent"),
-            "is the most that they have (10th percentile)",
+            "or less (10th percentile)",
         ),
         ("Sent by all clients", show(summary.get("bytes_up"), "bytes"), f"in {summary.get('rounds', '–')} rounds"),
         ("Time", show(summary.get("seconds"), "seconds"), f"training and tests, engine {summary.get('engine', '–')}"),

@@ -11,7 +11,7 @@ import numpy as np
 import platformdirs
 
 from commonground.data.arrays import Array, Indices, Preprocess, Task
-from commonground.errors import DataError
+from commonground.data.checks import check_labels
 
 __all__ = ["Source", "data_directory", "sorted_names"]
 
@@ -50,13 +50,7 @@ class Source:
 
     def __post_init__(self) -> None:
         for split, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
-            if len(x) != len(y):
-                raise DataError(f"{self.name!r} has {len(x)} {split} samples but {len(y)} {split} labels")
-            for row in np.flatnonzero((y < 0) | (y >= self.classes))[:1]:
-                raise DataError(
-                    f"the label of {split} sample {row} of {self.name!r} is {y[row]}; "
-                    f"with {self.classes} classes it must be 0 to {self.classes - 1}"
-                )
+            check_labels(self.name, split, x, y, self.classes)
 
 
 def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
