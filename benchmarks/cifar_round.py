@@ -32,11 +32,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset, Shards, Source, load_data
-from commonground.engine.choose import make_engine
+from commonground.engine.backends.factory import make_engine
+from commonground.engine.backends.processes import default_workers
+from commonground.engine.loop import sample_clients
 from commonground.engine.prepare import prepare_setup
-from commonground.engine.processes import default_workers
 from commonground.engine.setup import Setup
-from commonground.engine.train import sample_clients
 from commonground.errors import DataError
 
 # (batch, channels in, channels out, side, kernel): shapes on which oneDNN comes closest to the machine's limit.

@@ -23,9 +23,9 @@ import torch
 
 from commonground import FederatedDataset
 from commonground.config import RunConfig
-from commonground.engine.choose import make_engine
+from commonground.engine.backends.factory import make_engine
+from commonground.engine.backends.processes import default_workers
 from commonground.engine.prepare import prepare_setup
-from commonground.engine.processes import default_workers
 
 
 def packaged_bert() -> str:

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from commonground import FederatedDataset, Run, load_data, train
 from commonground.algorithms import Algorithm, Tensors
 from commonground.data.sources import Source
-from commonground.engine.base import Engine, StoreEngine
-from commonground.engine.messages import MessageClient, MessageEngine
+from commonground.engine.backends.base import Engine, StoreEngine
+from commonground.engine.backends.messages import MessageClient, MessageEngine
 from commonground.models import tensors_of
 
 # By its full name: the package gives the function of the same name precedence over the module.
-training = import_module("commonground.engine.train")
+training = import_module("commonground.engine.loop")
 
 ENGINES = ("serial", "processes", "batched", "messages")
 EXACT = ("processes", "messages")  # equal to serial bit for bit

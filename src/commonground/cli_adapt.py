@@ -73,8 +73,8 @@ def adapt(
     from commonground.adapt.trained import load_run
     from commonground.console import standard_output
     from commonground.data import add_feature_noise, load_data
-    from commonground.engine.folder import write_atomically
     from commonground.engine.prepare import reading
+    from commonground.engine.state.folder import write_atomically
     from commonground.report import write_run_report
 
     wanted = list(dict.fromkeys(_numbers(shots, "--shots")))
@@ -151,7 +151,7 @@ def predict(
     a column instruction, .txt) and answers greedily.
     """
     from commonground.adapt.trained import load_run
-    from commonground.engine.folder import write_atomically
+    from commonground.engine.state.folder import write_atomically
 
     if (client is None) == (not use_global):
         raise ConfigError("give either --client ID or --global")

@@ -47,7 +47,7 @@ def reproduce(
 
     from commonground import __version__
     from commonground.console import standard_output
-    from commonground.engine.processes import default_workers
+    from commonground.engine.backends.processes import default_workers
     from commonground.papers import experiments
     from commonground.papers.base import Request, write_outcome
     from commonground.report import write_reproduction_report

@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from commonground import FederatedDataset
-from commonground.engine.batches import batch_plan
+from commonground.engine.clients.batches import batch_schedule
 from tests.helpers import made_data, seeded, weights_of
 
 Weights = dict[str, Any]
@@ -74,7 +74,7 @@ def plan_batches(
 ) -> list[tuple[Any, Any]]:
     """The mini-batches of one call of ``fit``, as keyed by seed, round, client and phase."""
     x, y = samples(data, client)
-    plan = batch_plan(SEED, round, client, phase, size=len(y), batch_size=batch, **length)
+    plan = batch_schedule(SEED, round, client, phase, size=len(y), batch_size=batch, **length)
     chosen = [order[:count] for order, count in zip(plan.order, plan.counts, strict=True)]
     return [(x[i], y[i]) for i in chosen]
 

@@ -12,7 +12,7 @@ import torch
 from commonground import FederatedDataset
 from commonground.algorithms import registry
 from commonground.algorithms.head_tuning import HeadTuning
-from commonground.engine.train import sample_clients
+from commonground.engine.loop import sample_clients
 from tests.algorithms.reference import (
     ALL,
     BODY,

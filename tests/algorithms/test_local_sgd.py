@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from commonground import FederatedDataset, train
-from commonground.engine.batches import batch_plan
+from commonground.engine.clients.batches import batch_schedule
 from commonground.errors import ConfigError, Interrupted
 from tests.algorithms.reference import ALL, LR, SEED, mean, network, samples, sgd, start
 from tests.algorithms.reference import SETTINGS as COMMON
@@ -73,7 +73,7 @@ def test_three_steps_by_hand(engine: str) -> None:
 def ordered(data: FederatedDataset, client: int, first: int, steps: int, batch: int) -> list[tuple[Any, Any]]:
     """A client's batches from step ``first`` of its unending order on."""
     x, y = samples(data, client)
-    plan = batch_plan(SEED, 99, client, 7, size=len(y), batch_size=batch, steps=steps, start=first)
+    plan = batch_schedule(SEED, 99, client, 7, size=len(y), batch_size=batch, steps=steps, start=first)
     return [(x[o[:n]], y[o[:n]]) for o, n in zip(plan.order, plan.counts, strict=True)]
 
 
@@ -107,14 +107,14 @@ def test_rounds_continue_each_others_data_and_schedule(engine: str, momentum: fl
 
 
 def test_an_order_goes_on_over_epochs() -> None:
-    whole = batch_plan(1, 1, 0, 1, size=10, batch_size=4, steps=9, start=0)
-    pieces = [batch_plan(1, r, 0, r, size=10, batch_size=4, steps=n, start=s) for r, s, n in ((1, 0, 4), (2, 4, 5))]
+    whole = batch_schedule(1, 1, 0, 1, size=10, batch_size=4, steps=9, start=0)
+    pieces = [batch_schedule(1, r, 0, r, size=10, batch_size=4, steps=n, start=s) for r, s, n in ((1, 0, 4), (2, 4, 5))]
     np.testing.assert_array_equal(np.concatenate([p.order for p in pieces]), whole.order)
     for epoch in np.split(whole.order, 3):
         assert sorted(epoch[epoch >= 0]) == list(range(10))
     assert not np.array_equal(whole.order[:3], whole.order[3:6])
     with pytest.raises(ConfigError, match="needs a number of steps"):
-        batch_plan(1, 1, 0, 1, size=10, batch_size=4, epochs=1, start=0)
+        batch_schedule(1, 1, 0, 1, size=10, batch_size=4, epochs=1, start=0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

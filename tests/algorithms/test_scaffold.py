@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from commonground import train
-from commonground.engine.train import sample_clients
+from commonground.engine.loop import sample_clients
 from tests.algorithms.reference import (
     ALL,
     EPOCHS,

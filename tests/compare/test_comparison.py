@@ -19,7 +19,7 @@ from commonground.compare import Comparison, compare
 from commonground.compare.progress import Silent
 from commonground.compare.statistics import holm
 from commonground.console import ConsoleProgress
-from commonground.engine.folder import RunFolder
+from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, Interrupted, RunError
 from tests.helpers import made_data, training
 

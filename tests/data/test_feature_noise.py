@@ -23,11 +23,11 @@ from commonground.cli import main
 from commonground.compare import compare, validation_split
 from commonground.config import RunConfig
 from commonground.data import FeatureNoise, Preprocess, add_feature_noise, limit_samples, load_data
-from commonground.engine import folder as run_folder
 from commonground.engine import run_training
-from commonground.engine.messages import _only
+from commonground.engine.backends.messages import _only
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Samples
+from commonground.engine.state import folder as run_folder
 from commonground.errors import ConfigError, DataError, RunError
 from tests.helpers import EXACT, assert_same_run, engines_changed, made_data, train_whole
 

@@ -16,10 +16,10 @@ from commonground import FederatedDataset, train
 from commonground.algorithms import Algorithm, Client, Tensors
 from commonground.algorithms.fedavg import FedAvg
 from commonground.algorithms.fedrep import FedRep
-from commonground.engine.base import Engine
-from commonground.engine.folder import RunFolder
-from commonground.engine.messages import MessageEngine
-from commonground.engine.wire import pack, unpack
+from commonground.engine.backends.base import Engine
+from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.backends.serialization import pack, unpack
+from commonground.engine.state.folder import RunFolder
 from commonground.errors import UpdateError
 from tests.helpers import (
     ENGINES,

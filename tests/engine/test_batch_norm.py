@@ -18,10 +18,10 @@ from commonground.adapt.few_shot import adapt
 from commonground.adapt.trained import load_run
 from commonground.algorithms import Tensors, Update, registry
 from commonground.algorithms.fedrod import FedRoD
-from commonground.engine.base import Engine, Report, check_report
-from commonground.engine.folder import RunFolder
-from commonground.engine.messages import MessageEngine
+from commonground.engine.backends.base import ClientResult, Engine, validate_update
+from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.setup import client_model
+from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, ModelError, RunError, UpdateError
 from commonground.models import Groups
 from commonground.report import write_run_report
@@ -307,9 +307,9 @@ def test_an_update_that_holds_them_is_refused() -> None:
         whole = go("fedavg")
     sent = whole.run.shared
     setup = found[0].setup
-    check_report(setup, Report(Update(0, 6, dict(sent)), 0.5), 1)  # the update needs no statistics
+    validate_update(setup, ClientResult(Update(0, 6, dict(sent)), 0.5), 1)  # the update needs no statistics
     with pytest.raises(UpdateError, match=r"holds the tensor '1\.running_mean', which this algorithm does not send"):
-        check_report(setup, Report(Update(0, 6, sent | {STATISTICS[0]: torch.zeros(6)}), 0.5), 1)
+        validate_update(setup, ClientResult(Update(0, 6, sent | {STATISTICS[0]: torch.zeros(6)}), 0.5), 1)
 
 
 # -- folders --------------------------------------------------------------------------------------------------------

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commonground.engine.batches import Plan, batch_plan
+from commonground.engine.clients.batches import BatchSchedule, batch_schedule
 from commonground.errors import ConfigError
 
 sizes = st.integers(1, 40)
 batch_sizes = st.integers(1, 50)
 
 
-def plan(size: int, batch_size: int, *key: int, **length: Any) -> Plan:
+def plan(size: int, batch_size: int, *key: int, **length: Any) -> BatchSchedule:
     seed, round, client, phase = key or (0, 1, 2, 3)
-    return batch_plan(seed, round, client, phase, size=size, batch_size=batch_size, **length)
+    return batch_schedule(seed, round, client, phase, size=size, batch_size=batch_size, **length)
 
 
-def batches(p: Plan) -> list[list[int]]:
+def batches(p: BatchSchedule) -> list[list[int]]:
     """The positions of each batch; checks that padding is at the end and marked by −1."""
     found = []
     for row, count in zip(p.order, p.counts, strict=True):
@@ -95,7 +95,7 @@ def test_every_part_of_the_key_counts() -> None:
 
 def test_a_known_plan() -> None:
     """Pins the draws: a change of this test changes the numbers of every run."""
-    p = batch_plan(0, 1, 2, 1, size=5, batch_size=2, epochs=1)
+    p = batch_schedule(0, 1, 2, 1, size=5, batch_size=2, epochs=1)
     assert p.order.tolist() == [[1, 4], [0, 2], [3, -1]]
     assert p.counts.tolist() == [2, 2, 1]
 

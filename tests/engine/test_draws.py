@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from commonground.config import RunConfig
-from commonground.engine.train import sample_clients
+from commonground.engine.loop import sample_clients
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream, torch_stream
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from commonground import FederatedDataset, train
-from commonground.engine.base import Engine
+from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import BLOCK_SAMPLES, Scores, blocks_of
 from commonground.models import ConvNet, use_keyed_dropout
 from tests.helpers import (

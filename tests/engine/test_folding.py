@@ -11,7 +11,7 @@ import torch
 
 import commonground as cg
 from commonground.config import RunConfig
-from commonground.engine.folding import fold_call
+from commonground.engine.clients.folding import fold_call
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError, RunError
 from commonground.models.adapted import AdaptedModel

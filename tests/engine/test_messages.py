@@ -12,9 +12,9 @@ import torch
 
 from commonground import train
 from commonground.algorithms import registry
-from commonground.engine.base import Engine
-from commonground.engine.messages import MessageEngine
-from commonground.engine.wire import pack, unpack
+from commonground.engine.backends.base import Engine
+from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.backends.serialization import pack, unpack
 from commonground.errors import UpdateError
 from tests.helpers import SMALL, engines_changed, made_data, spoil, train_whole
 

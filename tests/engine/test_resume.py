@@ -16,8 +16,8 @@ import pytest
 
 from commonground import FederatedDataset, train
 from commonground.algorithms.fedrep import FedRep
-from commonground.engine.base import Engine
-from commonground.engine.folder import RunFolder, write_atomically
+from commonground.engine.backends.base import Engine
+from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.errors import Interrupted, RunError
 from commonground.keys import numpy_stream
 from tests.helpers import (

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commonground.algorithms import Tensors
-from commonground.engine.store import PersonalStore, digest
+from commonground.engine.state.store import PersonalStore, digest
 
 INITIAL: Tensors = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "b": torch.tensor([0.5])}
 

@@ -121,7 +121,7 @@ def test_the_experiment(tmp_path: Path) -> None:
 def test_the_accuracy_is_that_on_the_whole_test_set(tmp_path: Path) -> None:
     whole = reproduce(tmp_path, "methods=['rolora']", "clients=[5]", "rates=[0.3]", "centralised=false", seeds=1)
     run = next((tmp_path / "runs").rglob("seed-0"))
-    from commonground.engine.folder import RunFolder
+    from commonground.engine.state.folder import RunFolder
 
     checkpoint = RunFolder(run).load()
     assert checkpoint is not None

@@ -19,8 +19,8 @@ from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.data import FederatedDataset, limit_samples
-from commonground.engine.base import check_report
-from commonground.engine.choose import make_engine
+from commonground.engine.backends.base import validate_update
+from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import build_network
 from commonground.engine.setup import Samples, Setup
 from commonground.errors import ConfigError, DataError
@@ -172,10 +172,10 @@ def _accuracy(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Accuracie
     engine = make_engine("auto", setup)
     everyone = range(setup.data.clients)
     try:
-        reports = engine.train(1, everyone, setup.initial_shared)
-        for report in reports:
-            check_report(setup, report, 1)
-        engine.commit(1, reports)
+        results = engine.train(1, everyone, setup.initial_shared)
+        for result in results:
+            validate_update(setup, result, 1)
+        engine.commit(1, results)
         return engine.evaluate(everyone, setup.initial_shared).accuracy
     finally:
         engine.close()

@@ -17,11 +17,11 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig, make_algorithm
 from commonground.data import Task
-from commonground.engine.folder import Checkpoint, RunFolder
+from commonground.engine.backends.serialization import unpack
 from commonground.engine.prepare import build_network
 from commonground.engine.setup import client_model, client_start
-from commonground.engine.store import PersonalStore
-from commonground.engine.wire import unpack
+from commonground.engine.state.folder import Checkpoint, RunFolder
+from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.models import Groups, tensors_of
 

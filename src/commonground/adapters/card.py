@@ -10,7 +10,7 @@ from typing import Any
 from commonground.adapt.trained import TrainedRun
 from commonground.adapters.factors import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
-from commonground.engine.folder import RunFolder
+from commonground.engine.state.folder import RunFolder
 from commonground.models.adapted import AdaptedModel
 
 __all__ = ["model_card"]

@@ -370,7 +370,7 @@ class Algorithm(ABC):
         """What this method multiplies the run's learning rate by when this share of the run is done."""
         return 1.0
 
-    def facts(self) -> dict[str, Any]:
+    def summary_fields(self) -> dict[str, Any]:
         """What of this method's settings belongs beside every result, for ``summary.json``."""
         return {}
 

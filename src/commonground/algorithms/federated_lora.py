@@ -93,7 +93,7 @@ class FederatedLoRA(Algorithm):
         client.fit((*self.trained(round), *([] if self.head == "frozen" else ["head"])))
         return client.send(self.sends(round))
 
-    def facts(self) -> dict[str, Any]:
+    def summary_fields(self) -> dict[str, Any]:
         return {"head": self.head}
 
     def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | None]:

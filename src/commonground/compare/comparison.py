@@ -21,9 +21,9 @@ from commonground.compare.results import Tuning, summarize
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
-from commonground.engine.folder import RunFolder, write_atomically
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Setup
+from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.errors import ConfigError, RunError, UpdateError
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Rounds, sampling, local training, evaluation, personal state, checkpoints and the communication ledger."""
 
+from commonground.engine.loop import run_training, train
 from commonground.engine.observer import Observer
 from commonground.engine.results import Run
-from commonground.engine.train import run_training, train
 
 __all__ = ["Observer", "Run", "run_training", "train"]

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from commonground.algorithms import Tensors
-from commonground.engine.folding import fold_call
+from commonground.engine.clients.folding import fold_call
+from commonground.engine.clients.sequential import FEATURE_CHUNK
 from commonground.engine.setup import Setup
-from commonground.engine.solo import FEATURE_CHUNK
 from commonground.models import Split
 
 __all__ = ["Scores", "blocks_of", "evaluate_block", "run_with"]

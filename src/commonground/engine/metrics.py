@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from commonground.algorithms import Tensors
-from commonground.engine.base import Engine, Report
-from commonground.engine.collapse import nc2_metrics
+from commonground.engine.backends.base import ClientResult, Engine
 from commonground.engine.evaluation import blocks_of, evaluate_block, run_with
+from commonground.engine.neural_collapse import nc2_metrics
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.keys import numpy_stream
@@ -30,11 +30,11 @@ __all__ = ["body_drift", "principal_angles", "round_metrics"]
 PROBE_SAMPLES = 512
 
 
-def body_drift(reports: Sequence[Report], names: Sequence[str]) -> float | None:
+def body_drift(results: Sequence[ClientResult], names: Sequence[str]) -> float | None:
     """Mean over participants of ‖φᵢ − φ̄‖ / ‖φ̄‖, φ̄ the participants' plain average; None where no body was sent."""
     sent = [
         torch.cat([r.update.tensors[n].flatten() for n in names if n in r.update.tensors] or [torch.empty(0)])
-        for r in reports
+        for r in results
     ]
     if not sent or min(len(s) for s in sent) == 0:
         return None
@@ -58,18 +58,23 @@ def principal_angles(one: Tensor, other: Tensor) -> Tensor:
 
 
 def round_metrics(
-    setup: Setup, engine: Engine, reports: Sequence[Report], before: Tensors, after: Tensors, accuracy_before: float
+    setup: Setup,
+    engine: Engine,
+    results: Sequence[ClientResult],
+    before: Tensors,
+    after: Tensors,
+    accuracy_before: float,
 ) -> dict[str, float | None]:
     """All figures of one round; None for what a method or an engine cannot tell.
 
     Args:
         setup: data, model and algorithm.
-        engine: holds the participants' state from before the round (their reports are not committed yet).
-        reports: the participants' rounds.
+        engine: holds the participants' state from before the round (their results are not committed yet).
+        results: the participants' rounds.
         before, after: the shared tensors before and after the round.
         accuracy_before: the participants' accuracy before local training.
     """
-    clients = [r.update.client for r in reports]
+    clients = [r.update.client for r in results]
     figures: dict[str, float | None] = {
         "body_angle_mean": None,
         "body_angle_max": None,
@@ -79,13 +84,13 @@ def round_metrics(
         "local_nc2": None,
     }
     figures |= _body_angles(setup, before, after)
-    personal = [r.personal for r in reports if r.personal is not None]
-    if len(personal) == len(reports):
-        figures["after_local_accuracy"] = _after_local(setup, reports, before)
+    personal = [r.personal for r in results if r.personal is not None]
+    if len(personal) == len(results):
+        figures["after_local_accuracy"] = _after_local(setup, results, before)
         stacked = {name: torch.stack([p[name] for p in personal]) for name in personal[0]}
         heads = {
-            name: torch.stack([r.update.tensors[name] for r in reports])
-            for name in reports[0].update.tensors
+            name: torch.stack([r.update.tensors[name] for r in results])
+            for name in results[0].update.tensors
             if name in setup.initial
         }
         with suppress(ModelError):  # a head that is no single linear layer has no NC2
@@ -115,9 +120,9 @@ def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, flo
     return {"body_angle_mean": float(angles.mean()), "body_angle_max": float(angles.max())}
 
 
-def _after_local(setup: Setup, reports: Sequence[Report], before: Tensors) -> float:
+def _after_local(setup: Setup, results: Sequence[ClientResult], before: Tensors) -> float:
     """Accuracy of the participants' models as they were after local training, before anything was averaged."""
-    by_client = {r.update.client: r for r in reports}
+    by_client = {r.update.client: r for r in results}
     accuracies = []
     for block in blocks_of(list(by_client), setup.data.test_sizes):
         members = [by_client[client] for client in block]

@@ -18,10 +18,10 @@ import torch
 from commonground.algorithms import Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.engine.base import Engine
+from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import Scores
 from commonground.engine.setup import Setup
-from commonground.engine.store import digest
+from commonground.engine.state.store import digest
 
 __all__ = ["Run", "client_rows", "rounded", "summarise", "weights_sha256"]
 
@@ -131,7 +131,7 @@ def summarise(
             "last10": float(accuracy.mean()) if tuned else _last10(history, config.rounds, "personal_accuracy"),
         },
         "personal_accuracy_of": _what_is_personal(setup, config),
-        **setup.algorithm.facts(),
+        **setup.algorithm.summary_fields(),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
         "global_accuracy": None if global_scores is None else float(global_scores.accuracy.mean()),
         "global_accuracy_last10": _last10(history, config.rounds, "global_accuracy"),

@@ -15,7 +15,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.augment import Draws
-from commonground.engine.batches import Rates
+from commonground.engine.clients.batches import Rates
 from commonground.errors import ConfigError, ModelError
 from commonground.keys import torch_stream
 from commonground.models import Groups, KeyedDropout, Split, find_split, tensors_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from commonground.errors import ConfigError, ModelError
-from commonground.models.hidden_store import HiddenStore
+from commonground.models.activation_cache import ActivationCache
 from commonground.models.lora import Fold, FoldedLinear, LoRALinear
 from commonground.models.lora_options import LoRAOptions
 from commonground.models.packing import ATTENTION, Packing, attending, partial_layer
@@ -84,7 +84,7 @@ class AdaptedModel(nn.Module):
             "body": tuple(f"{n}.{f}" for n in self.adapted for f in ("lora_A", "lora_B")),
             "head": tuple(self._head),
         }
-        self.store: HiddenStore | None = None
+        self.store: ActivationCache | None = None
         embeddings = next((m for m in base.modules() if hasattr(m, "create_position_ids_from_input_ids")), None)
         self._first_position = 0 if embeddings is None else int(embeddings.padding_idx) + 1  # type: ignore[arg-type]
         register_attention()
@@ -207,7 +207,7 @@ class AdaptedModel(nn.Module):
         self.store = None
         if self.options.keep_hidden and self.first_adapted > 0:
             dtype = next(self._layers[0].parameters()).dtype
-            self.store = HiddenStore(lengths, int(self.config.hidden_size), dtype)
+            self.store = ActivationCache(lengths, int(self.config.hidden_size), dtype)
 
     def fill(self, x: Tensor) -> None:
         """Compute and keep what is not kept yet of these token rows."""

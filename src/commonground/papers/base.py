@@ -21,7 +21,7 @@ from rich.progress import track
 from scipy import stats
 
 from commonground.config import one_sentence
-from commonground.engine.folder import write_atomically
+from commonground.engine.state.folder import write_atomically
 from commonground.errors import ConfigError
 from commonground.report.format import slug
 

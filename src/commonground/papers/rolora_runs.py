@@ -16,7 +16,7 @@ from commonground.compare.grid import validation_split
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.data import FederatedDataset
 from commonground.engine import Run, train
-from commonground.engine.base import payload_bytes
+from commonground.engine.backends.base import payload_bytes
 from commonground.errors import ConfigError, UpdateError
 from commonground.papers.base import Request, Settings
 from commonground.report.format import slug

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from commonground.engine.folder import write_atomically
+from commonground.engine.state.folder import write_atomically
 from commonground.errors import RunError
 from commonground.report.charts import Chart
 from commonground.report.drawing import Drawing, draw

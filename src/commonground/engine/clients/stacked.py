@@ -1,8 +1,8 @@
 """Local training of many clients at once: tensors stacked on a leading axis, through ``torch.func``.
 
-Every verb does for each client exactly what :class:`~commonground.engine.solo.Solo` does for one, with the same
-batches and the same masks. Clients of unequal size are padded; a client that has fewer batches keeps its weights and
-its momentum from the step on at which it would have stopped alone.
+Every verb does for each client exactly what :class:`SequentialClient` does for one, with the same batches and the same
+masks. Clients of unequal size are padded; a client that has fewer batches keeps its weights and its momentum from the
+step on at which it would have stopped alone.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from torch.func import functional_call, vmap
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Amount, Plan, Rates, amount, batch_plan, rates_of_steps
-from commonground.engine.linear_head import fit_linear_heads, is_linear_head
+from commonground.engine.clients.batches import (
+    BatchSchedule,
+    Rates,
+    TrainLength,
+    batch_schedule,
+    rates_of_steps,
+    train_length,
+)
+from commonground.engine.clients.linear_head import fit_linear_heads, is_linear_head
+from commonground.engine.clients.stacking import call_folded, call_stacked, names_inside
 from commonground.engine.setup import Setup
-from commonground.engine.stacked import call_folded, call_stacked, names_inside
 from commonground.errors import ModelError
 from commonground.keys import torch_stream
 from commonground.models import Split
 
-__all__ = ["Cohort"]
+__all__ = ["StackedClients"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class _Extras:
     reference: Tensor | None = None  # [C, n_max, …]
 
 
-class Cohort(Client):
+class StackedClients(Client):
     """The verbs for a stacked cohort.
 
     A tensor is kept once as long as it is common to all clients (what the server sent) and gets its leading axis when
@@ -127,14 +134,16 @@ class Cohort(Client):
         """[C] position of each client's first sample in :meth:`_rows`."""
         return torch.from_numpy(np.concatenate([[0], np.cumsum(self.sizes)[:-1]]))
 
-    def _plans(self, wanted: Amount, start: Tensor | int | None = None) -> tuple[Tensor, Tensor, list[Plan]]:
+    def _schedules(
+        self, wanted: TrainLength, start: Tensor | int | None = None
+    ) -> tuple[Tensor, Tensor, list[BatchSchedule]]:
         """Batches of all clients: positions [C, steps, B] with −1 for padding, first step of the last pass [C]."""
         self._phase += 1
         starts = (
             [None] * len(self.clients) if start is None else torch.as_tensor(start).expand(len(self.clients)).tolist()
         )
-        plans = [
-            batch_plan(
+        schedules = [
+            batch_schedule(
                 self.setup.config.seed,
                 self.round,
                 client,
@@ -145,33 +154,33 @@ class Cohort(Client):
             )
             for client, size, first in zip(self.clients, self.sizes, starts, strict=True)
         ]
-        self.steps = torch.tensor([p.steps for p in plans], dtype=self.setup.samples.dtype)
-        longest = max(p.steps for p in plans)
-        widest = max(p.order.shape[1] for p in plans)
-        order = np.full((len(plans), longest, widest), -1, dtype=np.int64)
-        for row, plan in zip(order, plans, strict=True):
-            row[: plan.steps, : plan.order.shape[1]] = plan.order
-        return torch.from_numpy(order), torch.tensor([p.last_epoch for p in plans]), plans
+        self.steps = torch.tensor([p.steps for p in schedules], dtype=self.setup.samples.dtype)
+        longest = max(p.steps for p in schedules)
+        widest = max(p.order.shape[1] for p in schedules)
+        order = np.full((len(schedules), longest, widest), -1, dtype=np.int64)
+        for row, schedule in zip(order, schedules, strict=True):
+            row[: schedule.steps, : schedule.order.shape[1]] = schedule.order
+        return torch.from_numpy(order), torch.tensor([p.last_epoch for p in schedules]), schedules
 
-    def _masks(self, phase: int, step: int, plans: Sequence[Plan] | None, rows: int) -> Tensors:
+    def _masks(self, phase: int, step: int, schedules: Sequence[BatchSchedule] | None, rows: int) -> Tensors:
         """Dropout masks [C, rows, …] by buffer name; a client's mask is the one it would draw alone."""
         masks: Tensors = {}
         for name, (layer, shape) in self.dropouts.items():
             drawn = torch.ones((len(self.clients), rows, *shape), dtype=self.setup.samples.dtype)
             for c, client in enumerate(self.clients):
-                full = plans[c].order.shape[1] if plans is not None else int(self.sizes[c])
+                full = schedules[c].order.shape[1] if schedules is not None else int(self.sizes[c])
                 stream = torch_stream(self.setup.config.seed, "dropout", self.round, client, phase, step, name)
                 drawn[c, :full] = layer.draw(full, shape, stream, drawn.dtype)
             masks[f"{name}.mask"] = drawn
         return masks
 
-    def _augmented(self, x: Tensor, phase: int, step: int, plans: Sequence[Plan]) -> Tensor:
+    def _augmented(self, x: Tensor, phase: int, step: int, schedules: Sequence[BatchSchedule]) -> Tensor:
         """Batches [C, B, …], each client's changed as it would be alone."""
         if self.setup.config.augment == "none":
             return x
         parts = []
-        for rows, client, plan in zip(x, self.clients, plans, strict=True):
-            full = plan.order.shape[1]
+        for rows, client, schedule in zip(x, self.clients, schedules, strict=True):
+            full = schedule.order.shape[1]
             changed = self.setup.augmented(rows[:full], (self.round, client, phase, step), full)
             parts.append(torch.cat([changed, rows[full:]]))
         return torch.stack(parts)
@@ -356,14 +365,16 @@ class Cohort(Client):
         """See :meth:`commonground.algorithms.Client.fit`."""
         extras = _Extras(loss, penalty, correction, reference)
         names = self.setup.groups.trainable(group)
-        order, last_epoch, plans = self._plans(amount(self.setup.config, epochs, steps, samples, batch_size), start)
+        order, last_epoch, schedules = self._schedules(
+            train_length(self.setup.config, epochs, steps, samples, batch_size), start
+        )
         if not names or not order.shape[1]:
             return
         lrs = rates_of_steps(self.lr if lr is None else lr, order.shape[1])
         rates = self.setup.rates(lrs[0], momentum, weight_decay)
         self.stack(names)
         # Each client decides by itself alone whether features are computed once; a cohort does if all would.
-        whole = all(p.counts.sum() >= n for p, n in zip(plans, self.sizes, strict=True))
+        whole = all(p.counts.sum() >= n for p, n in zip(schedules, self.sizes, strict=True))
         split = self.setup.training_split(frozenset(names)) if whole else None
         if split is not None and split.captured and any(n in self._stacked for n in self._outside(split)):
             split = None
@@ -381,7 +392,7 @@ class Cohort(Client):
             starts = torch.arange(len(self.clients)).view(-1, 1) * padded.shape[1]
             pool = _Pool(split.rest, split.rest_names, padded.flatten(0, 1), labels.flatten(), starts)
             arrange = _as_is
-        self._sgd(names, pool, arrange, order, last_epoch, plans, rates, lrs, extras)
+        self._sgd(names, pool, arrange, order, last_epoch, schedules, rates, lrs, extras)
 
     def lr_after(self, done: float) -> float:
         """See :meth:`commonground.algorithms.Client.lr_after`."""
@@ -397,7 +408,7 @@ class Cohort(Client):
         arrange: Callable[[Tensor], Tensor],
         order: Tensor,
         last_epoch: Tensor,
-        plans: Sequence[Plan],
+        schedules: Sequence[BatchSchedule],
         rates: Rates,
         lrs: Sequence[float],
         extras: _Extras,
@@ -415,9 +426,9 @@ class Cohort(Client):
         clients = torch.arange(len(self.clients)).unsqueeze(1)
         for step in range(order.shape[1]):
             index = positions[:, step]
-            x = self._augmented(pool.rows[index], phase, step, plans)
+            x = self._augmented(pool.rows[index], phase, step, schedules)
             batch = Batch(arrange(x), pool.labels[index], weights[:, step])
-            masks = self._masks(phase, step, plans, order.shape[2])
+            masks = self._masks(phase, step, schedules, order.shape[2])
             leaves = {name: self.values[name].detach().requires_grad_() for name in names}
             values = {**self.values, **leaves}
             given = None if extras.reference is None else extras.reference[clients, order[:, step].clamp(min=0)]
@@ -450,7 +461,7 @@ class Cohort(Client):
         batch_size: int | None = None,
     ) -> Iterator[Batch]:
         """See :meth:`commonground.algorithms.Client.batches`."""
-        order, _, plans = self._plans(amount(self.setup.config, epochs, steps, samples, batch_size))
+        order, _, schedules = self._schedules(train_length(self.setup.config, epochs, steps, samples, batch_size))
         phase = self._phase
         rows, y = self._rows()
         there = order >= 0
@@ -459,9 +470,9 @@ class Cohort(Client):
             for step in range(order.shape[1]):
                 index = positions[:, step]
                 self._active = there[:, step].any(1)
-                masks = self._masks(phase, step, plans, order.shape[2])
+                masks = self._masks(phase, step, schedules, order.shape[2])
                 weight = there[:, step].to(self.setup.samples.dtype)
-                x = self._augmented(rows[index], phase, step, plans)
+                x = self._augmented(rows[index], phase, step, schedules)
                 yield Batch(self.setup.samples.arrange(x), y[index], weight, masks)
         finally:
             self._active = None

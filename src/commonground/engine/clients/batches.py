@@ -14,7 +14,7 @@ from commonground.config import RunConfig
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 
-__all__ = ["Amount", "Plan", "Rates", "amount", "batch_plan", "rates_of_steps"]
+__all__ = ["BatchSchedule", "Rates", "TrainLength", "batch_schedule", "rates_of_steps", "train_length"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchSchedule:
     """The mini-batches of one client in one call of ``fit``.
 
     Attributes:
@@ -46,7 +46,7 @@ class Plan:
         return len(self.counts)
 
 
-class Amount(TypedDict):
+class TrainLength(TypedDict):
     """How much one call of ``fit`` trains: exactly one of epochs, steps and samples, in batches of a size."""
 
     epochs: int | None
@@ -55,17 +55,17 @@ class Amount(TypedDict):
     batch_size: int
 
 
-def amount(
+def train_length(
     config: RunConfig, epochs: int | None, steps: int | None, samples: int | None, batch_size: int | None
-) -> Amount:
+) -> TrainLength:
     """What a call asks for; where it does not say, the run's local steps or epochs, and its batch size."""
     if epochs is None and steps is None and samples is None:
         steps = config.local_steps
         epochs = config.local_epochs if steps is None else None
-    return Amount(epochs=epochs, steps=steps, samples=samples, batch_size=batch_size or config.batch_size)
+    return TrainLength(epochs=epochs, steps=steps, samples=samples, batch_size=batch_size or config.batch_size)
 
 
-def batch_plan(
+def batch_schedule(
     seed: int,
     round: int,
     client: int,
@@ -77,14 +77,14 @@ def batch_plan(
     steps: int | None = None,
     samples: int | None = None,
     start: int | None = None,
-) -> Plan:
+) -> BatchSchedule:
     """Shuffle a client's samples anew for each epoch and cut them into batches.
 
     Args:
         seed, round, client, phase: the key of the draw; ``phase`` counts the calls of ``fit`` in the round.
         size: the client's number of training samples.
         batch_size: samples in a batch; the last of an epoch holds what is left.
-        epochs, steps, samples: how much to plan; exactly one is given.
+        epochs, steps, samples: how much to schedule; exactly one is given.
         start: with ``steps``: the first of them in the client's one unending order, which has epoch after epoch and
             does not depend on round and phase.
 
@@ -105,7 +105,7 @@ def batch_plan(
         for row, rng in zip(order, rngs, strict=True):
             row[:size] = rng.permutation(size)
         order = order.reshape(len(rngs) * per_epoch, batch_size)[behind : behind + steps]
-        return Plan(order, (order >= 0).sum(axis=1), max(0, steps - per_epoch))
+        return BatchSchedule(order, (order >= 0).sum(axis=1), max(0, steps - per_epoch))
     if epochs is None:
         epochs = math.ceil(steps / per_epoch) if steps is not None else math.ceil((samples or 0) / size)
     rng = numpy_stream(seed, "batches", round, client, phase)
@@ -120,7 +120,7 @@ def batch_plan(
         order = np.where(kept, order, -1)
     counts = (order >= 0).sum(axis=1)
     order, counts = order[counts > 0], counts[counts > 0]
-    return Plan(order, counts, max(0, (epochs - 1) * per_epoch))
+    return BatchSchedule(order, counts, max(0, (epochs - 1) * per_epoch))
 
 
 def rates_of_steps(lr: float | Sequence[float], steps: int) -> list[float]:

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["HiddenStore"]
+__all__ = ["ActivationCache"]
 
 IN_MEMORY = 1 << 31  # bytes; more go to a temporary file
 GROUP_TOKENS = 1024  # tokens of one pass while filling: larger passes are no faster on a CPU
 
 
-class HiddenStore:
+class ActivationCache:
     """A flat store of hidden states.
 
     Args:

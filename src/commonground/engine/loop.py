@@ -17,10 +17,9 @@ from commonground.algorithms import Algorithm, Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.engine.base import Engine, Known, Report, Which, check_report, payload_bytes
-from commonground.engine.choose import make_engine
+from commonground.engine.backends.base import CachedShared, ClientResult, Engine, Which, payload_bytes, validate_update
+from commonground.engine.backends.factory import make_engine
 from commonground.engine.evaluation import Scores
-from commonground.engine.folder import Checkpoint, RunFolder
 from commonground.engine.interrupt import StopFlag
 from commonground.engine.metrics import body_drift, round_metrics
 from commonground.engine.observer import Observer, Silent
@@ -28,6 +27,8 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.results import Run, client_rows, rounded, summarise, weights_sha256
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
+from commonground.engine.state.folder import Checkpoint, RunFolder
+from commonground.engine.state.lock import locked
 from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
 
@@ -116,7 +117,7 @@ def run_training(
     """Carry out a prepared run; see :func:`train`."""
     folder = RunFolder(out) if out is not None else None
     torch.set_num_threads(setup.config.threads)
-    with folder.held() if folder is not None else contextlib.nullcontext():
+    with locked(folder.path) if folder is not None else contextlib.nullcontext():
         if folder is not None:
             if resume and folder.exists:
                 folder.check_same(setup.config)
@@ -191,10 +192,10 @@ class _Training:
         full = self.config.metrics == "full" and self._is_due(round)
         tested = engine.evaluate(clients, self.shared, self._kinds()[-1], round - 1) if full else None
         engine.known = self._known(clients)
-        reports = engine.train(round, clients, self.shared, extra)
-        for report in reports:
-            check_report(self.setup, report, round)
-        updates = [r.update for r in reports]
+        results = engine.train(round, clients, self.shared, extra)
+        for result in results:
+            validate_update(self.setup, result, round)
+        updates = [r.update for r in results]
         replies: dict[int, Tensors] = {}
         figures: dict[str, float | None] = {}
         if any(u.tensors for u in updates):
@@ -202,12 +203,12 @@ class _Training:
             algorithm.server_update(server, updates, round)
             step_server(self.config, self.setup.groups.trainable("all"), server, before=self.shared)
             replies = algorithm.replies(server, updates)
-        figures["body_drift"] = body_drift(reports, self.setup.groups.trainable("body"))
+        figures["body_drift"] = body_drift(results, self.setup.groups.trainable("body"))
         if tested is not None:
             accuracy = float(tested.accuracy.mean())
-            figures |= round_metrics(self.setup, engine, reports, self.shared, server.shared, accuracy)
+            figures |= round_metrics(self.setup, engine, results, self.shared, server.shared, accuracy)
         self._between = True
-        engine.commit(round, reports, replies)
+        engine.commit(round, results, replies)
         trained = time.perf_counter()
         # A stop that comes now waits for the end of the round, or no checkpoint could be left.
         check, engine.check_stop = engine.check_stop, lambda: None
@@ -215,7 +216,7 @@ class _Training:
             scores = self._evaluate(engine, server.shared, round)
         finally:
             engine.check_stop = check
-        row = self._row(round, reports, scores, trained - began, time.perf_counter() - trained)
+        row = self._row(round, results, scores, trained - began, time.perf_counter() - trained)
         row |= figures
         saved = sum(payload_bytes({n: self.shared[n] for n in known.names}) for known in engine.known.values())
         row["bytes_down"] = payload_bytes(self.shared) * len(clients) - saved
@@ -239,13 +240,13 @@ class _Training:
             self.folder.add_row(row)
         self.observer.round(row)
 
-    def _known(self, clients: Sequence[int]) -> dict[int, Known]:
+    def _known(self, clients: Sequence[int]) -> dict[int, CachedShared]:
         """What participants that took part before need not be sent again."""
         if not self.setup.algorithm.clients_remember:
             return {}
         changed = self.totals["changed"]
         return {
-            client: Known(heard, frozenset(name for name in self.shared if changed.get(name, 0) < heard))
+            client: CachedShared(heard, frozenset(name for name in self.shared if changed.get(name, 0) < heard))
             for client, heard in zip(clients, self.heard[clients].tolist(), strict=True)
             if heard > 0
         }
@@ -288,13 +289,13 @@ class _Training:
     def _row(
         self,
         round: int,
-        reports: Sequence[Report],
+        results: Sequence[ClientResult],
         scores: Mapping[Which, Scores],
         seconds: float,
         eval_seconds: float,
     ) -> dict[str, Any]:
         accuracy = {which: float(s.accuracy.mean()) for which, s in scores.items()}
-        losses = [r.loss for r in reports if r.loss is not None]
+        losses = [r.loss for r in results if r.loss is not None]
         judged = scores.get("personal") or scores.get("global")
         return {
             "round": round,
@@ -302,12 +303,12 @@ class _Training:
             "personal_accuracy": accuracy.get("personal", accuracy.get("global")),
             "global_accuracy": accuracy.get("global"),
             "worst_decile": None if judged is None else float(np.quantile(judged.accuracy, 0.1)),
-            "bytes_up": sum(payload_bytes(r.update.tensors) for r in reports),
+            "bytes_up": sum(payload_bytes(r.update.tensors) for r in results),
             "bytes_down": 0,
             "seconds": rounded(seconds),
             "eval_seconds": rounded(eval_seconds),
             "lr": self.setup.lr_at(round),
-            "participants": len(reports),
+            "participants": len(results),
             "evaluated_clients": len(self._panel()) if scores else 0,
         }
 
@@ -422,8 +423,8 @@ class _Training:
         tuned = make_engine(engine.name, setup, folder)
         tuned.check_stop = engine.check_stop
         body = {name: self.shared[name] for name in setup.shared_names}
-        reports = tuned.train(round, range(setup.data.clients), body)
-        for report in reports:
-            check_report(setup, report, round)
-        tuned.commit(round, reports)
+        results = tuned.train(round, range(setup.data.clients), body)
+        for result in results:
+            validate_update(setup, result, round)
+        tuned.commit(round, results)
         return tuned, body

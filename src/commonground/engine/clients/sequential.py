@@ -13,20 +13,27 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Batch, Client, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.batches import Amount, Plan, Rates, amount, batch_plan, rates_of_steps
-from commonground.engine.linear_head import fit_linear_heads, is_linear_head
+from commonground.engine.clients.batches import (
+    BatchSchedule,
+    Rates,
+    TrainLength,
+    batch_schedule,
+    rates_of_steps,
+    train_length,
+)
+from commonground.engine.clients.linear_head import fit_linear_heads, is_linear_head
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.keys import torch_stream
 from commonground.models import Split, tensors_of
 
-__all__ = ["Solo"]
+__all__ = ["SequentialClient"]
 
 # Convolutions over a few dozen images stay in the cache; a whole client at once runs at half the speed.
 FEATURE_CHUNK = 25
 
 
-class Solo(Client):
+class SequentialClient(Client):
     """The verbs for one client at a time, on one module whose tensors are overwritten for each client.
 
     Args:
@@ -86,9 +93,9 @@ class Solo(Client):
             self._loaded = self.setup.samples.rows("train", self._index)
         return self._loaded
 
-    def _plan(self, wanted: Amount, start: Tensor | int | None = None) -> tuple[Plan, int]:
+    def _schedule(self, wanted: TrainLength, start: Tensor | int | None = None) -> tuple[BatchSchedule, int]:
         self._phase += 1
-        plan = batch_plan(
+        schedule = batch_schedule(
             self.setup.config.seed,
             self.round,
             self.key,
@@ -97,8 +104,8 @@ class Solo(Client):
             start=None if start is None else int(start),
             **wanted,
         )
-        self.steps = torch.tensor(float(plan.steps), dtype=self.setup.samples.dtype)
-        return plan, self._phase
+        self.steps = torch.tensor(float(schedule.steps), dtype=self.setup.samples.dtype)
+        return schedule, self._phase
 
     def _masks(self, phase: int, step: int, rows: int, full: int) -> Tensors:
         """Every dropout layer's mask for a step, by layer; drawn for a full batch, cut to the rows at hand."""
@@ -160,13 +167,13 @@ class Solo(Client):
     ) -> None:
         """See :meth:`commonground.algorithms.Client.fit`."""
         names = self.setup.groups.trainable(group)
-        plan, phase = self._plan(amount(self.setup.config, epochs, steps, samples, batch_size), start)
-        lrs = rates_of_steps(self.lr if lr is None else lr, plan.steps)
+        schedule, phase = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size), start)
+        lrs = rates_of_steps(self.lr if lr is None else lr, schedule.steps)
         rates = self.setup.rates(lrs[0] if lrs else self.lr, momentum, weight_decay)
-        if not names or not plan.steps:
+        if not names or not schedule.steps:
             return
         # Features are worth computing once if the phase goes over the whole data at least once.
-        split = self.setup.training_split(frozenset(names)) if plan.counts.sum() >= self.size else None
+        split = self.setup.training_split(frozenset(names)) if schedule.counts.sum() >= self.size else None
         with self._training(names, group) as parameters:
             module: nn.Module = self.model
             rows, y = self._data()
@@ -175,23 +182,23 @@ class Solo(Client):
                 x, arrange, module = self._features(split), _as_is, split.rest
                 plain = loss is None and penalty is None and correction is None and len(set(lrs)) == 1
                 if plain and is_linear_head(split, names):
-                    self.loss = self._fit_linear(parameters, x, y, plan, rates)
+                    self.loss = self._fit_linear(parameters, x, y, schedule, rates)
                     return
             optimizer = torch.optim.SGD(
                 parameters, rates.lr, rates.momentum, weight_decay=rates.weight_decay, fused=True
             )
-            order = torch.from_numpy(plan.order)
-            full = plan.order.shape[1]
+            order = torch.from_numpy(schedule.order)
+            full = schedule.order.shape[1]
             total, seen = 0.0, 0
             record: list[Tensor] = []
-            for step, count in enumerate(plan.counts.tolist()):
+            for step, count in enumerate(schedule.counts.tolist()):
                 index = order[step, :count]
                 self._drop(self._masks(phase, step, count, full))
                 optimizer.param_groups[0]["lr"] = lrs[step]
                 given = None if reference is None else reference[index]
                 batch = self.setup.augmented(x[index], (self.round, self.key, phase, step), full)
                 value = self._loss(module, arrange(batch), y[index], loss, given)
-                if step >= plan.last_epoch:
+                if step >= schedule.last_epoch:
                     record.append(value.detach() * count)
                     seen += count
                 if penalty is not None:
@@ -211,7 +218,7 @@ class Solo(Client):
         return self.setup.lr_after(done)
 
     def _fit_linear(
-        self, parameters: list[nn.Parameter], features: Tensor, y: Tensor, plan: Plan, rates: Rates
+        self, parameters: list[nn.Parameter], features: Tensor, y: Tensor, schedule: BatchSchedule, rates: Rates
     ) -> float:
         weight = parameters[0].data.unsqueeze(0)
         bias = parameters[1].data.unsqueeze(0) if len(parameters) > 1 else None
@@ -220,9 +227,9 @@ class Solo(Client):
             bias,
             features.unsqueeze(0),
             y.unsqueeze(0),
-            torch.from_numpy(plan.order).unsqueeze(0),
+            torch.from_numpy(schedule.order).unsqueeze(0),
             rates,
-            torch.tensor([plan.last_epoch]),
+            torch.tensor([schedule.last_epoch]),
         )
         return float(losses[0])
 
@@ -275,12 +282,12 @@ class Solo(Client):
         batch_size: int | None = None,
     ) -> Iterator[Batch]:
         """See :meth:`commonground.algorithms.Client.batches`."""
-        plan, phase = self._plan(amount(self.setup.config, epochs, steps, samples, batch_size))
+        schedule, phase = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size))
         rows, y = self._data()
-        order = torch.from_numpy(plan.order)
-        for step, count in enumerate(plan.counts.tolist()):
+        order = torch.from_numpy(schedule.order)
+        for step, count in enumerate(schedule.counts.tolist()):
             index = order[step, :count]
-            full = plan.order.shape[1]
+            full = schedule.order.shape[1]
             masks = self._masks(phase, step, count, full)
             weight = torch.ones(count, dtype=self.setup.samples.dtype)
             x = self.setup.augmented(rows[index], (self.round, self.key, phase, step), full)

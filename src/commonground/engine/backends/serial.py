@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.base import Report, StoreEngine, Which
+from commonground.engine.backends.base import ClientResult, StoreEngine, Which
+from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
-from commonground.engine.solo import Solo
 
 __all__ = ["SerialEngine", "run_client", "score_clients"]
 
 
 def run_client(
-    solo: Solo, round: int, client: int, received: Tensors, personal: Tensors, *, key: int | None = None
-) -> Report:
+    trainer: SequentialClient, round: int, client: int, received: Tensors, personal: Tensors, *, key: int | None = None
+) -> ClientResult:
     """A client's whole round on a working model.
 
     Args:
-        solo: the working model.
+        trainer: the working model.
         round: 1-based round.
         client: the client's position in the data set at hand.
         received, personal: what the server sent and what the client kept.
         key: the client's number in the federation; by default its position.
     """
-    setup = solo.setup
-    solo.begin(round, client, client if key is None else key, received, personal)
-    sent = setup.algorithm.client_update(solo, round)
-    kept = {name: solo.live[name].detach().clone() for name in setup.personal_names}
-    return Report(Update(client, solo.size, sent), solo.loss, kept | solo.state)
+    setup = trainer.setup
+    trainer.begin(round, client, client if key is None else key, received, personal)
+    sent = setup.algorithm.client_update(trainer, round)
+    kept = {name: trainer.live[name].detach().clone() for name in setup.personal_names}
+    return ClientResult(Update(client, trainer.size, sent), trainer.loss, kept | trainer.state)
 
 
 def score_clients(
-    solo: Solo,
+    trainer: SequentialClient,
     clients: Sequence[int],
     shared: Tensors,
     stored: Tensors,
@@ -45,7 +45,7 @@ def score_clients(
     """Test a few clients' models with one working model.
 
     Args:
-        solo: the working model.
+        trainer: the working model.
         clients: their positions in the data set at hand.
         shared: the shared tensors.
         stored: the clients' personal tensors and state, stacked.
@@ -53,7 +53,7 @@ def score_clients(
         round: rounds done.
         key: as in :func:`run_client`, for a single client.
     """
-    setup = solo.setup
+    setup = trainer.setup
     if which == "global":
         return evaluate_block(setup, clients, shared, {}, stack=False)
     if not setup.algorithm.personalizes:
@@ -61,9 +61,9 @@ def score_clients(
     parts = []
     for c, client in enumerate(clients):
         own = {name: value[c] for name, value in stored.items()}
-        solo.begin(round, client, client if key is None else key, shared, own)
-        setup.algorithm.personalize(solo, round)
-        tuned = {name: value.detach().clone().unsqueeze(0) for name, value in solo.live.items()}
+        trainer.begin(round, client, client if key is None else key, shared, own)
+        setup.algorithm.personalize(trainer, round)
+        tuned = {name: value.detach().clone().unsqueeze(0) for name, value in trainer.live.items()}
         parts.append(evaluate_block(setup, [client], shared, tuned, stack=False))
     return Scores.join(parts)
 
@@ -75,18 +75,18 @@ class SerialEngine(StoreEngine):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._solo = Solo(setup)
+        self._solo = SequentialClient(setup)
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
-    ) -> list[Report]:
+    ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
-        reports = []
+        results = []
         for client in clients:
             self.check_stop()
             received = {**shared, **(extra or {}).get(client, {})}
-            reports.append(run_client(self._solo, round, client, received, self.store.get(client)))
-        return reports
+            results.append(run_client(self._solo, round, client, received, self.store.get(client)))
+        return results
 
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.base import Report, StoreEngine, Which
+from commonground.engine.backends.base import ClientResult, StoreEngine, Which
+from commonground.engine.backends.serial import run_client, score_clients
+from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores, blocks_of
-from commonground.engine.serial import run_client, score_clients
 from commonground.engine.setup import Setup
-from commonground.engine.solo import Solo
 from commonground.errors import CommonGroundError, RunError
 
 __all__ = ["ProcessEngine", "default_workers"]
@@ -52,7 +52,7 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
     for other in others:
         other.close()
     torch.set_num_threads(threads)
-    solo = Solo(setup)
+    trainer = SequentialClient(setup)
     shared: Tensors = {}
     while True:
         try:
@@ -66,12 +66,12 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
             answer: Any
             if kind == "train":
                 round, client, personal, extra = content
-                report = run_client(solo, round, client, {**shared, **_to_tensors(extra)}, _to_tensors(personal))
-                sent, kept = _to_arrays(report.update.tensors), _to_arrays(report.personal or {})
-                answer = (client, report.update.samples, sent, report.loss, kept)
+                result = run_client(trainer, round, client, {**shared, **_to_tensors(extra)}, _to_tensors(personal))
+                sent, kept = _to_arrays(result.update.tensors), _to_arrays(result.personal or {})
+                answer = (client, result.update.samples, sent, result.loss, kept)
             else:
                 clients, stored, which, round = content
-                answer = score_clients(solo, clients, shared, _to_tensors(stored), which, round)
+                answer = score_clients(trainer, clients, shared, _to_tensors(stored), which, round)
             message = ("done", answer)
         except CommonGroundError as error:
             message = ("error", error)
@@ -153,7 +153,7 @@ class ProcessEngine(StoreEngine):
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
-    ) -> list[Report]:
+    ) -> list[ClientResult]:
         """See :meth:`Engine.train`; the largest clients start first, so that no worker is left waiting at the end."""
         sizes = self.setup.data.train_sizes
         order = sorted(range(len(clients)), key=lambda i: -int(sizes[clients[i]]))
@@ -162,11 +162,11 @@ class ProcessEngine(StoreEngine):
             alone = _to_arrays((extra or {}).get(client, {}))
             return "train", lambda: (round, client, _to_arrays(self.store.get(client)), alone)
 
-        reports: list[Report | None] = [None] * len(clients)
+        results: list[ClientResult | None] = [None] * len(clients)
         for i, answer in zip(order, self._map(shared, [task(clients[i]) for i in order]), strict=True):
             client, samples, sent, loss, kept = answer
-            reports[i] = Report(Update(client, samples, _to_tensors(sent)), loss, _to_tensors(kept))
-        return [report for report in reports if report is not None]
+            results[i] = ClientResult(Update(client, samples, _to_tensors(sent)), loss, _to_tensors(kept))
+        return [result for result in results if result is not None]
 
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""

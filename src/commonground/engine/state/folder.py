@@ -7,12 +7,10 @@ safetensors file, so it is either there or not.
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +29,6 @@ __all__ = ["Checkpoint", "RunFolder", "write_atomically"]
 _FREE = {"workers"}
 
 NOISE = "feature_noise.safetensors"
-
-
-_held: set[int] = set()
-
-
-def _let_go() -> None:
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-# A worker lets go of its parent's folder at once: after a SIGKILL it may outlive the parent by a client's training.
-os.register_at_fork(after_in_child=_let_go)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -103,37 +88,6 @@ class RunFolder:
         for name in ("summary.json", "rounds.jsonl", "checkpoint"):
             if begun and (self.path / name).exists():
                 raise RunError(f"'{self.path}' holds '{name}' of a run without its config.toml; choose another --out")
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other processes from training in this folder meanwhile; a process that dies lets go of it.
-
-        Raises:
-            RunError: another process has it, or the path cannot become a folder.
-        """
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"'{self.path}' is a file; --out needs a folder")
-        made = not self.path.exists()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDONLY)
-        except OSError as error:
-            raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunError(f"another process is training in '{self.path}'; choose another --out") from None
-            except OSError:
-                pass  # a file system without locks
-            _held.add(descriptor)
-            yield
-        finally:
-            _held.discard(descriptor)
-            os.close(descriptor)
-            if made:
-                with suppress(OSError):
-                    self.path.rmdir()  # only if nothing was written
 
     def begin(self, config: RunConfig, data: FederatedDataset) -> None:
         """Write what the data looks like (``split.json``), its feature noise if any, and the configuration."""

@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from commonground.engine.base import Engine
-from commonground.engine.batched import BatchedEngine
-from commonground.engine.messages import MessageEngine
-from commonground.engine.processes import ProcessEngine, default_workers
-from commonground.engine.serial import SerialEngine
+from commonground.engine.backends.base import Engine
+from commonground.engine.backends.batched import BatchedEngine
+from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.backends.processes import ProcessEngine, default_workers
+from commonground.engine.backends.serial import SerialEngine
+from commonground.engine.clients.stacking import check_stackable, try_stacking
 from commonground.engine.setup import Setup
-from commonground.engine.stacked import check_stackable, try_stacking
 from commonground.errors import ModelError
 
 __all__ = ["choose_engine", "make_engine"]

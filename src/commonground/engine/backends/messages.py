@@ -24,13 +24,13 @@ from torch import Tensor
 
 from commonground.algorithms import Tensors, Update
 from commonground.data import FederatedDataset
-from commonground.engine.base import Engine, Report, Which
+from commonground.engine.backends.base import ClientResult, Engine, Which
+from commonground.engine.backends.serial import run_client, score_clients
+from commonground.engine.backends.serialization import pack, unpack
+from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores
-from commonground.engine.serial import run_client, score_clients
 from commonground.engine.setup import Setup
-from commonground.engine.solo import Solo
-from commonground.engine.store import digest
-from commonground.engine.wire import pack, unpack
+from commonground.engine.state.store import digest
 from commonground.errors import UpdateError
 
 __all__ = ["MessageClient", "MessageEngine"]
@@ -61,12 +61,12 @@ class MessageClient:
             if self.setup.algorithm.clients_remember:
                 names = self.setup.initial_shared
                 self._write("shared", fields["round"], {n: v for n, v in shared.items() if n in names})
-            report = run_client(
-                Solo(self.setup), fields["round"], 0, shared, self._newest(fields["round"]), key=self.number
+            result = run_client(
+                SequentialClient(self.setup), fields["round"], 0, shared, self._newest(fields["round"]), key=self.number
             )
-            self._keep(fields["round"], report.personal or {})
-            answer = {"client": self.number, "samples": report.update.samples, "loss": report.loss}
-            return pack(answer, report.update.tensors)
+            self._keep(fields["round"], result.personal or {})
+            answer = {"client": self.number, "samples": result.update.samples, "loss": result.loss}
+            return pack(answer, result.update.tensors)
         personal = self._newest(fields["round"] + 1)
         if fields["kind"] == "reply":
             self._keep(fields["round"], {**personal, **shared})
@@ -74,7 +74,7 @@ class MessageClient:
         elif fields["kind"] == "evaluate":
             stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
             scores = score_clients(
-                Solo(self.setup), [0], shared, stacked, fields["which"], fields["round"], key=self.number
+                SequentialClient(self.setup), [0], shared, stacked, fields["which"], fields["round"], key=self.number
             )
             answer = {"correct": int(scores.correct[0]), "count": int(scores.count[0]), "loss": float(scores.loss[0])}
         else:
@@ -148,11 +148,11 @@ class MessageEngine(Engine):
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
-    ) -> list[Report]:
+    ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
         header = {"kind": "train", "round": round, "safe": self._safe, "since": None}
         common = pack(header, shared)
-        reports = []
+        results = []
         for client in clients:
             self.check_stop()
             message = common
@@ -169,11 +169,11 @@ class MessageEngine(Engine):
                 samples, loss = fields["samples"], None if fields["loss"] is None else float(fields["loss"])
             except (UpdateError, KeyError, TypeError, ValueError) as error:
                 raise UpdateError(f"the answer of {who} cannot be used: {error}") from None
-            reports.append(Report(Update(client, samples, tensors), loss))
+            results.append(ClientResult(Update(client, samples, tensors), loss))
         self._round = round
-        return reports
+        return results
 
-    def commit(self, round: int, reports: Sequence[Report], replies: Mapping[int, Tensors] | None = None) -> None:
+    def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
         """Send the replies; the clients keep their own state, and a repeated round replaces it."""
         for client, reply in (replies or {}).items():
             self.deliver(client, pack({"kind": "reply", "round": round}, reply))

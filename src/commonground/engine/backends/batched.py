@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.base import Report, StoreEngine, Which
-from commonground.engine.cohort import Cohort
+from commonground.engine.backends.base import ClientResult, StoreEngine, Which
+from commonground.engine.clients.stacked import StackedClients
+from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
-from commonground.engine.stacked import check_stackable
 
 __all__ = ["BatchedEngine"]
 
@@ -18,14 +18,14 @@ COHORT_NUMBERS = 1 << 28
 
 
 class BatchedEngine(StoreEngine):
-    """Stacked local training (see :class:`~commonground.engine.cohort.Cohort`)."""
+    """Stacked local training (see :class:`~commonground.engine.clients.stacked.StackedClients`)."""
 
     name = "batched"
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         check_stackable(setup)
-        self._cohort = Cohort(setup)
+        self._cohort = StackedClients(setup)
 
     def _cohorts(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """Cut the clients into cohorts by what they need in memory; weights count four times (gradients, momentum)."""
@@ -56,9 +56,9 @@ class BatchedEngine(StoreEngine):
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
-    ) -> list[Report]:
+    ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
-        reports: list[Report] = []
+        results: list[ClientResult] = []
         for members in self._cohorts(clients):
             self.check_stop()
             cohort = self._cohort
@@ -70,8 +70,8 @@ class BatchedEngine(StoreEngine):
             losses = [None] * len(members) if cohort.loss is None else cohort.loss.tolist()
             for c, client in enumerate(members):
                 update = Update(client, int(cohort.sizes[c]), {name: value[c] for name, value in sent.items()})
-                reports.append(Report(update, losses[c], {name: value[c] for name, value in kept.items()}))
-        return reports
+                results.append(ClientResult(update, losses[c], {name: value[c] for name, value in kept.items()}))
+        return results
 
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from commonground.algorithms import Batch, Tensors
-from commonground.engine.folding import captured_input, fold_call
+from commonground.engine.clients.folding import captured_input, fold_call
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 

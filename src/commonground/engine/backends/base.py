@@ -14,16 +14,16 @@ from torch import Tensor
 from commonground.algorithms import Tensors, Update
 from commonground.engine.evaluation import Scores
 from commonground.engine.setup import Setup
-from commonground.engine.store import PersonalStore
+from commonground.engine.state.store import PersonalStore
 from commonground.errors import UpdateError
 
-__all__ = ["Engine", "Known", "Report", "StoreEngine", "Which", "check_report", "payload_bytes"]
+__all__ = ["CachedShared", "ClientResult", "Engine", "StoreEngine", "Which", "payload_bytes", "validate_update"]
 
 Which = Literal["personal", "global"]
 
 
 @dataclass(frozen=True)
-class Report:
+class ClientResult:
     """What comes of one client's round.
 
     Attributes:
@@ -42,14 +42,14 @@ def payload_bytes(tensors: Tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def check_report(setup: Setup, report: Report, round: int) -> None:
+def validate_update(setup: Setup, result: ClientResult, round: int) -> None:
     """Let nothing into the average that is not finite, complete and of the right shape.
 
     Raises:
         UpdateError: naming client, round and tensor.
     """
-    who = f"client {setup.data.client_name(report.update.client)} in round {round}"
-    sent = report.update.tensors
+    who = f"client {setup.data.client_name(result.update.client)} in round {round}"
+    sent = result.update.tensors
     uploads = setup.algorithm.upload_state(setup.common, setup.groups)
     expected = {**setup.initial, **setup.initial_shared, **uploads}
     travelling = [*(name for name in setup.initial_shared if name not in setup.initial), *uploads]
@@ -68,9 +68,9 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
             raise UpdateError(f"the update of {who} has '{name}' of shape {tuple(value.shape)} instead of {shape}")
         if value.dtype != expected[name].dtype:
             raise UpdateError(f"the update of {who} has '{name}' as {value.dtype} instead of {expected[name].dtype}")
-    if not (isinstance(report.update.samples, int) and report.update.samples >= 1):
-        raise UpdateError(f"the update of {who} claims {report.update.samples!r} training samples")
-    kept = list((report.personal or {}).items())
+    if not (isinstance(result.update.samples, int) and result.update.samples >= 1):
+        raise UpdateError(f"the update of {who} claims {result.update.samples!r} training samples")
+    kept = list((result.personal or {}).items())
     for name, value in [*sent.items(), *kept]:
         if not bool(torch.isfinite(value).all()):
             place = "update" if name in sent else "personal state"
@@ -78,11 +78,11 @@ def check_report(setup: Setup, report: Report, round: int) -> None:
                 f"the {place} of {who} has a value in '{name}' that is not finite: training diverged; try a smaller "
                 f"--lr (it is {setup.config.lr})"
             )
-    if report.loss is not None and not math.isfinite(report.loss):
+    if result.loss is not None and not math.isfinite(result.loss):
         raise UpdateError(f"the training loss of {who} is not finite: training diverged; try a smaller --lr")
 
 
-class Known(NamedTuple):
+class CachedShared(NamedTuple):
     """What a client still has of an earlier round: the round, and the shared tensors unchanged since."""
 
     round: int
@@ -101,12 +101,12 @@ class Engine(ABC):
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.check_stop: Callable[[], None] = lambda: None
-        self.known: Mapping[int, Known] = {}
+        self.known: Mapping[int, CachedShared] = {}
 
     @abstractmethod
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
-    ) -> list[Report]:
+    ) -> list[ClientResult]:
         """The round of the given clients, in their order.
 
         Args:
@@ -117,8 +117,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def commit(self, round: int, reports: Sequence[Report], replies: Mapping[int, Tensors] | None = None) -> None:
-        """Make the personal tensors of these reports current, overwritten by the server's replies."""
+    def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
+        """Make the personal tensors of these results current, overwritten by the server's replies."""
 
     @abstractmethod
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
@@ -154,11 +154,11 @@ class StoreEngine(Engine):
         super().__init__(setup)
         self.store = PersonalStore(setup.data.clients, setup.initial_personal)
 
-    def commit(self, round: int, reports: Sequence[Report], replies: Mapping[int, Tensors] | None = None) -> None:
+    def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
         """See :meth:`Engine.commit`."""
-        for report in reports:
-            reply = (replies or {}).get(report.update.client, {})
-            self.store.put(report.update.client, {**(report.personal or {}), **reply})
+        for result in results:
+            reply = (replies or {}).get(result.update.client, {})
+            self.store.put(result.update.client, {**(result.personal or {}), **reply})
 
     def digest(self, client: int) -> str:
         """See :meth:`Engine.digest`."""

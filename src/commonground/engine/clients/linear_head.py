@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from commonground.engine.batches import Rates
+from commonground.engine.clients.batches import Rates
 from commonground.models import Split
 
 __all__ = ["fit_linear_heads", "is_linear_head"]

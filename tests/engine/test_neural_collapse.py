@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from commonground.config import RunConfig, make_algorithm
-from commonground.engine.collapse import global_nc2, local_nc2, nc2_metrics
+from commonground.engine.neural_collapse import global_nc2, local_nc2, nc2_metrics
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError
 from tests.algorithms.reference import network, problem

@@ -1,0 +1,60 @@
+"""One process at a time in a run's folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from commonground.errors import RunError
+
+__all__ = ["locked"]
+
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+# A worker lets go of its parent's folder at once: after a SIGKILL it may outlive the parent by a client's training.
+os.register_at_fork(after_in_child=_let_go)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder meanwhile; a process that dies lets go of it.
+
+    Args:
+        path: the folder; it is made if it is not there, and removed again if nothing was written.
+
+    Raises:
+        RunError: another process has it, or the path cannot become a folder.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunError(f"'{path}' is a file; --out needs a folder")
+    made = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise RunError(f"the folder '{path}' cannot be written: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"another process is training in '{path}'; choose another --out") from None
+        except OSError:
+            pass  # a file system without locks
+        _held.add(descriptor)
+        yield
+    finally:
+        _held.discard(descriptor)
+        os.close(descriptor)
+        if made:
+            with suppress(OSError):
+                path.rmdir()
