@@ -45,7 +45,7 @@ class Output(NamedTuple):
     """What a loss sees of a batch.
 
     Attributes:
-        logits: [rows, classes], what the model returns.
+        logits: [rows, classes], what the model returns (for other tasks than classification, its outputs).
         features: [rows, …], the input of the head.
         own: what belongs to the client: its current tensors, its state, and ``class_counts`` [classes], the number
             of its training samples of each class.
@@ -61,11 +61,11 @@ class Output(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Inputs ``x`` [rows, …], labels ``y`` [rows] and ``weight`` [rows] (1 for a sample, 0 for padding); ``masks`` are
-    the batch's dropout masks, so that several iterators may run side by side.
+    """Inputs ``x`` by name, each [rows, …], targets ``y`` [rows, …] and ``weight`` [rows] (1 for a sample, 0 for padding);
+    ``masks`` are the batch's dropout masks, so that several iterators may run side by side.
     """
 
-    x: Tensor
+    x: Tensors
     y: Tensor
     weight: Tensor
     masks: Tensors | None = None

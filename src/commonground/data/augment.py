@@ -33,6 +33,18 @@ class Draws(NamedTuple):
             top, left = torch.full_like(top, PADDING), torch.full_like(left, PADDING)
         return cls(flip, top, left)
 
+    def padded(self, rows: int) -> Draws:
+        """The same draws for the first of so many images; the others stay as they are."""
+        more = rows - len(self.flip)
+        if more == 0:
+            return self
+        still = torch.full((more,), PADDING)
+        return Draws(
+            torch.cat([self.flip, torch.zeros(more, dtype=torch.bool)]),
+            torch.cat([self.top, still]),
+            torch.cat([self.left, still]),
+        )
+
     def apply(self, x: Tensor, fill: Tensor) -> Tensor:
         """Mirror and crop images.
 
@@ -43,7 +55,7 @@ class Draws(NamedTuple):
         n, height, width, channels = x.shape
         padded = fill.to(x.dtype).expand(n, height + 2 * PADDING, width + 2 * PADDING, channels).clone()
         padded[:, PADDING : PADDING + height, PADDING : PADDING + width] = x
-        row = self.top.unsqueeze(1) + torch.arange(height)
-        column = torch.arange(width).expand(n, width)
+        row = self.top.unsqueeze(1) + torch.arange(height, device=x.device)
+        column = torch.arange(width, device=x.device).expand(n, width)
         column = self.left.unsqueeze(1) + torch.where(self.flip.unsqueeze(1), width - 1 - column, column)
-        return padded[torch.arange(n).view(-1, 1, 1), row.unsqueeze(2), column.unsqueeze(1)]
+        return padded[torch.arange(n, device=x.device).view(-1, 1, 1), row.unsqueeze(2), column.unsqueeze(1)]

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from commonground.algorithms import Tensors
+from commonground.data.inputs import Inputs, chunks, each, select, to_device
 from commonground.engine.clients.folding import fold_call
 from commonground.engine.clients.sequential import FEATURE_CHUNK
 from commonground.engine.setup import Setup
-from commonground.models import Split
+from commonground.models import Split, arguments
+from commonground.tasks import Task
+from commonground.tasks.base import Figures
 
 __all__ = ["Scores", "blocks_of", "evaluate_block", "run_with"]
 
@@ -34,29 +36,43 @@ class Scores:
 
     Attributes:
         clients: [C] their numbers.
-        correct: [C] samples whose largest logit is the label's.
         count: [C] test samples.
-        loss: [C] mean cross-entropy.
+        loss: [C] mean loss.
+        sums: by name, [C, …]: what the task scores, added up over each client's samples.
+        task: says which metrics follow.
     """
 
     clients: npt.NDArray[np.int64]
-    correct: npt.NDArray[np.int64]
     count: npt.NDArray[np.int64]
     loss: npt.NDArray[np.float64]
+    sums: Figures
+    task: Task
+
+    @cached_property
+    def metrics(self) -> Figures:
+        """Every metric of every client, by name: [C]; NaN where one is not defined."""
+        return self.task.metrics({n: s / self.count.reshape(-1, *[1] * (s.ndim - 1)) for n, s in self.sums.items()})
 
     @property
-    def accuracy(self) -> npt.NDArray[np.float64]:
-        """[C] share of correct samples."""
-        return self.correct / self.count
+    def headline(self) -> npt.NDArray[np.float64]:
+        """[C] the task's headline metric."""
+        return self.metrics[self.task.metric]
+
+    @property
+    def over_rows(self) -> dict[str, float]:
+        """Every metric over all clients' samples as one set."""
+        whole = {name: s.sum(0, keepdims=True) / self.count.sum() for name, s in self.sums.items()}
+        return {name: float(value[0]) for name, value in self.task.metrics(whole).items()}
 
     @classmethod
     def join(cls, parts: Sequence[Scores]) -> Scores:
         """Results of several blocks, one after the other."""
         return cls(
             np.concatenate([p.clients for p in parts]),
-            np.concatenate([p.correct for p in parts]),
             np.concatenate([p.count for p in parts]),
             np.concatenate([p.loss for p in parts]),
+            {name: np.concatenate([p.sums[name] for p in parts]) for name in parts[0].sums},
+            parts[0].task,
         )
 
 
@@ -87,52 +103,64 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
     data, model = setup.data, setup.model
     indices = [data.test_indices(c) for c in clients]
     sizes = np.array([len(i) for i in indices])
-    rows, y = setup.samples.rows("test", np.concatenate(indices))
-    x = setup.samples.arrange(rows)
+    rows, y = setup.inputs.rows("test", np.concatenate(indices))
+    x = setup.inputs.arrange(rows)
     model.eval()
     shared = {name: value for name, value in shared.items() if name in setup.initial and name not in personal}
     setup.keep_hidden("test", clients)
-    with torch.no_grad():
+    with torch.no_grad(), setup.autocast():
         if setup.folds:
-            route = torch.from_numpy(np.repeat(np.arange(len(clients)), sizes))
+            route = to_device(torch.from_numpy(np.repeat(np.arange(len(clients)), sizes)), setup.device)
             logits = fold_call(model, {**shared, **personal}, x, route)
         elif not personal:
-            logits = _chunked(lambda part: functional_call(model, shared, (part,)), x)
+            logits = _chunked(partial(run_with, model, shared), x)
         else:
             # In evaluation nothing is random, so the shared first part ends before the first personal tensor.
             split = setup.split(frozenset(personal))
             if split is None and not stack:
                 pieces = []
-                for c, part in enumerate(x.split(sizes.tolist())):
+                for c, part in enumerate(_parts(x, sizes)):
                     own = {**shared, **{name: value[c] for name, value in personal.items()}}
                     pieces.append(_chunked(partial(run_with, model, own), part))
                 logits = torch.cat(pieces)
             else:
                 logits = _stacked_logits(setup, split, shared, personal, x, sizes)
-        if setup.language:
-            each, right = logits[:, 0].double(), logits[:, 1].long()
-        else:
-            each = F.cross_entropy(logits, y, reduction="none").double()
-            right = (logits.argmax(1) == y).long()
+    with torch.no_grad():
+        output = setup.wide(logits)
+        single = {"loss": data.task.loss(output, y), **data.task.scores(output, y)}
+    # Added up on the host, in the samples' order: the same sums on every device.
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), sizes))
-    correct = torch.zeros(len(clients), dtype=torch.long).index_add_(0, owner, right)
-    loss = torch.zeros(len(clients), dtype=torch.double).index_add_(0, owner, each)
-    return Scores(np.asarray(clients, dtype=np.int64), correct.numpy(), sizes, loss.numpy() / sizes)
+    sums = {name: _sum_by_owner(value.cpu(), owner, len(clients)) for name, value in single.items()}
+    loss = sums.pop("loss") / sizes
+    return Scores(np.asarray(clients, dtype=np.int64), sizes, loss, sums, data.task)
 
 
-def run_with(model: nn.Module, tensors: Tensors, x: Tensor) -> Tensor:
+def _sum_by_owner(values: Tensor, owner: Tensor, owners: int) -> npt.NDArray[np.float64]:
+    whole = torch.zeros(owners, *values.shape[1:], dtype=torch.double, device="cpu")
+    sums: npt.NDArray[np.float64] = whole.index_add_(0, owner, values.double()).numpy()
+    return sums
+
+
+def run_with(model: nn.Module, tensors: Tensors, x: Inputs) -> Tensor:
     """A module's output for inputs x with these tensors in place of its own."""
-    out: Tensor = functional_call(model, tensors, (x,))
+    args, named = arguments(model, x)
+    out: Tensor = functional_call(model, tensors, args, named)
     return out
 
 
-def _chunked(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    size = FEATURE_CHUNK if x.ndim == 4 else 4096
-    return torch.cat([call(part) for part in x.split(size)])
+def _chunked(run: Callable[[Inputs], Tensor], x: Inputs) -> Tensor:
+    size = FEATURE_CHUNK if any(value.ndim == 4 for value in x.values()) else 4096
+    return torch.cat([run(part) for part in chunks(x, size)])
+
+
+def _parts(x: Inputs, sizes: npt.NDArray[np.int64]) -> list[Inputs]:
+    """A batch cut into parts of these sizes."""
+    ends = np.cumsum(sizes)
+    return [each(lambda value, s=end - size, e=end: value[s:e], x) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _stacked_logits(
-    setup: Setup, split: Split | None, shared: Tensors, personal: Tensors, x: Tensor, sizes: npt.NDArray[np.int64]
+    setup: Setup, split: Split | None, shared: Tensors, personal: Tensors, x: Inputs, sizes: npt.NDArray[np.int64]
 ) -> Tensor:
     """One pass of the shared first part over all samples, then every client's own rest as one stacked call."""
     names: dict[str, str]
@@ -143,14 +171,15 @@ def _stacked_logits(
         everything = {**setup.initial, **shared}
         own = {n for n, _ in split.first.named_parameters()} | {n for n, _ in split.first.named_buffers()}
         first = {name: value for name, value in everything.items() if name in own}
-        x = _chunked(lambda part: split.features(lambda p: functional_call(split.first, first, (p,)), part), x)
+        run = partial(run_with, split.first, first)
+        x = {"x": _chunked(lambda part: split.features(run, part), x)}
         module, names = split.rest, split.rest_names
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     position = np.arange(sizes.max())[None, :] % sizes[:, None] + starts[:, None]
-    padded = x[torch.from_numpy(position)]
+    padded = select(x, to_device(torch.from_numpy(position), setup.device))
     mine = {names[name]: value for name, value in personal.items()}
     common = {names[name]: value for name, value in shared.items() if name in names}
-    logits = vmap(lambda own, part: functional_call(module, {**common, **own}, (part,)))(mine, padded)
-    inside = torch.from_numpy(np.arange(sizes.max())[None, :] < sizes[:, None])
-    chosen: Tensor = logits[inside]
+    logits = vmap(lambda own, part: run_with(module, {**common, **own}, part))(mine, padded)
+    inside = np.flatnonzero(np.arange(sizes.max())[None, :] < sizes[:, None])
+    chosen: Tensor = logits.flatten(0, 1)[to_device(torch.from_numpy(inside), setup.device)]
     return chosen

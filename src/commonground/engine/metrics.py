@@ -106,7 +106,7 @@ def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, flo
         return {}
     count = len(setup.data.y_test)
     chosen = numpy_stream(setup.config.seed, "probe").permutation(count)[:PROBE_SAMPLES]
-    x = setup.samples.arrange(setup.samples.rows("test", np.sort(chosen))[0])
+    x = setup.inputs.arrange(setup.inputs.rows("test", np.sort(chosen))[0])
     inside = {n for n, _ in split.first.named_parameters()} | {n for n, _ in split.first.named_buffers()}
     setup.model.eval()
     features = []
@@ -114,7 +114,7 @@ def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, flo
         for tensors in (before, after):
             values = {n: v for n, v in {**setup.initial, **tensors}.items() if n in inside}
             features.append(split.features(partial(run_with, split.first, values), x).flatten(1))
-    if features[0].shape[1] > len(x):
+    if features[0].shape[1] > len(chosen):
         return {}
     angles = principal_angles(*features)
     return {"body_angle_mean": float(angles.mean()), "body_angle_max": float(angles.max())}

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.augment import Draws
+from commonground.data.inputs import Inputs
+from commonground.data.model_inputs import ModelInputs
+from commonground.devices import resolve_device
 from commonground.engine.clients.batches import Rates
 from commonground.errors import ConfigError, ModelError
-from commonground.keys import torch_stream
-from commonground.models import Groups, KeyedDropout, Split, find_split, tensors_of
+from commonground.models import Groups, KeyedDropout, Split, call, find_split, tensors_of
 
-__all__ = ["Samples", "Setup", "client_model", "client_start"]
+__all__ = ["Setup", "client_model", "client_start"]
 
 
 def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:
@@ -48,77 +49,6 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
     statistics = {name: own[name] for name in groups.local_statistics}
     rest = {name: value for name, value in own.items() if name not in statistics}
     return algorithm.personal_model(shared, rest) | statistics
-
-
-class Samples:
-    """Stored samples as model inputs: scaled, with the data set's feature noise, normalised, images channels last.
-
-    Args:
-        data: the federated data set; its arrays are used in place, never copied as a whole.
-        dtype: the model's number type.
-    """
-
-    def __init__(self, data: FederatedDataset, dtype: torch.dtype) -> None:
-        self.data = data
-        self.dtype = dtype
-        self._image = len(data.sample_shape) == 3
-        p = data.preprocess
-        self._scale = p.scale
-        self._mean = torch.tensor(p.mean, dtype=dtype) if p.mean else None
-        self._std = torch.tensor(p.std, dtype=dtype) if p.std else None
-        self._owners: dict[bool, Tensor] = {}
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """One sample's shape as the model sees it; images as (channels, height, width)."""
-        s = self.data.sample_shape
-        return (s[2], s[0], s[1]) if self._image else tuple(s)
-
-    @cached_property
-    def _noise(self) -> Tensor:
-        """What is subtracted from each client's samples after scaling: [clients + 1, …], the last (nobody's) zero."""
-        assert self.data.noise is not None
-        images = torch.from_numpy(self.data.noise.images).to(self.dtype) * self._scale * self.data.noise.strength
-        return torch.cat([images, torch.zeros_like(images[:1])])
-
-    def _noise_of(self, train: bool, index: npt.NDArray[np.int64]) -> Tensor:
-        """The noise of samples given by position, [n, …]; [1, …] where one client owns them all."""
-        if train not in self._owners:
-            self._owners[train] = torch.from_numpy(self.data.owners("train" if train else "test"))
-        owners = self._owners[train][torch.from_numpy(index)]
-        if len(owners) and bool((owners == owners[0]).all()):
-            owners = owners[:1]
-        return self._noise[owners]
-
-    def rows(self, split: str, index: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs in storage order (images channels last) [n, …] and labels [n] of samples given by position."""
-        train = split == "train"
-        x = torch.from_numpy((self.data.x_train if train else self.data.x_test)[index])
-        y = torch.from_numpy((self.data.y_train if train else self.data.y_test)[index])
-        if self.data.tokens:
-            return x, y
-        x = x.to(self.dtype)
-        if self._scale != 1.0:
-            x = x.mul_(self._scale) if x.dtype == self.dtype else x * self._scale
-        if self.data.noise is not None:
-            x = x.sub_(self._noise_of(train, index))
-        if self._mean is not None:
-            x = x.sub_(self._mean)
-        if self._std is not None:
-            x = x.div_(self._std)
-        return x, y
-
-    @cached_property
-    def black(self) -> Tensor:
-        """What a stored zero is as a model input: [channels] or a scalar."""
-        black = torch.zeros((), dtype=self.dtype)
-        if self._mean is not None:
-            black = black - self._mean
-        return black if self._std is None else black / self._std
-
-    def arrange(self, rows: Tensor) -> Tensor:
-        """Rows in storage order [n, …] as the model takes them: images as (channels, height, width), as a view."""
-        return rows.movedim(-1, -3) if self._image else rows
 
 
 @dataclass(frozen=True)
@@ -176,41 +106,33 @@ class Setup:
         self.model.eval()
         try:
             with torch.no_grad():
-                out = self.model(self.probe)
+                out = call(self.model, self.probe)
         except (RuntimeError, TypeError, ValueError) as error:
             text = str(error).splitlines()[0]
-            raise ModelError(f"the model cannot take samples of shape {self.samples.shape}: {text}") from error
+            raise ModelError(f"the model cannot take samples of shape {self.inputs.shape}: {text}") from error
         if not isinstance(out, Tensor):
             raise ModelError(f"the model must return one tensor of logits, not a {type(out).__name__}")
-        if self.language:
-            return
-        if out.ndim != 2 or out.shape[1] != self.data.classes:
-            raise ModelError(
-                f"the model gives outputs of shape {tuple(out.shape[1:])}, but the data has {self.data.classes} classes"
-            )
+        self.data.task.check(out, self.data.classes)
 
     @cached_property
-    def samples(self) -> Samples:
+    def device(self) -> torch.device:
+        """Where the run computes."""
+        return resolve_device(self.config.device)
+
+    @cached_property
+    def inputs(self) -> ModelInputs:
         """The data as model inputs."""
-        return Samples(self.data, getattr(torch, self.config.dtype))
+        return ModelInputs(self.data, getattr(torch, self.config.dtype), self.device)
 
-    @property
-    def language(self) -> bool:
-        """Whether the task is predicting the tokens of answers; the model then returns its own losses."""
-        return self.data.task == "language"
+    def autocast(self) -> AbstractContextManager[object]:
+        """While open, convolutions and matrix products are computed in the run's precision."""
+        if self.config.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def augmented(self, rows: Tensor, key: tuple[int, ...], full: int) -> Tensor:
-        """Training images of one client's batch, randomly changed if the run says so.
-
-        Args:
-            rows: [n, height, width, channels], as :meth:`Samples.rows` gives them.
-            key: round, client, phase and step.
-            full: images of a full batch, for as many of which is drawn.
-        """
-        if self.config.augment == "none":
-            return rows
-        draws = Draws.of(full, self.config.augment, torch_stream(self.config.seed, "augment", *key))
-        return Draws(*(drawn[: len(rows)] for drawn in draws)).apply(rows, self.samples.black)
+    def wide(self, value: Tensor) -> Tensor:
+        """A model's output in the run's number type, in which losses are computed."""
+        return value.to(self.inputs.dtype) if value.dtype == torch.bfloat16 else value
 
     @property
     def folds(self) -> bool:
@@ -224,13 +146,13 @@ class Setup:
             return
         indices = self.data.train_indices if split == "train" else self.data.test_indices
         for client in clients:
-            fill(self.samples.rows(split, indices(client))[0])
+            fill(self.inputs.rows(split, indices(client))[0])
 
     @cached_property
-    def probe(self) -> Tensor:
+    def probe(self) -> Inputs:
         """Two real inputs, to try the model on."""
         n = len(self.data.y_train)
-        return self.samples.arrange(self.samples.rows("train", np.array([0, n - 1]))[0])
+        return self.inputs.arrange(self.inputs.rows("train", np.array([0, n - 1]))[0])
 
     @cached_property
     def shared_names(self) -> tuple[str, ...]:
@@ -293,7 +215,7 @@ class Setup:
         training = self.model.training  # this may be asked for in the middle of training
         self.model.eval()
         with torch.no_grad():
-            self.model(self.probe)
+            call(self.model, self.probe)
         self.model.train(training)
         for handle in handles:
             handle.remove()
@@ -320,7 +242,7 @@ class Setup:
         found = find_split(self.model, trained, self.probe)
         if found is not None and self.data.tokens:
             with torch.no_grad():
-                features = found.features(found.first, self.probe)
+                features = found.features(partial(call, found.first), self.probe)
             if features.ndim != 2:
                 return None  # a head that is given whole sequences, whose lengths differ
         return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from commonground.models.calling import call
 from commonground.models.dropout import KeyedDropout
 from commonground.models.groups import tensors_of
 
@@ -41,26 +42,26 @@ class Split:
         """Names in the whole model to names inside ``rest``."""
         return {self.prefix + name: name for name in tensors_of(self.rest)}
 
-    def features(self, call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Outputs of ``first`` for inputs ``x``; ``call`` runs ``first`` (directly or with given tensors)."""
+    def features(self, run: Callable[[dict[str, Tensor]], Tensor], x: dict[str, Tensor]) -> Tensor:
+        """Outputs of ``first`` for inputs ``x``; ``run`` runs ``first`` (directly or with given tensors)."""
         if not self.captured:
-            return call(x)
+            return run(x)
         box: list[Tensor] = []
         handle = self.rest.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
         try:
-            call(x)
+            run(x)
         finally:
             handle.remove()
         return box[0]
 
 
-def find_split(model: nn.Module, trained: Collection[str], sample: Tensor) -> Split | None:
+def find_split(model: nn.Module, trained: Collection[str], sample: dict[str, Tensor]) -> Split | None:
     """The latest cut before which nothing is trained and nothing is random, or None if there is none.
 
     Args:
         model: the whole model.
         trained: names of the tensors that are trained.
-        sample: a few inputs [rows, …], to check a cut found by name.
+        sample: a few inputs by name, to check a cut found by name.
     """
     if not trained:
         return None
@@ -89,7 +90,7 @@ def find_split(model: nn.Module, trained: Collection[str], sample: Tensor) -> Sp
     return None
 
 
-def _is_last(split: Split, model: nn.Module, sample: Tensor) -> bool:
+def _is_last(split: Split, model: nn.Module, sample: dict[str, Tensor]) -> bool:
     """Whether the model returns just what ``rest`` returns, so that the cut is exact whatever the weights are."""
     training = model.training
     outputs: list[object] = []
@@ -97,7 +98,7 @@ def _is_last(split: Split, model: nn.Module, sample: Tensor) -> bool:
     model.eval()
     try:
         with torch.no_grad():
-            result = model(sample.clone())
+            result = call(model, {name: value.clone() for name, value in sample.items()})
         return len(outputs) == 1 and outputs[0] is result
     finally:
         handle.remove()

@@ -9,12 +9,23 @@ from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from commonground.config import RunConfig
+from commonground.data.inputs import to_device
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 
-__all__ = ["BatchSchedule", "Rates", "TrainLength", "batch_schedule", "rates_of_steps", "train_length"]
+__all__ = [
+    "BatchSchedule",
+    "CohortSchedule",
+    "Rates",
+    "TrainLength",
+    "batch_schedule",
+    "rates_of_steps",
+    "train_length",
+]
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,50 @@ class BatchSchedule:
     def steps(self) -> int:
         """Number of mini-batches."""
         return len(self.counts)
+
+
+class CohortSchedule:
+    """The mini-batches of clients side by side, moved to a device once.
+
+    Args:
+        schedules: of each client.
+        dtype: the model's number type.
+        device: where training happens.
+
+    Attributes:
+        steps: of the client that has most.
+        width: samples in the largest batch.
+        full: [C] samples in each client's full batches.
+        counts: [C, steps] samples in each batch, on the host.
+        last_epoch: [C] first step of each client's last pass, on the host.
+        order: [C, steps, width] positions in each client's training data; −1 where a batch is shorter, on the device.
+        weights: [C, steps, width] 1 for a sample and 0 for padding, on the device.
+    """
+
+    def __init__(self, schedules: Sequence[BatchSchedule], dtype: torch.dtype, device: torch.device) -> None:
+        self.steps = max(s.steps for s in schedules)
+        self.width = max(s.order.shape[1] for s in schedules)
+        self.full = [int(s.order.shape[1]) for s in schedules]
+        self.last_epoch = np.array([s.last_epoch for s in schedules])
+        order = np.full((len(schedules), self.steps, self.width), -1, dtype=np.int64)
+        self.counts = np.zeros((len(schedules), self.steps), dtype=np.int64)
+        for row, count, schedule in zip(order, self.counts, schedules, strict=True):
+            row[: schedule.steps, : schedule.order.shape[1]] = schedule.order
+            count[: schedule.steps] = schedule.counts
+        self.own_steps = to_device(torch.tensor([s.steps for s in schedules], dtype=dtype, device="cpu"), device)
+        self.order = to_device(torch.from_numpy(order), device)
+        self.weights = to_device(torch.from_numpy(order >= 0).to(dtype), device)
+        self._ragged = (self.counts == 0).any(0).tolist()
+        self._active = to_device(torch.from_numpy(self.counts > 0), device) if any(self._ragged) else None
+
+    def active(self, step: int) -> Tensor | None:
+        """[C] which clients have a batch at a step; None if all have."""
+        return self._active[:, step] if self._active is not None and self._ragged[step] else None
+
+    def recorded(self) -> Tensor:
+        """[C, steps] the samples of each batch whose losses count: those of the client's last pass."""
+        last = self.last_epoch[:, np.newaxis] <= np.arange(self.steps)
+        return to_device(torch.from_numpy(last * self.counts).to(self.weights.dtype), self.weights.device)
 
 
 class TrainLength(TypedDict):

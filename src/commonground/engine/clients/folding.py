@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from commonground.algorithms import Tensors
+from commonground.data.inputs import Inputs
 from commonground.errors import ModelError
 
 __all__ = ["captured_input", "fold_call"]
@@ -21,21 +22,21 @@ class _Folded(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, route: Tensor) -> Tensor:
-        out: Tensor = self.model.folded(x, route)  # type: ignore[operator]
+    def forward(self, inputs: Inputs, route: Tensor) -> Tensor:
+        out: Tensor = self.model.folded(inputs, route)  # type: ignore[operator]
         return out
 
 
-def fold_call(model: nn.Module, values: Tensors, x: Tensor, route: Tensor) -> Tensor:
-    """Outputs for rows x [n, …], row i under the tensors of client ``route[i]``.
+def fold_call(model: nn.Module, values: Tensors, inputs: Inputs, route: Tensor) -> Tensor:
+    """Outputs for rows of inputs, row i under the tensors of client ``route[i]``.
 
     Args:
-        model: has a method ``folded(x, route)``.
+        model: has a method ``folded(inputs, route)``.
         values: tensors by the model's names; those with one more, leading axis differ between clients.
-        x: rows.
+        inputs: n rows.
         route: [n] positions on that axis.
     """
-    out: Tensor = functional_call(_Folded(model), {f"model.{n}": v for n, v in values.items()}, (x, route))
+    out: Tensor = functional_call(_Folded(model), {f"model.{n}": v for n, v in values.items()}, (inputs, route))
     return out
 
 

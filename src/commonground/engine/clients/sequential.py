@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
-import numpy as np
-import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from commonground.algorithms import Batch, Client, Output, Tensors
+from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.engine.clients.batches import (
-    BatchSchedule,
-    Rates,
-    TrainLength,
-    batch_schedule,
-    rates_of_steps,
-    train_length,
-)
-from commonground.engine.clients.linear_head import fit_linear_heads, is_linear_head
+from commonground.data.inputs import chunks, each, select
+from commonground.engine.clients.base import LocalTraining, Pool
+from commonground.engine.clients.batches import CohortSchedule, Rates
+from commonground.engine.clients.draws import PhaseDraws
+from commonground.engine.clients.linear_head import fit_linear_heads
+from commonground.engine.clients.sgd import SequentialSGD
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
-from commonground.keys import torch_stream
-from commonground.models import Split, tensors_of
+from commonground.models import Split, call, tensors_of
 
-__all__ = ["SequentialClient"]
+__all__ = ["FEATURE_CHUNK", "SequentialClient"]
 
 # Convolutions over a few dozen images stay in the cache; a whole client at once runs at half the speed.
 FEATURE_CHUNK = 25
 
 
-class SequentialClient(Client):
+class SequentialClient(LocalTraining):
     """The verbs for one client at a time, on one module whose tensors are overwritten for each client.
 
     Args:
@@ -41,15 +35,9 @@ class SequentialClient(Client):
     """
 
     def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        self.model = setup.model
+        super().__init__(setup)
         self.live = tensors_of(setup.model)
-        self.dropouts = setup.dropouts  # found by trying the model in evaluation mode, so before any training
         self._parameters = {n: p for n, p in setup.model.named_parameters() if n in self.live}
-        self.local_epochs, self.local_steps = setup.config.local_epochs, setup.config.local_steps
-        self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
-        self.seed, self.rounds = setup.config.seed, setup.config.rounds
-        self._index: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def begin(self, round: int, client: int, key: int, shared: Tensors, personal: Tensors) -> None:
         """Take up a client's round.
@@ -61,16 +49,11 @@ class SequentialClient(Client):
             shared: tensors received from the server.
             personal: the client's own tensors.
         """
-        self.round, self.key, self.received = round, key, shared
-        self.lr = self.setup.lr_at(round)
-        self._phase = 0
-        self._index = self.setup.data.train_indices(client)
-        self.setup.keep_hidden("train", [client])
-        self._loaded: tuple[Tensor, Tensor] | None = None
-        self.loss: float | None = None
+        self._take_up(round, [client], [key])
+        self.received = shared
+        self._recorded: tuple[Tensor, int] | None = None
         self.state = {name: personal[name].clone() for name in self.setup.state_names}
-        labels = torch.from_numpy(self.setup.data.y_train[self._index])
-        self.class_counts = torch.bincount(labels, minlength=self.setup.data.classes).to(self.setup.samples.dtype)
+        self.class_counts = self._class_counts()[0]
         with torch.no_grad():
             for name, value in {**shared, **personal}.items():
                 if name in self.live:
@@ -79,49 +62,31 @@ class SequentialClient(Client):
                 if name.endswith("num_batches_tracked"):
                     counter.zero_()  # the counters belong to no client: a cumulative average starts with the round
 
-    def _own(self) -> Tensors:
-        return {**self.live, **self.state, "class_counts": self.class_counts}
-
     @property
     def size(self) -> int:
         """The client's number of training samples."""
-        return len(self._index)
+        return int(self.sizes[0])
 
-    def _data(self) -> tuple[Tensor, Tensor]:
-        """All of the client's training data: rows in storage order [n, …] and labels [n]."""
-        if self._loaded is None:
-            self._loaded = self.setup.samples.rows("train", self._index)
-        return self._loaded
+    @property
+    def loss(self) -> float | None:
+        """The mean loss over the last pass of the last training; None if there was none."""
+        return None if self._recorded is None else float(self._recorded[0]) / self._recorded[1]
 
-    def _schedule(self, wanted: TrainLength, start: Tensor | int | None = None) -> tuple[BatchSchedule, int]:
-        self._phase += 1
-        schedule = batch_schedule(
-            self.setup.config.seed,
-            self.round,
-            self.key,
-            self._phase,
-            size=self.size,
-            start=None if start is None else int(start),
-            **wanted,
-        )
-        self.steps = torch.tensor(float(schedule.steps), dtype=self.setup.samples.dtype)
-        return schedule, self._phase
-
-    def _masks(self, phase: int, step: int, rows: int, full: int) -> Tensors:
-        """Every dropout layer's mask for a step, by layer; drawn for a full batch, cut to the rows at hand."""
-        masks: Tensors = {}
-        for name, (layer, shape) in self.dropouts.items():
-            stream = torch_stream(self.setup.config.seed, "dropout", self.round, self.key, phase, step, name)
-            masks[name] = layer.draw(full, shape, stream, self.setup.samples.dtype)[:rows]
-        return masks
+    def _own(self) -> Tensors:
+        return {**self.live, **self.state, "class_counts": self.class_counts}
 
     def _drop(self, masks: Tensors) -> None:
         """Give every dropout layer its mask."""
         for name, mask in masks.items():
-            self.dropouts[name][0].mask = mask
+            self.dropouts[name.removesuffix(".mask")][0].mask = mask
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def _count_steps(self, schedule: CohortSchedule) -> None:
+        self.steps = schedule.own_steps[0]
 
     @contextmanager
-    def _training(self, names: Sequence[str], group: str | Sequence[str]) -> Iterator[list[nn.Parameter]]:
+    def _training(self, names: Sequence[str], group: str | Sequence[str]) -> Iterator[None]:
         """Training mode, with gradients for the named parameters alone; frozen normalisation keeps its statistics."""
         wanted, whole = set(names), set(self.setup.groups.whole(group))
         for name, parameter in self._parameters.items():
@@ -133,134 +98,96 @@ class SequentialClient(Client):
                 trained = f"{name}.weight" in wanted if module.affine else f"{name}.running_mean" in whole
                 module.train(trained)
         try:
-            yield [self._parameters[name] for name in names]
+            yield
         finally:
             for parameter in self._parameters.values():
                 parameter.requires_grad_(True)
 
-    def _features(self, split: Split) -> Tensor:
-        """Outputs of the frozen first part for all of the client's training data [n, …]."""
-        rows, _ = self._data()
-        with torch.no_grad():
+    @contextmanager
+    def _only(self, active: Tensor | None) -> Iterator[None]:
+        yield
+
+    def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
+        rows, y = self._rows()
+        if split is None:
+            return Pool(self.model, {}, rows, y, self._starts())
+        with torch.no_grad(), self.setup.autocast():
             parts = [
-                split.features(split.first, self.setup.samples.arrange(chunk.clone()))
-                for chunk in rows.split(FEATURE_CHUNK)
+                split.features(partial(call, split.first), self.setup.inputs.arrange(each(torch.clone, chunk)))
+                for chunk in chunks(rows, FEATURE_CHUNK)
             ]
-        return torch.cat(parts)
+        return Pool(split.rest, {}, {"x": self.setup.wide(torch.cat(parts))}, y, self._starts(), split)
 
-    def fit(
+    def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
+        count = int(schedule.counts[0, step])
+        index = schedule.order[0, step, :count]
+        rows, y = select(pool.rows, index), pool.labels[index]
+        if pool.split is None:
+            if draws.augments:
+                rows = each(lambda x: draws.change(x.unsqueeze(0), step)[0], rows)
+            rows = self.setup.inputs.arrange(rows)
+        masks = {name: mask[0, :count] for name, mask in draws.masks(step).items()}
+        return Batch(rows, y, schedule.weights[0, step, :count], masks)
+
+    def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
+        return reference[schedule.order[0, step, : int(schedule.counts[0, step])]]
+
+    def _optimizer(self, names: Sequence[str], rates: Rates) -> SequentialSGD:
+        return SequentialSGD({name: self._parameters[name] for name in names}, rates)
+
+    def _batch_losses(
         self,
-        group: str | Sequence[str],
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        samples: int | None = None,
-        start: Tensor | int | None = None,
-        lr: float | Sequence[float] | None = None,
-        momentum: float | None = None,
-        weight_decay: float | None = None,
-        batch_size: int | None = None,
-        loss: Loss | None = None,
-        penalty: Penalty | None = None,
-        correction: Tensors | None = None,
+        module: nn.Module,
+        names: Mapping[str, str],
+        leaves: Tensors,
+        batch: Batch,
+        loss: Loss | None,
         reference: Tensor | None = None,
-    ) -> None:
-        """See :meth:`commonground.algorithms.Client.fit`."""
-        names = self.setup.groups.trainable(group)
-        schedule, phase = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size), start)
-        lrs = rates_of_steps(self.lr if lr is None else lr, schedule.steps)
-        rates = self.setup.rates(lrs[0] if lrs else self.lr, momentum, weight_decay)
-        if not names or not schedule.steps:
-            return
-        # Features are worth computing once if the phase goes over the whole data at least once.
-        split = self.setup.training_split(frozenset(names)) if schedule.counts.sum() >= self.size else None
-        with self._training(names, group) as parameters:
-            module: nn.Module = self.model
-            rows, y = self._data()
-            x, arrange = rows, self.setup.samples.arrange
-            if split is not None:
-                x, arrange, module = self._features(split), _as_is, split.rest
-                plain = loss is None and penalty is None and correction is None and len(set(lrs)) == 1
-                if plain and is_linear_head(split, names):
-                    self.loss = self._fit_linear(parameters, x, y, schedule, rates)
-                    return
-            optimizer = torch.optim.SGD(
-                parameters, rates.lr, rates.momentum, weight_decay=rates.weight_decay, fused=True
-            )
-            order = torch.from_numpy(schedule.order)
-            full = schedule.order.shape[1]
-            total, seen = 0.0, 0
-            record: list[Tensor] = []
-            for step, count in enumerate(schedule.counts.tolist()):
-                index = order[step, :count]
-                self._drop(self._masks(phase, step, count, full))
-                optimizer.param_groups[0]["lr"] = lrs[step]
-                given = None if reference is None else reference[index]
-                batch = self.setup.augmented(x[index], (self.round, self.key, phase, step), full)
-                value = self._loss(module, arrange(batch), y[index], loss, given)
-                if step >= schedule.last_epoch:
-                    record.append(value.detach() * count)
-                    seen += count
-                if penalty is not None:
-                    value = value + penalty(self._own(), self.received)
-                optimizer.zero_grad()
-                value.backward()
-                if correction is not None:
-                    for name, parameter in zip(names, parameters, strict=True):
-                        if name in correction and parameter.grad is not None:
-                            parameter.grad.add_(correction[name])
-                optimizer.step()
-            total = float(torch.stack(record).sum())
-            self.loss = total / seen
-
-    def lr_after(self, done: float) -> float:
-        """See :meth:`commonground.algorithms.Client.lr_after`."""
-        return self.setup.lr_after(done)
-
-    def _fit_linear(
-        self, parameters: list[nn.Parameter], features: Tensor, y: Tensor, schedule: BatchSchedule, rates: Rates
-    ) -> float:
-        weight = parameters[0].data.unsqueeze(0)
-        bias = parameters[1].data.unsqueeze(0) if len(parameters) > 1 else None
-        losses = fit_linear_heads(
-            weight,
-            bias,
-            features.unsqueeze(0),
-            y.unsqueeze(0),
-            torch.from_numpy(schedule.order).unsqueeze(0),
-            rates,
-            torch.tensor([schedule.last_epoch]),
-        )
-        return float(losses[0])
-
-    def _loss(
-        self, module: nn.Module, x: Tensor, y: Tensor, loss: Loss | None, reference: Tensor | None = None
     ) -> Tensor:
-        """Mean loss of a batch."""
+        self._drop(batch.masks or {})
         try:
-            if self.setup.language and loss is None:
-                own: Tensor = module(x)[:, 0].mean()
-                return own
-            if loss is None:
-                return F.cross_entropy(module(x), y)
-            return loss(self._output(module, x, reference), y).mean()
+            if loss is not None:
+                return loss(self._output(module, batch, reference), batch.y).mean()
+            with self.setup.autocast():
+                output = call(module, batch.x)
+            return self.setup.data.task.mean_loss(self.setup.wide(output), batch.y)
         except ValueError as error:
-            if len(y) > 1:
+            if len(batch.y) > 1:
                 raise
             raise ModelError(
-                f"client {self.key} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
+                f"client {self.keys[0]} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
                 f"--batch-size that does not leave one over ({error})"
             ) from None
 
+    def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
+        return penalty(self._own(), self.received)
+
+    def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:
+        first = int(schedule.last_epoch[0])
+        counts = schedule.counts[0, first:].tolist()
+        whole = torch.stack([loss * count for loss, count in zip(losses[first:], counts, strict=True)]).sum()
+        self._recorded = whole, sum(counts)
+
+    def _fit_linear_head(self, names: Sequence[str], pool: Pool, schedule: CohortSchedule, rates: Rates) -> None:
+        parameters = [self._parameters[name].data.unsqueeze(0) for name in names]
+        weight, bias = parameters[0], parameters[1] if len(parameters) > 1 else None
+        features, labels = pool.rows["x"].unsqueeze(0), pool.labels.unsqueeze(0)
+        self._recorded = fit_linear_heads(weight, bias, features, labels, schedule, rates)[0], 1
+
+    # -- smaller verbs ------------------------------------------------------------------------------------------
+
     def features(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.features`."""
-        rows, _ = self._data()
+        rows, y = self._rows()
         self.model.eval()
+        outputs = []
         with torch.no_grad():
-            chunks = [self.setup.samples.arrange(chunk.clone()) for chunk in rows.split(FEATURE_CHUNK)]
-            return torch.cat([self._output(self.model, chunk).features for chunk in chunks])
+            for chunk in chunks(rows, FEATURE_CHUNK):
+                part = Batch(self.setup.inputs.arrange(each(torch.clone, chunk)), y, y)
+                outputs.append(self._output(self.model, part).features)
+        return torch.cat(outputs)
 
-    def _output(self, module: nn.Module, x: Tensor, reference: Tensor | None = None) -> Output:
+    def _output(self, module: nn.Module, batch: Batch, reference: Tensor | None = None) -> Output:
         """Logits and what the head saw."""
         head = self.setup.head_module
         if head is None:
@@ -268,30 +195,13 @@ class SequentialClient(Client):
         box: list[Tensor] = []
         handle = head.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
         try:
-            logits = module(x)
-            return Output(logits, box[0], self._own(), torch.ones(len(x), dtype=logits.dtype), reference)
+            with self.setup.autocast():
+                logits = call(module, batch.x)
+            logits, features = self.setup.wide(logits), self.setup.wide(box[0])
+            weight = torch.ones(len(logits), dtype=logits.dtype, device=logits.device)
+            return Output(logits, features, self._own(), weight, reference)
         finally:
             handle.remove()
-
-    def batches(
-        self,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-        samples: int | None = None,
-        batch_size: int | None = None,
-    ) -> Iterator[Batch]:
-        """See :meth:`commonground.algorithms.Client.batches`."""
-        schedule, phase = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size))
-        rows, y = self._data()
-        order = torch.from_numpy(schedule.order)
-        for step, count in enumerate(schedule.counts.tolist()):
-            index = order[step, :count]
-            full = schedule.order.shape[1]
-            masks = self._masks(phase, step, count, full)
-            weight = torch.ones(count, dtype=self.setup.samples.dtype)
-            x = self.setup.augmented(rows[index], (self.round, self.key, phase, step), full)
-            yield Batch(self.setup.samples.arrange(x), y[index], weight, masks)
 
     def gradient(
         self,
@@ -304,18 +214,22 @@ class SequentialClient(Client):
     ) -> Tensors:
         """See :meth:`commonground.algorithms.Client.gradient`."""
         names = self.setup.groups.trainable(group)
-        if batch is None:
-            rows, y = self._data()
-            weight = torch.ones(len(y), dtype=self.setup.samples.dtype)
-            batch = Batch(self.setup.samples.arrange(rows.clone()), y, weight, self._masks(0, 0, len(y), len(y)))
-        self._drop(batch.masks or {})
+        batch = batch or self._whole()
         with self._training(names, group), self._at(at or {}):
-            value = self._loss(self.model, batch.x, batch.y, loss)
-            self.loss = float(value.detach())
+            value = self._batch_losses(self.model, {}, {}, batch, loss)
+            self._recorded = value.detach(), 1
             if penalty is not None:
                 value = value + penalty(self._own(), self.received)
             gradients = torch.autograd.grad(value, [self._parameters[name] for name in names])
         return dict(zip(names, gradients, strict=True))
+
+    def _whole(self) -> Batch:
+        """All training data as one batch."""
+        rows, y = self._rows()
+        draws = PhaseDraws(self.setup, self.round, self.keys, 0, [len(y)], 1)
+        masks = {name: mask[0] for name, mask in draws.masks(0).items()}
+        weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
+        return Batch(self.setup.inputs.arrange(each(torch.clone, rows)), y, weight, masks)
 
     @contextmanager
     def _at(self, values: Tensors) -> Iterator[None]:
@@ -354,7 +268,3 @@ class SequentialClient(Client):
         with torch.no_grad():
             for name, value in tensors.items():
                 self.live[name].copy_(value)
-
-
-def _as_is(rows: Tensor) -> Tensor:
-    return rows

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from commonground.algorithms import Batch, Tensors
+from commonground.data.inputs import Inputs, each
 from commonground.engine.clients.folding import captured_input, fold_call
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
+from commonground.models import arguments
 
 __all__ = ["call_folded", "call_stacked", "check_stackable", "names_inside", "try_stacking"]
 
@@ -32,13 +34,13 @@ def check_stackable(setup: Setup) -> None:
 
 def try_stacking(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be computed for two clients at once (its forward branches on values)."""
-    rows, _ = setup.samples.rows("train", setup.data.train_indices(0)[:2])
-    x = setup.samples.arrange(rows)
+    rows, _ = setup.inputs.rows("train", setup.data.train_indices(0)[:2])
+    x = setup.inputs.arrange(rows)
     values = {name: value.expand(2, *value.shape) for name, value in setup.initial.items()}
     setup.model.eval()
     with torch.no_grad():
         names = names_inside(setup.model, values)
-        call_stacked(setup.model, names, values, set(values), {}, x.expand(2, *x.shape), None, False)
+        call_stacked(setup.model, names, values, set(values), {}, each(lambda v: v.expand(2, *v.shape), x), None, False)
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
@@ -53,11 +55,11 @@ def call_stacked(
     values: Tensors,
     own: Collection[str],
     masks: Tensors,
-    x: Tensor,
+    x: Inputs,
     head: nn.Module | None,
     features: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run ``module`` for every client on its own rows x [C, B, …].
+    """Run ``module`` for every client on its own rows [C, B, …].
 
     Args:
         module: the model or the rest of a split.
@@ -74,11 +76,12 @@ def call_stacked(
     if features and head is None:
         raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
 
-    def one(mine: Tensors, my_masks: Tensors, rows: Tensor) -> tuple[Tensor, ...]:
+    def one(mine: Tensors, my_masks: Tensors, rows: Inputs) -> tuple[Tensor, ...]:
         box: list[Tensor] = []
         handle = head.register_forward_pre_hook(lambda _, i: box.append(i[0])) if features and head else None
         try:
-            out = functional_call(module, {**common, **mine, **my_masks}, (rows,))
+            args, named = arguments(module, rows)
+            out = functional_call(module, {**common, **mine, **my_masks}, args, named)
         finally:
             if handle is not None:
                 handle.remove()
@@ -96,9 +99,9 @@ def call_folded(
     model: nn.Module, values: Tensors, masks: Tensors, batch: Batch, head: nn.Module | None, features: bool
 ) -> tuple[Tensor, Tensor | None]:
     """As :func:`call_stacked`, if all clients' rows go through the model's frozen part at once; padding stays zero."""
-    clients, rows = batch.y.shape
+    clients, rows = batch.weight.shape
     there = torch.nonzero(batch.weight.flatten() > 0).squeeze(1)
-    x = batch.x.flatten(0, 1)[there]
+    x = each(lambda value: value.flatten(0, 1)[there], batch.x)
     own_masks = {name: mask.flatten(0, 1)[there] for name, mask in masks.items()}
     with captured_input(head if features else None) as box:
         out = fold_call(model, {**values, **own_masks}, x, there // rows)

@@ -1,0 +1,130 @@
+"""A federated data set's samples as model inputs, where they are computed with."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from commonground.data.arrays import Array, Indices
+from commonground.data.federated import FederatedDataset
+from commonground.data.inputs import Inputs, each, select, to_device
+from commonground.tasks.answer_tokens import NO_TOKEN
+
+__all__ = ["ModelInputs", "answer_tokens"]
+
+# Share of a device's free memory; larger data stay on the host and are moved by batches: weights and activations need
+# room as well.
+RESIDENT_SHARE = 0.5
+
+
+class ModelInputs:
+    """A federated data set's samples as model inputs and targets, on a device.
+
+    What fits stays on the device as it is stored (bytes or tokens); otherwise rows are moved as they are asked for.
+
+    Args:
+        data: the data set; its arrays are used in place, never copied as a whole on the host.
+        dtype: the model's number type.
+        device: where inputs are wanted.
+    """
+
+    def __init__(
+        self, data: FederatedDataset, dtype: torch.dtype, device: torch.device = torch.device("cpu")  # noqa: B008
+    ) -> None:
+        self.data, self.dtype, self.device = data, dtype, device
+        self.format = data.format
+        self._owners: dict[bool, Indices] = {}
+        self._resident: dict[bool, tuple[Inputs, Tensor] | None] = {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One sample's shape as the model sees it; images as (channels, height, width)."""
+        return self.format.shape
+
+    def arrange(self, inputs: Inputs) -> Inputs:
+        """See :meth:`InputFormat.arrange`."""
+        return self.format.arrange(inputs)
+
+    @cached_property
+    def black(self) -> Tensor:
+        """See :meth:`InputFormat.black`."""
+        return self.format.black(self.dtype).to(self.device)
+
+    @cached_property
+    def _noise(self) -> Tensor:
+        """What is subtracted from each client's samples after scaling: [clients + 1, …], the last (nobody's) zero."""
+        assert self.data.noise is not None
+        images = torch.from_numpy(self.data.noise.images).to(self.dtype)
+        images = images * self.format.preprocess.scale * self.data.noise.strength
+        return torch.cat([images, torch.zeros_like(images[:1])]).to(self.device)
+
+    def _noise_of(self, train: bool, index: Indices) -> Tensor | None:
+        """The noise of samples given by position, [n, …]; [1, …] where one client owns them all."""
+        if self.data.noise is None:
+            return None
+        if train not in self._owners:
+            self._owners[train] = self.data.owners("train" if train else "test")
+        owners = self._owners[train][index]
+        if len(owners) and (owners == owners[0]).all():
+            owners = owners[:1]
+        return self._noise[to_device(torch.from_numpy(owners), self.device)]
+
+    def rows(self, split: str, index: Indices) -> tuple[Inputs, Tensor]:
+        """Inputs in storage order (images channels last) and targets of samples given by position."""
+        train = split == "train"
+        noise = self._noise_of(train, index)
+        resident = self._kept(train)
+        if resident is not None:
+            at = to_device(torch.from_numpy(index), self.device)
+            return self.format.make(select(resident[0], at), self.dtype, noise), resident[1][at]
+        data = self.data
+        x, y = (data.x_train, data.y_train) if train else (data.x_test, data.y_test)
+        rows = x[index]
+        stored = each(lambda value: to_device(value, self.device), self.format.tensors(rows))
+        return self.format.make(stored, self.dtype, noise), to_device(self._targets(rows, y[index]), self.device)
+
+    def _kept(self, train: bool) -> tuple[Inputs, Tensor] | None:
+        """All stored samples and targets on the device, if they fit there; None on the CPU, which has them anyway."""
+        if self.device.type == "cpu":
+            return None
+        if train not in self._resident:
+            data = self.data
+            x, y = (data.x_train, data.y_train) if train else (data.x_test, data.y_test)
+            self._resident[train] = None
+            if x.nbytes <= _room(self.device):
+                stored = each(lambda value: value.to(self.device), self.format.tensors(x))
+                self._resident[train] = stored, self._targets(x, y).to(self.device)
+        return self._resident[train]
+
+    def _targets(self, rows: Array, y: Array) -> Tensor:
+        """Targets of some stored samples as the task's loss takes them."""
+        if not self.data.task.generative:
+            return self.data.task.as_tensor(y, self.dtype)
+        return torch.from_numpy(answer_tokens(rows, self._longest_answer))
+
+    @cached_property
+    def _longest_answer(self) -> int:
+        """Tokens of the longest answer of the data set."""
+        return max(int((x[:, 2:, 1] == 1).sum(1).max(initial=1)) for x in (self.data.x_train, self.data.x_test))
+
+
+def answer_tokens(rows: Array, longest: int) -> npt.NDArray[np.int64]:
+    """The tokens of the answers in token rows, [n, longest], padded with −1.
+
+    A row's first token is never predicted, so it is no part of an answer even where it is marked.
+    """
+    marked, ids = rows[:, 2:, 1] == 1, rows[:, 2:, 0]
+    tokens = np.full((len(rows), longest), NO_TOKEN, dtype=np.int64)
+    row, place = np.nonzero(marked)
+    tokens[row, (marked.cumsum(axis=1) - 1)[row, place]] = ids[row, place]
+    return tokens
+
+
+def _room(device: torch.device) -> float:
+    """Bytes that stored samples may take on a device."""
+    return RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf

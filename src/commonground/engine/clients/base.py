@@ -1,0 +1,284 @@
+"""The skeleton of local training, written once: for one client and for a stacked cohort."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from commonground.algorithms import Batch, Client, Tensors
+from commonground.algorithms.base import Loss, Penalty
+from commonground.data.inputs import Inputs, to_device
+from commonground.engine.clients.batches import (
+    CohortSchedule,
+    Rates,
+    TrainLength,
+    batch_schedule,
+    rates_of_steps,
+    train_length,
+)
+from commonground.engine.clients.draws import PhaseDraws
+from commonground.engine.clients.linear_head import is_linear_head
+from commonground.engine.clients.sgd import SequentialSGD, StackedSGD
+from commonground.engine.setup import Setup
+from commonground.models import Split
+
+__all__ = ["Extras", "LocalTraining", "Pool"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What a call of ``fit`` draws its batches from: a module and its inputs.
+
+    Attributes:
+        module: the model, or the rest of a split.
+        names: names in the whole model to names inside ``module``.
+        rows: inputs of all clients one after the other; in storage order, unless they are features.
+        labels: their targets.
+        starts: [C, 1] position of each client's first row.
+        split: where the model is cut, if ``rows`` are the first part's outputs.
+    """
+
+    module: nn.Module
+    names: Mapping[str, str]
+    rows: Inputs
+    labels: Tensor
+    starts: Tensor
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What a method adds to plain training: arguments of :meth:`~commonground.algorithms.Client.fit`."""
+
+    loss: Loss | None = None
+    penalty: Penalty | None = None
+    correction: Tensors | None = None
+    reference: Tensor | None = None
+
+    @property
+    def none(self) -> bool:
+        """Whether it adds nothing."""
+        return self.loss is None and self.penalty is None and self.correction is None and self.reference is None
+
+
+class LocalTraining(Client):
+    """What the verbs of one client and of a cohort have in common: ``fit`` step by step, schedules, draws.
+
+    Args:
+        setup: data, model and algorithm.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.model = setup.model
+        self.device, self.dtype = setup.device, setup.inputs.dtype
+        self.dropouts = setup.dropouts  # found by trying the model in evaluation mode, so before any training
+        self.local_epochs, self.local_steps = setup.config.local_epochs, setup.config.local_steps
+        self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
+        self.seed, self.rounds = setup.config.seed, setup.config.rounds
+
+    def _take_up(self, round: int, clients: Sequence[int], keys: Sequence[int]) -> None:
+        """Begin a round.
+
+        Args:
+            round: 1-based round.
+            clients: the clients' positions in the data set at hand.
+            keys: their numbers in the federation, which key their draws.
+        """
+        self.round, self.keys = round, list(keys)
+        self.lr = self.setup.lr_at(round)
+        self._phase = 0
+        self._indices = [self.setup.data.train_indices(c) for c in clients]
+        self.sizes = np.array([len(i) for i in self._indices])
+        self.setup.keep_hidden("train", clients)
+        self._loaded: tuple[Inputs, Tensor] | None = None
+
+    def _class_counts(self) -> Tensor:
+        """[C, classes] training samples of each class."""
+        data = self.setup.data
+        counts = np.stack([data.task.members(data.y_train[i], data.classes).sum(0) for i in self._indices])
+        return to_device(torch.from_numpy(counts).to(self.dtype), self.device)
+
+    def _rows(self) -> tuple[Inputs, Tensor]:
+        """Training data of all clients one after the other: rows in storage order [Σn, …] and targets [Σn, …]."""
+        if self._loaded is None:
+            index = self._indices[0] if len(self._indices) == 1 else np.concatenate(self._indices)
+            self._loaded = self.setup.inputs.rows("train", index)
+        return self._loaded
+
+    @cached_property
+    def _zero(self) -> Tensor:
+        return torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+
+    def _starts(self) -> Tensor:
+        """[C, 1] position of each client's first sample in :meth:`_rows`."""
+        if len(self.sizes) == 1:
+            return self._zero
+        return to_device(torch.from_numpy(np.cumsum(self.sizes) - self.sizes), self.device).unsqueeze(1)
+
+    def _schedule(self, length: TrainLength, start: Tensor | int | None = None) -> CohortSchedule:
+        """The next phase's batches of all clients."""
+        self._phase += 1
+        # Where a client stands in its data is counted on the host, so this waits for nothing.
+        count = len(self.keys)
+        places = [None] * count if start is None else torch.as_tensor(start).expand(count).tolist()
+        schedules = [
+            batch_schedule(self.seed, self.round, key, self._phase, size=int(size), start=place, **length)
+            for key, size, place in zip(self.keys, self.sizes, places, strict=True)
+        ]
+        return CohortSchedule(schedules, self.dtype, self.device)
+
+    def _draws(self, schedule: CohortSchedule) -> PhaseDraws:
+        return PhaseDraws(self.setup, self.round, self.keys, self._phase, schedule.full, schedule.steps)
+
+    # -- training -----------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        group: str | Sequence[str],
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        start: Tensor | int | None = None,
+        lr: float | Sequence[float] | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        batch_size: int | None = None,
+        loss: Loss | None = None,
+        penalty: Penalty | None = None,
+        correction: Tensors | None = None,
+        reference: Tensor | None = None,
+    ) -> None:
+        """See :meth:`commonground.algorithms.Client.fit`."""
+        extras = Extras(loss, penalty, correction, reference)
+        names = self.setup.groups.trainable(group)
+        schedule = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size), start)
+        self._count_steps(schedule)
+        if not names or not schedule.steps:
+            return
+        lrs = rates_of_steps(self.lr if lr is None else lr, schedule.steps)
+        rates = self.setup.rates(lrs[0], momentum, weight_decay)
+        with self._training(names, group):
+            # Features are worth computing once if the phase goes over the whole data at least once.
+            whole = bool((schedule.counts.sum(1) >= self.sizes).all())
+            pool = self._pool(self.setup.training_split(frozenset(names)) if whole else None, names)
+            plain = extras.none and len(set(lrs)) == 1 and self.setup.data.task.softmax
+            if pool.split is not None and plain and is_linear_head(pool.split, names):
+                self._fit_linear_head(names, pool, schedule, rates)
+            else:
+                self._descend(names, pool, schedule, rates, lrs, extras)
+
+    def _descend(
+        self,
+        names: Sequence[str],
+        pool: Pool,
+        schedule: CohortSchedule,
+        rates: Rates,
+        lrs: Sequence[float],
+        extras: Extras,
+    ) -> None:
+        """All steps of a phase."""
+        draws = self._draws(schedule)
+        optimizer = self._optimizer(names, rates)
+        losses: list[Tensor] = []
+        for step in range(schedule.steps):
+            batch = self._batch(pool, schedule, draws, step)
+            reference = None if extras.reference is None else self._of_batch(extras.reference, schedule, step)
+            leaves = optimizer.leaves()
+            loss = self._batch_losses(pool.module, pool.names, leaves, batch, extras.loss, reference)
+            losses.append(loss.detach())
+            if extras.penalty is not None:
+                loss = loss + self._penalties(extras.penalty, leaves)
+            optimizer.step(loss, lrs[step], schedule.active(step), extras.correction)
+        self._record(losses, schedule)
+
+    def batches(
+        self,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        batch_size: int | None = None,
+    ) -> Iterator[Batch]:
+        """See :meth:`commonground.algorithms.Client.batches`."""
+        schedule = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size))
+        self._count_steps(schedule)
+        draws, pool = self._draws(schedule), self._pool(None, ())
+        for step in range(schedule.steps):
+            with self._only(schedule.active(step)):
+                yield self._batch(pool, schedule, draws, step)
+
+    def lr_after(self, done: float) -> float:
+        """See :meth:`commonground.algorithms.Client.lr_after`."""
+        return self.setup.lr_after(done)
+
+    # -- what differs between one client and a cohort -------------------------------------------------------------
+
+    @abstractmethod
+    def _count_steps(self, schedule: CohortSchedule) -> None:
+        """Set ``steps``."""
+
+    @abstractmethod
+    def _training(self, names: Sequence[str], group: str | Sequence[str]) -> AbstractContextManager[None]:
+        """While open, the model is in training mode for these parameters."""
+
+    @abstractmethod
+    def _only(self, active: Tensor | None) -> AbstractContextManager[None]:
+        """While open, ``step`` and ``set`` leave clients alone that are not active."""
+
+    @abstractmethod
+    def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
+        """What batches are drawn from, with the first part of a split done if it can be."""
+
+    @abstractmethod
+    def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
+        """A step's inputs, targets and masks."""
+
+    @abstractmethod
+    def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
+        """A step's part of a constant for each training sample."""
+
+    @abstractmethod
+    def _optimizer(self, names: Sequence[str], rates: Rates) -> SequentialSGD | StackedSGD:
+        """A fresh optimizer of these tensors."""
+
+    @abstractmethod
+    def _batch_losses(
+        self,
+        module: nn.Module,
+        names: Mapping[str, str],
+        leaves: Tensors,
+        batch: Batch,
+        loss: Loss | None,
+        reference: Tensor | None = None,
+    ) -> Tensor:
+        """A batch's mean loss, one number per client.
+
+        Args:
+            module: the model, or the rest of a split.
+            names: names in the whole model to names inside it.
+            leaves: tensors in place of the current ones, by name.
+            batch: inputs and targets.
+            loss: of each sample; by default the task's.
+            reference: for a loss that compares with it.
+        """
+
+    @abstractmethod
+    def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
+        """A method's penalty, one number per client."""
+
+    @abstractmethod
+    def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:
+        """Remember the mean loss over the last pass, from all steps' losses."""
+
+    @abstractmethod
+    def _fit_linear_head(self, names: Sequence[str], pool: Pool, schedule: CohortSchedule, rates: Rates) -> None:
+        """All steps of a phase that trains one linear layer on features."""

@@ -1,0 +1,9 @@
+"""What is learnt: losses, metrics and predictions of each kind of target. One file each."""
+
+from commonground.tasks.answer_tokens import AnswerTokens
+from commonground.tasks.base import Task, make_task, tasks
+from commonground.tasks.classification import Classification
+from commonground.tasks.multilabel import MultiLabel
+from commonground.tasks.regression import Regression
+
+__all__ = ["AnswerTokens", "Classification", "MultiLabel", "Regression", "Task", "make_task", "tasks"]

@@ -1,0 +1,75 @@
+"""Answers of a language model: the tokens that follow a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from commonground.errors import ModelError
+from commonground.tasks.base import Array, Task
+from commonground.tasks.classification import Classification, class_numbers, largest_class
+
+__all__ = ["NO_TOKEN", "AnswerTokens"]
+
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True)
+class AnswerTokens(Task):
+    """The tokens of an answer, each predicted from all that stand before it.
+
+    Outputs are scores [rows, A, vocabulary] of the next token at the A places that an answer's tokens take, y their
+    tokens [rows, A or more], −1 where a shorter answer has none. A row's loss is the mean negative log-likelihood of
+    its tokens; ``accuracy`` is 1 where greedy decoding gives exactly the answer. The targets that a data set stores
+    [N] are numbers of answers, which serve partitions alone; the tokens stand in the samples.
+    """
+
+    name = "answers"
+    counted = "answers"
+    generative = True
+
+    def targets(self, values: Array, field: str) -> Array:
+        return class_numbers(values, field)
+
+    def outputs(self, targets: Sequence[Array], name: str) -> int:
+        return largest_class(targets, name) + 1
+
+    def check_targets(self, name: str, split: str, targets: Array, outputs: int) -> None:
+        Classification().check_targets(name, split, targets, outputs)
+
+    def members(self, targets: Array, outputs: int) -> npt.NDArray[np.bool_]:
+        return Classification().members(targets, outputs)
+
+    def label_of(self, targets: Array) -> npt.NDArray[np.int64]:
+        return targets
+
+    def check(self, output: Tensor, outputs: int) -> None:
+        if output.ndim != 3:
+            raise ModelError(
+                f"the model gives outputs of shape {tuple(output.shape[1:])}; answers need scores of tokens "
+                "[places, vocabulary]"
+            )
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        each, owner, count = self._tokens(output, y)
+        loss = F.cross_entropy(output[each], y[:, : output.shape[1]][each], reduction="none")
+        return torch.zeros(len(y), dtype=loss.dtype, device=loss.device).index_add(0, owner, loss) / count
+
+    def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+        each, owner, _ = self._tokens(output, y)
+        wrong = (output[each].argmax(1) != y[:, : output.shape[1]][each]).long()
+        return {"accuracy": torch.zeros(len(y), dtype=torch.long, device=y.device).index_add(0, owner, wrong) == 0}
+
+    def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
+        raise ModelError("a language model is asked for texts, not for classes")
+
+    def _tokens(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Which places hold a token [rows, A], the row of each, and their number in every row (at least 1)."""
+        each = y[:, : output.shape[1]] != NO_TOKEN
+        return each, torch.nonzero(each)[:, 0], each.sum(1).clamp(min=1)

@@ -1,0 +1,93 @@
+"""Numbers to be predicted, one or several for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from commonground.tasks.base import Array, Figures, Task, check_width, real_targets
+
+__all__ = ["Regression"]
+
+
+@dataclass(frozen=True)
+class Regression(Task):
+    """Numbers [k]: squared error, averaged over the k outputs.
+
+    Metrics, each averaged over the outputs: ``mse``, ``rmse`` (the root of a set's ``mse``), ``mae`` and ``r2``, the
+    coefficient of determination 1 − Σ(y − ŷ)²/Σ(y − ȳ)² with ȳ the mean over the same samples. For samples that do not
+    differ in y (a client with one test sample) it is not defined.
+
+    Args:
+        mean, std: of each output, if the model shall learn (y − mean)/std; losses are of these, metrics and predictions
+            in y's own units. By default the model's outputs are y itself.
+    """
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    name = "regression"
+    metric = "rmse"
+    higher_is_better = False
+    percent = False
+    counted = "targets"
+
+    @classmethod
+    def standardised(cls, targets: npt.ArrayLike) -> Regression:
+        """The task for targets [N] or [N, k] of very different or large size: their own mean and deviation are used,
+        taken over whatever samples are given, so of all clients if these are all clients' samples.
+        """
+        y = real_targets(np.asarray(targets), "targets").astype(np.float64)
+        return cls(tuple(y.mean(0).tolist()), tuple(np.where(y.std(0) > 0, y.std(0), 1.0).tolist()))
+
+    def targets(self, values: Array, field: str) -> Array:
+        return real_targets(values, field)
+
+    def outputs(self, targets: Sequence[Array], name: str) -> int:
+        return int(targets[0].shape[1])
+
+    def check_targets(self, name: str, split: str, targets: Array, outputs: int) -> None:
+        check_width(name, split, targets, outputs, self.counted)
+
+    def members(self, targets: Array, outputs: int) -> npt.NDArray[np.bool_]:
+        return np.ones((len(targets), outputs), dtype=np.bool_)
+
+    def as_tensor(self, targets: Array, dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(targets).to(dtype)
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        if self.mean:
+            y = (y - y.new_tensor(self.mean)) / y.new_tensor(self.std)
+        return (output - y).square().mean(1)
+
+    def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+        y = y.double()
+        off = self._in_units(output) - y
+        return {"squared": off.square(), "absolute": off.abs(), "y": y, "y_squared": y.square()}
+
+    def metrics(self, means: Mapping[str, npt.NDArray[np.float64]]) -> Figures:
+        squared, spread = means["squared"], means["y_squared"] - means["y"] ** 2
+        # What is left of a spread of zero is rounding: y² and ȳ² agree to about 16 digits.
+        known = spread > 1e-12 * means["y_squared"]
+        r2 = np.where(known, 1 - squared / np.where(known, spread, 1.0), np.nan)
+        mse = squared.mean(1)
+        return {"rmse": np.sqrt(mse), "mse": mse, "mae": means["absolute"].mean(1), "r2": r2.mean(1)}
+
+    def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
+        values: npt.NDArray[np.float64] = self._in_units(output).cpu().numpy()
+        return values
+
+    def columns(self, names: Sequence[str]) -> list[str]:
+        return list(names)
+
+    def choose(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> list[str]:
+        return [", ".join(f"{value:.6g}" for value in row) for row in predicted]
+
+    def _in_units(self, output: Tensor) -> Tensor:
+        values = output.double()
+        return values * values.new_tensor(self.std) + values.new_tensor(self.mean) if self.mean else values
