@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.arrays import AS_STORED, Array, Indices, Preprocess, Task
-from commonground.data.checks import check_dataset, is_tokens, usual_samples, whole_numbers
-from commonground.data.feature_noise import FeatureNoise
+from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess, Task
+from commonground.data.checks import (
+    check_classes,
+    check_clients,
+    check_labels,
+    check_noise,
+    check_preprocess,
+    check_samples,
+    check_split,
+    check_tokens,
+    is_tokens,
+    usual_samples,
+    whole_numbers,
+)
 from commonground.errors import DataError
-
-if TYPE_CHECKING:
-    from commonground.data.partitions import Partition
-    from commonground.data.sources import Source
 
 __all__ = ["FederatedDataset"]
 
@@ -74,43 +81,25 @@ class FederatedDataset:
         put("class_names", tuple(map(str, self.class_names)))
         if self.client_names is not None:
             put("client_names", tuple(map(str, self.client_names)))
-        check_dataset(self)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse, in one sentence, whatever does not fit together."""
+        check_classes(self.name, self.classes, self.class_names)
+        check_samples(self.name, self.x_train, self.x_test)
+        check_clients(self.name, self.train_offsets, self.test_offsets, self.client_names)
+        check_preprocess(self.name, self.x_train, self.preprocess)
+        check_tokens(self.name, self.x_train, self.x_test, self.preprocess, self.task)
+        if self.noise is not None:
+            check_noise(self.name, self.x_train, self.noise, self.clients, self.client_name)
+        for split, x, y, index, offsets in (
+            ("train", self.x_train, self.y_train, self.train_index, self.train_offsets),
+            ("test", self.x_test, self.y_test, self.test_index, self.test_offsets),
+        ):
+            check_labels(self.name, split, x, y, self.classes)
+            check_split(self.name, split, x, index, offsets, self.client_name)
 
     # -- construction ---------------------------------------------------------------------------------------------
-
-    @classmethod
-    def from_source(cls, source: Source, partition: Partition, clients: int | None, seed: int) -> FederatedDataset:
-        """Deal a source's samples to clients.
-
-        Args:
-            source: the samples.
-            partition: who gets which (:mod:`commonground.data.partitions`). If it has a method ``relabelled(source)``,
-                the data set takes its labels and classes from what that returns.
-            clients: how many; None only where the partition knows it (a client column).
-            seed: keys every draw of the partition.
-
-        Raises:
-            DataError: the partition is impossible for these samples.
-        """
-        relabelled: Callable[[Source], Source] | None = getattr(partition, "relabelled", None)
-        labelled = source if relabelled is None else relabelled(source)
-        split = partition(source, clients, seed)
-        return cls(
-            name=source.name,
-            x_train=source.x_train,
-            y_train=labelled.y_train,
-            x_test=source.x_test,
-            y_test=labelled.y_test,
-            classes=labelled.classes,
-            class_names=labelled.class_names,
-            train_index=split.train_index,
-            train_offsets=split.train_offsets,
-            test_index=split.test_index,
-            test_offsets=split.test_offsets,
-            client_names=split.client_names,
-            preprocess=source.preprocess,
-            task=source.task,
-        )
 
     @classmethod
     def from_arrays(

@@ -18,6 +18,7 @@ from torch import Tensor
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.data import FederatedDataset, Source, add_feature_noise, load_source
 from commonground.data.augment import Augment
+from commonground.data.dealing import deal as deal_source
 from commonground.data.feature_partition import Features
 from commonground.engine import Run, train
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
@@ -206,7 +207,7 @@ class Measured:
 
 def deal(settings: ImageSettings, request: Request, h: float, noise: float, seed: int) -> FederatedDataset:
     """A seed's images at the clients, with parity labels and feature noise."""
-    data = FederatedDataset.from_source(_source(settings, request.data_dir, seed), Features(h), settings.clients, seed)
+    data = deal_source(_source(settings, request.data_dir, seed), Features(h), settings.clients, seed)
     return add_feature_noise(data, noise, seed)
 
 

@@ -28,7 +28,6 @@ class Source:
         class_names: one per class.
         preprocess: how stored samples become model inputs.
         train_columns, test_columns: further columns by name, one value per sample (for example who a sample is from).
-        model: the model that suits these samples when the user names none.
         task: what is learnt from them.
 
     Raises:
@@ -45,7 +44,6 @@ class Source:
     preprocess: Preprocess = field(default_factory=Preprocess)
     train_columns: Mapping[str, Array] = field(default_factory=dict)
     test_columns: Mapping[str, Array] = field(default_factory=dict)
-    model: str = "mlp"
     task: Task = "classify"
 
     def __post_init__(self) -> None:

@@ -40,6 +40,5 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         class_names=data.class_names,
         train_columns=data.train.columns,
         test_columns=data.test.columns,
-        model="",
         task=data.task,
     )
