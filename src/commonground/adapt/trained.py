@@ -13,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from commonground.algorithms import Algorithm, Tensors
+from commonground.algorithms import Algorithm, Tensors, make_algorithm
 from commonground.algorithms.head_tuning import HeadTuning
-from commonground.config import RunConfig, make_algorithm
+from commonground.config import RunConfig
 from commonground.data import Task
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.prepare import build_network

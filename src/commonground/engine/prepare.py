@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from commonground.algorithms import Algorithm
-from commonground.config import RunConfig, make_algorithm
+from commonground.algorithms import Algorithm, make_algorithm
+from commonground.config import RunConfig
 from commonground.data import (
     FederatedDataset,
     Task,
