@@ -18,6 +18,7 @@ from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.errors import ConfigError, DataError
+from commonground.models import vocab_size_of
 from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
 
@@ -112,7 +113,7 @@ def classify(
         texts,
         load_tokenizer(run.config.model),
         model.options.max_length,
-        vocab_size=getattr(model.config, "vocab_size", None),
+        vocab_size=vocab_size_of(model),
     )
     longest = int(tokens.shape[1]) - 1
     if note is not None and longest >= model.options.max_length:

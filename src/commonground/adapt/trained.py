@@ -23,7 +23,7 @@ from commonground.engine.setup import client_model, client_start
 from commonground.engine.state.folder import Checkpoint, RunFolder
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, DataError, RunError
-from commonground.models import Groups, tensors_of
+from commonground.models import Groups, base_sha256_of, constants_of, tensors_of
 
 __all__ = ["TrainedRun", "load_run"]
 
@@ -151,9 +151,8 @@ class TrainedRun:
         if client is None and not (self.has_global_model or whole):
             why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
             raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client")
-        constants: frozenset[str] = getattr(self.model, "constants", frozenset())
         held = self.model.state_dict(keep_vars=True)
-        model = copy.deepcopy(self.model, {id(held[name]): held[name] for name in constants})
+        model = copy.deepcopy(self.model, {id(held[name]): held[name] for name in constants_of(self.model)})
         live = tensors_of(model)
         with torch.no_grad():
             for name, tensor in live.items():
@@ -230,8 +229,7 @@ def load_run(path: str | Path) -> TrainedRun:
         raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
         raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
-    base = getattr(model, "base_sha256", None)
-    if base != checkpoint.totals.get("base_sha256"):
+    if base_sha256_of(model) != checkpoint.totals.get("base_sha256"):
         raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
     if config.finetune_epochs:
         algorithm = HeadTuning(config.finetune_epochs)

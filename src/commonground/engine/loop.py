@@ -31,6 +31,7 @@ from commonground.engine.state.folder import Checkpoint, RunFolder
 from commonground.engine.state.lock import locked
 from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
+from commonground.models import base_sha256_of
 
 __all__ = ["run_training", "sample_clients", "train"]
 
@@ -142,7 +143,7 @@ class _Training:
             "bytes_down": 0,
             "seconds": 0.0,
             "data_fingerprint": setup.data.fingerprint(),
-            "base_sha256": getattr(setup.model, "base_sha256", None),
+            "base_sha256": base_sha256_of(setup.model),
             "changed": {},
         }
         self.heard = np.full(setup.data.clients, -1, dtype=np.int32)

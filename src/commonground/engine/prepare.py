@@ -22,7 +22,7 @@ from commonground.data import (
 )
 from commonground.engine.setup import Samples, Setup
 from commonground.errors import ConfigError, ModelError
-from commonground.models import Groups, build_model, keyed_weights, prepare
+from commonground.models import Groups, build_model, groups_of, keyed_weights, prepare, vocab_size_of
 
 __all__ = ["build_network", "prepare_setup", "reading", "resolve"]
 
@@ -97,7 +97,7 @@ def prepare_setup(
         raise ConfigError(f"the model '{config.model}' reads texts, and {data.name} is none")
     shape = Samples(data, getattr(torch, config.dtype)).shape
     network, groups = build_network(config, algorithm, shape, data.classes, model, data.task)
-    vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
+    vocabulary = vocab_size_of(network)
     if data.tokens and vocabulary is not None and data.vocabulary > vocabulary:
         raise ModelError(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
@@ -144,14 +144,14 @@ def build_network(
         if config.model.startswith("hf:"):
             options |= {"task": task}
         model = build_model(config.model, shape, classes, seed=config.seed, options=options, dtype=dtype)
-    patterns = dict(getattr(model, "groups", {}))
+    patterns = groups_of(model)
     if config.body or config.head:
-        patterns = {k: v.split(",") for k, v in (("body", config.body), ("head", config.head)) if v}
+        patterns = {k: tuple(v.split(",")) for k, v in (("body", config.body), ("head", config.head)) if v}
     groups = Groups(model, patterns)
     with keyed_weights(config.seed, "extension"):
         extended = algorithm.extend_model(model, groups)
     if extended is not model or not (config.body or config.head):
-        patterns = dict(getattr(extended, "groups", {}))
+        patterns = groups_of(extended)
     # Anew: a method may also have made a part of the model constant.
     groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")
     return prepare(extended, shape, dtype), groups

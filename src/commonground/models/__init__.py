@@ -2,7 +2,8 @@
 
 from commonground.models.build import available_models, build_model, keyed_weights, load_class, prepare
 from commonground.models.dropout import KeyedDropout, use_keyed_dropout
-from commonground.models.groups import Groups, tensors_of
+from commonground.models.frozen_base import FrozenBaseModel, base_sha256_of, vocab_size_of
+from commonground.models.groups import Groups, constants_of, groups_of, set_constants, set_groups, tensors_of
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
@@ -12,17 +13,24 @@ __all__ = [
     "LSTM",
     "MLP",
     "ConvNet",
+    "FrozenBaseModel",
     "Groups",
     "KeyedDropout",
     "Linear",
     "ResNet18",
     "Split",
     "available_models",
+    "base_sha256_of",
     "build_model",
+    "constants_of",
     "find_split",
+    "groups_of",
     "keyed_weights",
     "load_class",
     "prepare",
+    "set_constants",
+    "set_groups",
     "tensors_of",
     "use_keyed_dropout",
+    "vocab_size_of",
 ]

@@ -8,11 +8,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from commonground.errors import ConfigError, ModelError
 from commonground.models.activation_cache import ActivationCache
+from commonground.models.frozen_base import FrozenBaseModel
 from commonground.models.lora import Fold, FoldedLinear, LoRALinear
 from commonground.models.lora_options import LoRAOptions
 from commonground.models.packing import ATTENTION, Packing, attending, partial_layer
@@ -27,7 +30,7 @@ PASS_TOKENS = 1280
 KEPT_PER_LAYER = 24
 
 
-class AdaptedModel(nn.Module):
+class AdaptedModel(FrozenBaseModel):
     """A frozen Hugging Face model with trained LoRA factors and, for classification, a trained head.
 
     Parameter groups: ``lora_A``, ``lora_B`` (also together as ``body``) and ``head``. Everything else is constant: it
@@ -49,8 +52,6 @@ class AdaptedModel(nn.Module):
         ModelError: the model cannot be adapted.
     """
 
-    folds = True
-
     def __init__(
         self,
         base: nn.Module,
@@ -68,7 +69,7 @@ class AdaptedModel(nn.Module):
         self.base_dtype = next(p.dtype for p in base.parameters())
         self.linear_names = tuple(n for n, m in base.named_modules() if isinstance(m, nn.Linear))
         self.base = base.requires_grad_(False)
-        self.config: Any = base.config
+        self.config = base.config
         self._layer_list, self._layers = _transformer_layers(base)
         self.adapted = self._adapt()
         self._head = [] if self.language else self._new_head()
@@ -78,7 +79,7 @@ class AdaptedModel(nn.Module):
             parameter.requires_grad_(True)
         trained = set(self.trained_names)
         self.constants = frozenset(n for n in self.state_dict() if n not in trained)
-        self.groups: dict[str, tuple[str, ...]] = {
+        self.groups = {
             "lora_A": tuple(f"{n}.lora_A" for n in self.adapted),
             "lora_B": tuple(f"{n}.lora_B" for n in self.adapted),
             "body": tuple(f"{n}.{f}" for n in self.adapted for f in ("lora_A", "lora_B")),
@@ -197,20 +198,20 @@ class AdaptedModel(nn.Module):
 
     @property
     def numbers_per_token(self) -> int:
-        """Numbers a training pass keeps for each token, for folding by memory."""
+        """See :class:`FrozenBaseModel`."""
         return KEPT_PER_LAYER * int(self.config.hidden_size) * max(1, len(self._layers) - self.first_adapted)
 
     # -- hidden states ------------------------------------------------------------------------------------------
 
-    def keep_hidden(self, lengths: Any) -> None:
-        """Prepare to keep hidden states of a data set whose rows have these numbers of tokens; forget others."""
+    def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]]) -> None:
+        """See :class:`FrozenBaseModel`."""
         self.store = None
         if self.options.keep_hidden and self.first_adapted > 0:
             dtype = next(self._layers[0].parameters()).dtype
             self.store = ActivationCache(lengths, int(self.config.hidden_size), dtype)
 
     def fill(self, x: Tensor) -> None:
-        """Compute and keep what is not kept yet of these token rows."""
+        """See :class:`FrozenBaseModel`."""
         if self.store is None:
             return
         numbers, lengths = x[:, 0, 0].long(), x[:, 0, 1].long()
@@ -267,7 +268,7 @@ class AdaptedModel(nn.Module):
         return torch.cat(outputs)[torch.argsort(order)]
 
     def folded(self, x: Tensor, route: Tensor) -> Tensor:
-        """As :meth:`forward`, row i with the factors at position ``route[i]`` of the stacked ones."""
+        """See :class:`FrozenBaseModel`."""
         self.fold.route = route
         try:
             out: Tensor = self(x)
