@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from commonground.config import RunConfig
-from commonground.data import FederatedDataset, Shards, Source, load_data
+from commonground.data import FederatedDataset, Shards, Source, deal, load_data
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.backends.processes import default_workers
 from commonground.engine.loop import sample_clients
@@ -87,7 +87,7 @@ def cifar_like(seed: int = 0) -> FederatedDataset:
     x = [rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8) for n in (50_000, 10_000)]
     y = [np.arange(n) % 10 for n in (50_000, 10_000)]
     source = Source("cifar10-like", x[0], y[0], x[1], y[1], 10, tuple("0123456789"))
-    return FederatedDataset.from_source(source, Shards(2), 100, seed)
+    return deal(source, Shards(2), 100, seed)
 
 
 def digit_like(clients: int, seed: int = 0) -> FederatedDataset:

@@ -81,5 +81,5 @@ def token_data(
         train_offsets=ends,
         test_index=np.arange(count),
         test_offsets=ends,
-        task="language" if language else "classify",
+        task="answers" if language else "classification",
     )

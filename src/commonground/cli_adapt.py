@@ -161,9 +161,9 @@ def predict(
         _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if max_new_tokens is not None and run.task != "language":
+    if max_new_tokens is not None and not run.task.generative:
         raise ConfigError(f"--max-new-tokens is for language models, and the run in '{run_dir}' classifies")
-    if run.task == "language":
+    if run.task.generative:
         from commonground.adapt.texts import answer, read_instructions
 
         writer.writerow(["sample", "answer"])

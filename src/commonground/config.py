@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from commonground.algorithms import Algorithm, registry
+from commonground.algorithms import registry
 from commonground.data.augment import Augment
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, one_sentence
 
-__all__ = ["RunConfig", "make_algorithm", "one_sentence"]
+__all__ = ["RunConfig", "one_sentence"]
 
 
 class RunConfig(BaseModel):
@@ -72,6 +72,10 @@ class RunConfig(BaseModel):
     engine: Literal["auto", "serial", "processes", "batched", "messages"] = Field("auto", description="how to compute")
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core)")
     threads: int = Field(1, ge=1, le=1024, description="threads of each worker")
+    device: str = Field("auto", description="what computes: auto, cpu, cuda, cuda:NUMBER or mps")
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="of convolutions and matrix products; weights, momentum and averages stay fp32"
+    )
     dtype: Literal["float32", "float64"] = Field("float32", description="number type of weights and inputs")
     seed: int = Field(0, ge=0, description="seed of every draw")
     eval_every: int = Field(1, ge=1, description="evaluate every K rounds (and after the last)")
@@ -134,10 +138,6 @@ class RunConfig(BaseModel):
         """The configuration as TOML, settings left at their automatic value omitted."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
-    def lr_at(self, round: int) -> float:
-        """Learning rate of a round (1-based)."""
-        return self.lr_after((round - 1) / self.rounds)
-
     def lr_after(self, done: float) -> float:
         """Learning rate when this share of the run is done, from 0 to 1."""
         assert self.lr is not None, "the learning rate is resolved before a run starts"
@@ -184,43 +184,3 @@ def _hint(values: Mapping[str, Any], known: Mapping[str, Any]) -> str:
         if key not in known and cls is not None and key in cls.options():
             return f"'{key}' is a setting of {cls.title}: give it as options={{'{key}': …}} (--set {key}=…)"
     return ""
-
-
-def one_sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
-    """The first thing that is wrong with a set of settings, of which these are known."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown setting '{where}'; known are {', '.join(known)}"
-    reason = first["msg"].removeprefix("Value error, ")
-    return f"'{where}' is {first['input']!r}: {reason[0].lower()}{reason[1:]}"
-
-
-def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
-    """An algorithm by name, or from ``file.py:Class``, with its hyperparameters checked.
-
-    Raises:
-        ConfigError: unknown name or hyperparameter, or a value of the wrong type.
-    """
-    alone, _, settings = name.partition(":")
-    if settings and alone in registry:
-        raise ConfigError(
-            f"'{name}' is how a comparison names a method; one run takes '{alone}' alone, and its hyperparameters by "
-            "--set KEY=VALUE"
-        )
-    if ":" in name:
-        from commonground.models import load_class
-
-        cls: type[Algorithm] = load_class(name, Algorithm, "algorithm")
-    elif name in registry:
-        cls = registry[name]
-    else:
-        raise ConfigError(f"unknown algorithm '{name}'; known are {', '.join(sorted(registry))}")
-    known = cls.options()
-    for option in options:
-        if option not in known:
-            raise ConfigError(f"{cls.title} has no setting '{option}'; it has {', '.join(known) or 'none'}")
-    try:
-        return TypeAdapter(cls).validate_python(dict(options))
-    except ValidationError as error:
-        raise ConfigError(f"{cls.title}: {one_sentence(error, known)}") from None

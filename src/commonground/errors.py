@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 
 class CommonGroundError(Exception):
     """Base of every error raised on purpose; its text is one sentence: what is wrong and what was expected."""
@@ -33,3 +39,13 @@ class DivergenceError(CommonGroundError):
 
 class Interrupted(KeyboardInterrupt):
     """The user asked to stop; everything finished so far is in the checkpoint (exit code 130)."""
+
+
+def one_sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
+    """The first thing that is wrong with a set of settings, of which these are known."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"unknown setting '{where}'; known are {', '.join(known)}"
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"'{where}' is {first['input']!r}: {reason[0].lower()}{reason[1:]}"

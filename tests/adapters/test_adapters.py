@@ -237,7 +237,7 @@ def _model(run: TrainedRun, **options: Any) -> Any:
 def test_an_adapter_comes_back_as_it_was(kind: str, runs: Any, tmp_path: Path) -> None:
     run = runs(kind, "rolora")
     cg.export_adapter(run, tmp_path / "own", client=1)
-    model = _model(run, task="language" if kind == "llama-lm" else "classify")
+    model = _model(run, generative=kind == "llama-lm")
     assert cg.load_adapter(tmp_path / "own", model) is model
     wanted = run.model_of(1).state_dict()
     for name, value in model.state_dict().items():

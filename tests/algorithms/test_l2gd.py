@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commonground import train
-from commonground.config import make_algorithm
+from commonground.algorithms import make_algorithm
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 from tests.algorithms.reference import (

@@ -7,9 +7,8 @@ from dataclasses import dataclass, is_dataclass
 import pytest
 import torch
 
-from commonground.algorithms import Algorithm, Client, Server, Tensors, Update, registry
+from commonground.algorithms import Algorithm, Client, Server, Tensors, Update, make_algorithm, registry
 from commonground.algorithms import base as algorithm_base
-from commonground.config import make_algorithm
 from commonground.errors import ConfigError
 from commonground.models import Groups
 from tests.algorithms.reference import network

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from commonground.compare import validation_split
 from commonground.config import RunConfig
-from commonground.data import Features, FederatedDataset, Source, limit_samples, load_data, load_source, parse_partition
+from commonground.data import (
+    Features,
+    FederatedDataset,
+    Source,
+    deal,
+    limit_samples,
+    load_data,
+    load_source,
+    parse_partition,
+)
 from commonground.data.partitions import Partition
 from commonground.errors import ConfigError, DataError
 from tests.helpers import labelled
@@ -25,7 +34,7 @@ levels = st.floats(0, 1) | st.sampled_from([0.0, 0.25, 0.5, 1.0])
 
 
 def dealt(source: Source, h: float, clients: int, seed: int) -> FederatedDataset:
-    return FederatedDataset.from_source(source, Features(h), clients, seed)
+    return deal(source, Features(h), clients, seed)
 
 
 def original(source: Source, data: FederatedDataset, split: str, client: int) -> Any:
@@ -182,7 +191,7 @@ def test_any_source_with_a_relabelling_partition() -> None:
                            class_names=("odd", "even"))  # fmt: skip
 
     source = labelled([20] * 4, [8] * 4)
-    data = FederatedDataset.from_source(source, Swapped(0.5), 3, 0)
+    data = deal(source, Swapped(0.5), 3, 0)
     assert data.class_names == ("odd", "even")
     assert np.array_equal(data.y_train, 1 - source.y_train % 2)
     assert np.array_equal(data.train_index, dealt(source, 0.5, 3, 0).train_index)
@@ -256,8 +265,8 @@ def test_data_that_are_refused(train: list[int], test: list[int], clients: int, 
 def test_clients_and_answers() -> None:
     source = labelled([9] * 4, [9] * 4)
     with pytest.raises(ConfigError, match="the number of clients is missing"):
-        FederatedDataset.from_source(source, Features(0.5), None, 0)
+        deal(source, Features(0.5), None, 0)
     with pytest.raises(
         DataError, match="the features partition needs samples with classes, and 'labelled' has answers"
     ):
-        dealt(replace(source, task="language"), 0.5, 2, 0)
+        dealt(replace(source, task="answers"), 0.5, 2, 0)

@@ -60,7 +60,7 @@ def test_data_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     source = load_source("hf:me/mine", download=False, tokenizer=tokenizer())
     assert (source.class_names, len(source.x_train), len(source.x_test)) == (("x", "y"), 6, 2)
     hub(monkeypatch, {"train": Table({"instruction": list("abcdabcd"), "output": list("abcdabcd")})})
-    assert load_source("hf:me/mine", tokenizer=tokenizer("llama")).task == "language"
+    assert load_source("hf:me/mine", tokenizer=tokenizer("llama")).task.name == "answers"
 
 
 def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def objects(path: Path, rows: Sequence[Any]) -> Path:
 
 def test_the_prompt_is_masked_and_the_answer_ends() -> None:
     texts = pairs([("a b c", "good film"), ("d", "e")])
-    x = tokenize(texts, tokenizer("llama"), task="language")
+    x = tokenize(texts, tokenizer("llama"), generative=True)
     first = [*((n, 0) for n in numbers("<s> a b c")), *((n, 1) for n in numbers("good film </s>"))]
     assert x[0].tolist() == [[0, 7], *map(list, first)]
     second = [*((n, 0) for n in numbers("<s> d")), *((n, 1) for n in numbers("e </s>")), *[(-1, 0)] * 3]
@@ -39,14 +39,14 @@ def test_the_prompt_is_masked_and_the_answer_ends() -> None:
 
 def test_a_long_prompt_loses_its_beginning_and_a_long_answer_its_end() -> None:
     words = tokenizer("llama")
-    row = tokenize(pairs([("a b c d e", "good film")]), words, 6, task="language")[0]
+    row = tokenize(pairs([("a b c d e", "good film")]), words, 6, generative=True)[0]
     assert row[1:, 0].tolist() == numbers("<s> d e good film </s>")
     assert row[1:, 1].tolist() == [0, 0, 0, 1, 1, 1]
-    row = tokenize(pairs([("a b c d", "good film a b c d e a b c")]), words, 8, task="language")[0]
+    row = tokenize(pairs([("a b c d", "good film a b c d e a b c")]), words, 8, generative=True)[0]
     assert row[1:, 0].tolist() == numbers("<s> d good film a b c d")  # a quarter of 8 stays prompt; no end token
     assert row[1:, 1].tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
     for length in range(3, 12):
-        row = tokenize(pairs([("a b c d", "good film a b c d e a b c")]), words, length, task="language")[0]
+        row = tokenize(pairs([("a b c d", "good film a b c d e a b c")]), words, length, generative=True)[0]
         assert row[0, 1] == length
         assert row[1, 1] == 0
         assert row[-1, 1] == 1

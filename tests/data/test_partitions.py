@@ -13,11 +13,11 @@ from commonground.data import (
     IID,
     Column,
     Dirichlet,
-    FederatedDataset,
     LogNormal,
     Partition,
     Shards,
     Source,
+    deal,
     parse_partition,
 )
 from commonground.data.arrays import Split
@@ -41,7 +41,7 @@ def same(left: Split, right: Split) -> bool:
 @quick
 @given(clients=st.integers(1, 30), train=st.integers(30, 200), test=st.integers(30, 60), seed=st.integers(0, 9))
 def test_iid_uses_every_sample_once_in_equal_sizes(clients: int, train: int, test: int, seed: int) -> None:
-    data = FederatedDataset.from_source(labelled([train, 5], [test, 5]), IID(), clients, seed)
+    data = deal(labelled([train, 5], [test, 5]), IID(), clients, seed)
     for index, sizes, samples in (
         (data.train_index, data.train_sizes, train + 5),
         (data.test_index, data.test_sizes, test + 5),
@@ -66,7 +66,7 @@ def test_shards_give_distinct_classes_and_even_parts(
 ) -> None:
     assume(per_client <= classes)
     source = labelled([per_class] * classes, [40] * classes)
-    data = FederatedDataset.from_source(source, Shards(per_client), clients, seed)
+    data = deal(source, Shards(per_client), clients, seed)
     train, test = data.class_counts("train"), data.class_counts("test")
     assert ((train > 0).sum(axis=1) == per_client).all()
     assert ((train > 0) == (test > 0)).all()
@@ -86,13 +86,13 @@ def test_shards_give_distinct_classes_and_even_parts(
 @pytest.mark.parametrize(("clients", "per_client", "size"), [(100, 2, 25), (500, 2, 5), (100, 5, 10)])
 def test_shards_are_equal_where_classes_are_balanced(clients: int, per_client: int, size: int) -> None:
     source = labelled([500] * 10, [200] * 10)
-    counts = FederatedDataset.from_source(source, Shards(per_client), clients, 3).class_counts("train")
+    counts = deal(source, Shards(per_client), clients, 3).class_counts("train")
     assert (counts[counts > 0] == size).all()
 
 
 def test_shards_pair_classes_at_random() -> None:
     source = labelled([500] * 10, [200] * 10)
-    holds = [FederatedDataset.from_source(source, Shards(2), 100, seed).class_counts("train") > 0 for seed in range(20)]
+    holds = [deal(source, Shards(2), 100, seed).class_counts("train") > 0 for seed in range(20)]
     together = sum(held.astype(int).T @ held.astype(int) for held in holds)
     pairs = together[~np.eye(10, dtype=bool)]
     expected = 20 * 100 / 45
@@ -104,7 +104,7 @@ def test_no_client_is_favoured_by_its_number() -> None:
     source = labelled([203] * 4, [40] * 4)  # 203 over 5 holders: three parts are larger
     total = np.zeros(10, dtype=np.int64)
     for seed in range(100):
-        total += FederatedDataset.from_source(source, Shards(2), 10, seed).train_sizes
+        total += deal(source, Shards(2), 10, seed).train_sizes
     assert np.ptp(total) < 60
 
 
@@ -143,7 +143,7 @@ def test_dirichlet_uses_every_sample_and_keeps_test_classes(
     clients: int, alpha: float, train: list[int], seed: int
 ) -> None:
     source = labelled(train, [30] * len(train))
-    data = FederatedDataset.from_source(source, Dirichlet(alpha), clients, seed)
+    data = deal(source, Dirichlet(alpha), clients, seed)
     assert sorted(data.train_index) == list(range(sum(train)))
     assert sorted(data.test_index) == list(range(30 * len(train)))
     assert data.train_sizes.min() >= 2
@@ -152,7 +152,7 @@ def test_dirichlet_uses_every_sample_and_keeps_test_classes(
 
 def test_dirichlet_test_classes_stay_within_training_classes_where_tests_are_scarce() -> None:
     source = labelled([500] * 5, [10] * 5)
-    data = FederatedDataset.from_source(source, Dirichlet(0.5), 40, 1)
+    data = deal(source, Dirichlet(0.5), 40, 1)
     assert not ((data.class_counts("test") > 0) & (data.class_counts("train") == 0)).any()
     assert data.test_sizes.min() >= 1
 
@@ -161,7 +161,7 @@ def test_dirichlet_alpha_sets_how_many_classes_a_client_has() -> None:
     source = labelled([500] * 10, [200] * 10)
 
     def largest_share(alpha: float) -> float:
-        counts = FederatedDataset.from_source(source, Dirichlet(alpha), 20, 0).class_counts("train")
+        counts = deal(source, Dirichlet(alpha), 20, 0).class_counts("train")
         return float((counts.max(axis=1) / counts.sum(axis=1)).mean())
 
     assert largest_share(0.1) > largest_share(1.0) > largest_share(100.0)
@@ -170,9 +170,7 @@ def test_dirichlet_alpha_sets_how_many_classes_a_client_has() -> None:
 
 def test_dirichlet_shares_have_the_variance_of_their_law() -> None:
     source = labelled([20_000], [2_000])
-    shares = np.concatenate(
-        [FederatedDataset.from_source(source, Dirichlet(2.0), 10, seed).train_sizes / 20_000 for seed in range(60)]
-    )
+    shares = np.concatenate([deal(source, Dirichlet(2.0), 10, seed).train_sizes / 20_000 for seed in range(60)])
     assert shares.var() == pytest.approx(0.1 * 0.9 / 21, rel=0.2)  # Dir(2, …, 2) over 10: p(1 - p) / (10 * 2 + 1)
 
 
@@ -204,7 +202,7 @@ def test_dirichlet_refusals_have_the_numbers() -> None:
 def test_lognormal_sizes_are_exact(clients: int, mean: float, per_client: int | None, sigma: float, seed: int) -> None:
     source = labelled([500] * 5, [100] * 5)
     partition = LogNormal(mean=mean, sigma=sigma, minimum=8, classes_per_client=per_client)
-    data = FederatedDataset.from_source(source, partition, clients, seed)
+    data = deal(source, partition, clients, seed)
     train, test = data.class_counts("train"), data.class_counts("test")
     assert train.sum() == round(clients * mean)
     assert data.train_sizes.min() >= 8
@@ -217,7 +215,7 @@ def test_lognormal_sizes_are_exact(clients: int, mean: float, per_client: int | 
 def test_lognormal_as_fedrep_femnist() -> None:
     source = labelled([4_800] * 10, [800] * 10)
     partition = LogNormal(mean=148, minimum=50, classes_per_client=3)
-    data = FederatedDataset.from_source(source, partition, 150, 0)
+    data = deal(source, partition, 150, 0)
     sizes = data.train_sizes
     assert sizes.sum() == 22_200
     assert sizes.min() >= 50
@@ -230,10 +228,10 @@ def test_lognormal_as_fedrep_femnist() -> None:
 def test_lognormal_without_mean_uses_all_that_fits() -> None:
     source = labelled([1_500] * 10, [800] * 10)
     for partition in (LogNormal(), LogNormal(minimum=50, classes_per_client=3)):
-        data = FederatedDataset.from_source(source, partition, 150, 0)
+        data = deal(source, partition, 150, 0)
         assert data.train_sizes.sum() == 15_000
         assert data.test_sizes.sum() == 8_000
-    skewed = FederatedDataset.from_source(labelled([100] * 5, [40] * 5), LogNormal(None, 1.0, 10, 1), 5, 0)
+    skewed = deal(labelled([100] * 5, [40] * 5), LogNormal(None, 1.0, 10, 1), 5, 0)
     assert skewed.train_sizes.max() <= 100  # one class each: the largest client sets the scale of all
     assert skewed.train_sizes.max() >= 85
 
@@ -272,12 +270,12 @@ def with_column(train: list[str], test: list[str]) -> Source:
 
 
 def test_column_makes_sorted_values_clients() -> None:
-    data = FederatedDataset.from_source(with_column(["10", "2", "10"], ["2", "10"]), Column("hospital"), None, 0)
+    data = deal(with_column(["10", "2", "10"], ["2", "10"]), Column("hospital"), None, 0)
     assert data.client_names == ("2", "10")
     assert data.train_indices(0).tolist() == [1]
     assert data.train_indices(1).tolist() == [0, 2]
     assert data.test_indices(1).tolist() == [1]
-    text = FederatedDataset.from_source(with_column(["b", "a", "b"], ["b", "a"]), Column("hospital"), 2, 0)
+    text = deal(with_column(["b", "a", "b"], ["b", "a"]), Column("hospital"), 2, 0)
     assert text.client_names == ("a", "b")
 
 
@@ -328,7 +326,7 @@ def test_more_clients_than_samples_are_refused(partition: Partition) -> None:
 def test_ten_thousand_clients_take_less_than_a_second(partition: Partition) -> None:
     source = labelled([10_000] * 10, [3_000] * 10)
     started = time.perf_counter()
-    data = FederatedDataset.from_source(source, partition, 10_000, 0)
+    data = deal(source, partition, 10_000, 0)
     assert time.perf_counter() - started < 3.0  # 0.6 s on two idle cores
     assert data.clients == 10_000
 

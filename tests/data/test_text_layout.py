@@ -98,7 +98,7 @@ def test_tokens_and_language() -> None:
     assert not data.language
     assert data.vocabulary == 1 + ID["e"]
     assert "at most 4 tokens" in repr(data)
-    language = replace(data, task="language")
+    language = replace(data, task="answers")
     assert language.language
     assert language.fingerprint() != data.fingerprint()
     assert "2 answers" in repr(language)
@@ -124,7 +124,7 @@ def test_tokens_and_language() -> None:
         ({"x_train": np.zeros((3, 4), np.int32)}, r"train samples are int32 of shape \(3, 4\)"),
         ({"x_train": np.zeros((3, 5, 3), np.int32)}, r"train samples are int32 of shape \(3, 5, 3\)"),
         (
-            {"x_train": np.zeros((3, 5, 2), np.float32), "x_test": np.zeros((2, 5, 2), np.float32), "task": "language"},
+            {"x_train": np.zeros((3, 5, 2), np.float32), "x_test": np.zeros((2, 5, 2), np.float32), "task": "answers"},
             "'tiny' is float32; a language model learns from int32 tokens",
         ),
     ],
@@ -136,7 +136,7 @@ def test_other_layouts_are_refused(changes: Mapping[str, Any], message: str) -> 
 
 def test_validation_and_limits_keep_tokens_and_task() -> None:
     data = FederatedDataset.from_arrays(
-        [(tokenize(singles(*"abcd"), tokenizer()), np.array([0, 1, 0, 1])) * 2 for _ in range(3)], task="language"
+        [(tokenize(singles(*"abcd"), tokenizer()), np.array([0, 1, 0, 1])) * 2 for _ in range(3)], task="answers"
     )
     assert data.x_train[:, 0, 0].tolist() == list(range(12))  # numbered through, whatever the clients' arrays say
     assert data.x_test[:, 0, 0].tolist() == list(range(12, 24))

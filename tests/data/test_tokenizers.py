@@ -82,7 +82,7 @@ def test_texts_that_are_no_texts() -> None:
     with pytest.raises(DataError, match="pairs of texts in one of its two parts"):
         TextData("mine", singles("a"), pairs([("a", "b")]), ("x",))
     with pytest.raises(DataError, match="a language model needs prompts and answers"):
-        tokenize(singles("a"), tokenizer("llama"), task="language")
+        tokenize(singles("a"), tokenizer("llama"), generative=True)
 
 
 def test_texts_without_tokens(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_texts_without_tokens(tmp_path: Path) -> None:
     words = tokenizer("llama")
     words.backend_tokenizer.normalizer = normalizers.Replace("b", "")
     with pytest.raises(DataError, match=r"row 0: the tokenizer .* makes no tokens of the answer"):
-        tokenize(pairs([("a", "b")]), words, 10, task="language")
+        tokenize(pairs([("a", "b")]), words, 10, generative=True)
 
 
 def test_threads_end_with_tokenising(monkeypatch: pytest.MonkeyPatch) -> None:

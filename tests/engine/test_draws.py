@@ -80,13 +80,13 @@ def test_learning_rates_by_hand(schedule: str, rates: Any) -> None:
     c = config(lr_schedule=schedule)
     wanted = rates if isinstance(rates, dict) else dict(enumerate(rates, 1))
     for round, rate in wanted.items():
-        assert c.lr_at(round) == pytest.approx(rate, rel=1e-12)
+        assert c.lr_after((round - 1) / c.rounds) == pytest.approx(rate, rel=1e-12)
 
 
 def test_halving_of_odd_numbers_of_rounds() -> None:
     """0.1 · 10 is no exact number in binary: the milestone still falls where it is written."""
     c = config(rounds=10, lr_schedule="halve:0.3,0.7")
-    assert [round(c.lr_at(t), 6) for t in range(1, 11)] == [0.8] * 3 + [0.4] * 4 + [0.2] * 3
+    assert [round(c.lr_after((t - 1) / c.rounds), 6) for t in range(1, 11)] == [0.8] * 3 + [0.4] * 4 + [0.2] * 3
 
 
 @pytest.mark.parametrize(

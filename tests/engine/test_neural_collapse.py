@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from commonground.config import RunConfig, make_algorithm
+from commonground.algorithms import make_algorithm
+from commonground.config import RunConfig
 from commonground.engine.neural_collapse import global_nc2, local_nc2, nc2_metrics
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError

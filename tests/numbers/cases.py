@@ -120,7 +120,8 @@ def cases() -> dict[str, Callable[[], Run]]:
 def numbers(run: Run) -> dict[str, Any]:
     """What must stay: the digest of all weights and of all figures; and a few figures for other machines."""
     history = [{k: v for k, v in row.items() if k not in FREE} for row in run.history]
-    figures = json.dumps([history, run.clients, run.summary["personal_accuracy"], run.summary["global_accuracy"]])
+    accuracy = {key: run.personal_accuracy[key] for key in ("mean", "std", "p10", "min", "last10")}
+    figures = json.dumps([history, run.clients, accuracy, run.summary["global_accuracy"]])
     loss = next((row["train_loss"] for row in reversed(history) if row["train_loss"] is not None), None)
     return {
         "weights": run.summary["weights_sha256"],

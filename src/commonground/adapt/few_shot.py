@@ -22,7 +22,7 @@ from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.base import validate_update
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import build_network
-from commonground.engine.setup import Samples, Setup
+from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, DataError
 
 __all__ = ["Adaptation", "adapt", "head_curve"]
@@ -85,7 +85,7 @@ def adapt(
     Raises:
         CommonGroundError: the data does not fit the run, or a client has too few samples.
     """
-    if run.task == "language":
+    if run.task.generative:
         raise ConfigError(f"the run in '{run.path}' is of a language model, which has no head to fit for new clients")
     # Rows of tokens may be longer or shorter than those the run was trained on.
     if not run.reads_text and tuple(data.sample_shape) != tuple(run.split["sample_shape"]):
@@ -93,7 +93,7 @@ def adapt(
             f"the new clients' samples have shape {tuple(data.sample_shape)}, but the run was trained on "
             f"{tuple(run.split['sample_shape'])}"
         )
-    if run.reads_text and not (data.tokens and data.task == "classify"):
+    if run.reads_text and not (data.tokens and data.task.softmax):
         raise DataError(f"the run in '{run.path}' classifies texts, and {data.name} has none with classes")
     if lr is not None and not 0 < lr < math.inf:
         raise ConfigError(f"--lr must be a positive number, not {lr}")
@@ -148,7 +148,7 @@ def head_curve(
     try:
         for epoch in range(1, epochs + 1):
             engine.commit(epoch, engine.train(epoch, everyone, setup.initial_shared))
-            curve.append(engine.evaluate(everyone, setup.initial_shared).accuracy)
+            curve.append(engine.evaluate(everyone, setup.initial_shared).headline)
     finally:
         engine.close()
     return curve
@@ -158,11 +158,10 @@ def _setup(run: TrainedRun, data: FederatedDataset, seed: int, lr: float | None)
     """The run's network with a head for the new classes, drawn anew."""
     update = {"seed": seed, "lr": lr or run.config.lr, "clients": data.clients, "engine": "auto", "participation": 1.0}
     config = run.config.model_copy(update=update)
-    shape = Samples(data, run.shared[next(iter(run.shared))].dtype).shape if run.shared else data.sample_shape
     plain = LocalOnly()
     # A federated LoRA method may have put more into the model (FLoRA's merged updates); its head is to be trained here.
     own = replace(run.algorithm, head="personal") if isinstance(run.algorithm, FederatedLoRA) else plain
-    model, groups = build_network(config, own, shape, data.classes)
+    model, groups = build_network(config, own, data.format.shape, data.classes, task=data.task)
     return Setup.build(config, data, model, groups, plain)
 
 
@@ -176,7 +175,7 @@ def _accuracy(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Accuracie
         for result in results:
             validate_update(setup, result, 1)
         engine.commit(1, results)
-        return engine.evaluate(everyone, setup.initial_shared).accuracy
+        return engine.evaluate(everyone, setup.initial_shared).headline
     finally:
         engine.close()
 

@@ -18,6 +18,7 @@ from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.errors import ConfigError, DataError
+from commonground.models import vocab_size_of
 from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
 
@@ -99,7 +100,7 @@ def classify(
         ConfigError: the run is of a language model.
         DataError: it was trained on pairs and these are single texts, or the other way round.
     """
-    if run.task == "language":
+    if run.task.generative:
         raise ConfigError(f"the run in '{run.path}' is of a language model, which answers instructions")
     task = TASKS.get(run.config.data)
     if task is not None and bool(task.second) != (texts.second is not None):
@@ -112,7 +113,7 @@ def classify(
         texts,
         load_tokenizer(run.config.model),
         model.options.max_length,
-        vocab_size=getattr(model.config, "vocab_size", None),
+        vocab_size=vocab_size_of(model),
     )
     longest = int(tokens.shape[1]) - 1
     if note is not None and longest >= model.options.max_length:
@@ -135,7 +136,7 @@ def answer(run: TrainedRun, prompts: Sequence[str], client: int | None, max_new_
     Raises:
         ConfigError: the run is not of a language model, or prompt and answer are longer than what it reads.
     """
-    if run.task != "language":
+    if not run.task.generative:
         raise ConfigError(f"the run in '{run.path}' classifies texts and does not answer")
     model = run.model_of(client)
     assert isinstance(model, AdaptedModel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,17 +14,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from commonground.algorithms import Algorithm, Tensors
+from commonground.algorithms import Algorithm, Tensors, make_algorithm
 from commonground.algorithms.head_tuning import HeadTuning
-from commonground.config import RunConfig, make_algorithm
-from commonground.data import Task
+from commonground.config import RunConfig
+from commonground.data import Preprocess
+from commonground.data.inputs import InputFormat, Inputs
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.prepare import build_network
 from commonground.engine.setup import client_model, client_start
 from commonground.engine.state.folder import Checkpoint, RunFolder
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, DataError, RunError
-from commonground.models import Groups, tensors_of
+from commonground.models import Groups, base_sha256_of, call, constants_of, tensors_of
+from commonground.tasks import Task, tasks
 
 __all__ = ["TrainedRun", "load_run"]
 
@@ -120,10 +123,15 @@ class TrainedRun:
             body[name] = torch.stack([o[name] for o in own]).mean(0) if name in local else self.shared[name]
         return body
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """What the data were for."""
-        return "language" if self.split.get("task") == "language" else "classify"
+        return _task(self.split)
+
+    @cached_property
+    def format(self) -> InputFormat:
+        """How raw samples become the model's inputs."""
+        return _format(self.split)
 
     @property
     def reads_text(self) -> bool:
@@ -151,9 +159,8 @@ class TrainedRun:
         if client is None and not (self.has_global_model or whole):
             why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
             raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client")
-        constants: frozenset[str] = getattr(self.model, "constants", frozenset())
         held = self.model.state_dict(keep_vars=True)
-        model = copy.deepcopy(self.model, {id(held[name]): held[name] for name in constants})
+        model = copy.deepcopy(self.model, {id(held[name]): held[name] for name in constants_of(self.model)})
         live = tensors_of(model)
         with torch.no_grad():
             for name, tensor in live.items():
@@ -170,7 +177,7 @@ class TrainedRun:
             raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
         return images
 
-    def inputs(self, x: npt.NDArray[Any], client: int | None = None) -> Tensor:
+    def inputs(self, x: npt.NDArray[Any], client: int | None = None) -> Inputs:
         """Raw samples [n, …] (stored as the training data: images channels last, values unscaled) as model inputs.
 
         In a run with feature noise, a client's samples are changed by its foreign image as they were in training; with
@@ -185,26 +192,38 @@ class TrainedRun:
             x = x.reshape(len(x), *shape)
         if x.shape[1:] != shape:
             raise DataError(f"samples of shape {x.shape[1:]} were given, but the run was trained on {shape}")
-        rows = torch.from_numpy(np.ascontiguousarray(x)).to(getattr(torch, self.config.dtype))
-        if not bool(torch.isfinite(rows).all()):
-            bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
-            raise DataError(f"sample {bad} has a value that is not finite")
-        p = self.split["preprocess"]
-        rows = rows * p["scale"]
+        dtype = getattr(torch, self.config.dtype)
+        stored = self.format.tensors(np.ascontiguousarray(x))
+        for rows in stored.values():
+            if not bool(torch.isfinite(rows).all()):
+                bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
+                raise DataError(f"sample {bad} has a value that is not finite")
+        noise: Tensor | None = None
         if client is not None and self._noise is not None:
-            rows = rows - self._noise[client].to(rows.dtype) * p["scale"] * self.config.feature_noise
-        if p["mean"]:
-            rows = rows - torch.tensor(p["mean"], dtype=rows.dtype)
-        if p["std"]:
-            rows = rows / torch.tensor(p["std"], dtype=rows.dtype)
-        inputs: Tensor = rows.movedim(-1, 1) if len(shape) == 3 else rows
-        return inputs
+            noise = self._noise[client].to(dtype) * self.format.preprocess.scale * self.config.feature_noise
+        return self.format.arrange(self.format.make(stored, dtype, noise))
 
     def predict(self, x: npt.NDArray[Any], client: int | None) -> npt.NDArray[np.float64]:
-        """Class probabilities [n, classes] of raw samples [n, …] under a client's own model (None: the global one)."""
+        """What a client's own model (None: the global one) says of raw samples [n, …], as the run's task does: class
+        probabilities [n, classes], numbers [n, targets], ….
+        """
         with torch.no_grad():
-            logits: Tensor = self.model_of(client)(self.inputs(x, client))
-        return logits.double().softmax(1).numpy()
+            output: Tensor = call(self.model_of(client), self.inputs(x, client))
+        return self.task.predict(output)
+
+
+def _task(split: Mapping[str, Any]) -> Task:
+    """The task that ``split.json`` names, with its settings."""
+    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in split["task_settings"].items()}
+    return tasks[split["task"]](**settings)
+
+
+def _format(split: Mapping[str, Any]) -> InputFormat:
+    """How ``split.json`` says that samples become inputs."""
+    p = split["preprocess"]
+    return InputFormat(
+        tuple(split["sample_shape"]), split["inputs"], Preprocess(p["scale"], tuple(p["mean"]), tuple(p["std"]))
+    )
 
 
 def load_run(path: str | Path) -> TrainedRun:
@@ -221,17 +240,13 @@ def load_run(path: str | Path) -> TrainedRun:
     if config.model is None or config.lr is None:
         raise RunError(f"'{Path(path) / 'config.toml'}' is damaged: it lacks the model or the learning rate")
     algorithm = make_algorithm(config.algorithm, config.options)
-    shape = tuple(split["sample_shape"])
-    shape = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
-    task: Task = "language" if split.get("task") == "language" else "classify"
-    model, groups = build_network(config, algorithm, shape, split["classes"], task=task)
+    model, groups = build_network(config, algorithm, _format(split).shape, split["classes"], task=_task(split))
     checkpoint = folder.load("finetuned.safetensors") if config.finetune_epochs else folder.load()
     if checkpoint is None:
         raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
         raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
-    base = getattr(model, "base_sha256", None)
-    if base != checkpoint.totals.get("base_sha256"):
+    if base_sha256_of(model) != checkpoint.totals.get("base_sha256"):
         raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
     if config.finetune_epochs:
         algorithm = HeadTuning(config.finetune_epochs)

@@ -48,7 +48,7 @@ def model_card(
         ("model", whose),
         ("method", f"{run.algorithm.title} ({run.algorithm.source})"),
     ]
-    if not model.language:
+    if not model.generative:
         kind = _HEADS[run.algorithm.head] if isinstance(run.algorithm, FederatedLoRA) else "by the method"
         here = "; the one in this folder is untrained" if untrained else ""
         facts.append(("task head", f"{kind}{here}; {classes} classes"))
@@ -93,10 +93,10 @@ def _own_labels(model: AdaptedModel) -> int:
 
 
 def _use(model: AdaptedModel, classes: int, factors: Factors | None, untrained: bool) -> str:
-    kind = "CausalLM" if model.language else "SequenceClassification"
+    kind = "CausalLM" if model.generative else "SequenceClassification"
     name = f"Auto{'' if factors is None else 'Peft'}ModelFor{kind}"
     more = ""
-    if factors is not None and not model.language and classes != _own_labels(model):
+    if factors is not None and not model.generative and classes != _own_labels(model):
         more = f", num_labels={classes}, ignore_mismatched_sizes=True"  # the base's own head has other labels
     package = "transformers" if factors is None else "peft"
     text = f"```python\nfrom {package} import {name}\n\nmodel = {name}.from_pretrained(folder{more})\n```"

@@ -104,7 +104,7 @@ def _lora_config(model: AdaptedModel, factors: Factors, modules_to_save: list[st
     alpha: Any = int(factors.alpha) if float(factors.alpha).is_integer() else factors.alpha
     for targets, layers in tries:
         config = peft.LoraConfig(
-            task_type="CAUSAL_LM" if model.language else "SEQ_CLS",
+            task_type="CAUSAL_LM" if model.generative else "SEQ_CLS",
             base_model_name_or_path=base_name(model),
             inference_mode=True,
             r=factors.rank,
@@ -152,7 +152,7 @@ def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names
 @contextmanager
 def _named(model: AdaptedModel, class_names: Sequence[str]) -> Iterator[None]:
     """While open, the base's configuration has these names of classes."""
-    if model.language or not class_names:
+    if model.generative or not class_names:
         yield
         return
     config = model.config

@@ -11,15 +11,12 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
 from commonground.keys import numpy_stream
 from commonground.models import Groups
-
-if TYPE_CHECKING:
-    from commonground.config import RunConfig
 
 __all__ = [
     "Algorithm",
@@ -28,6 +25,7 @@ __all__ = [
     "Loss",
     "Output",
     "Penalty",
+    "RunSettings",
     "Server",
     "Tensors",
     "Update",
@@ -61,8 +59,8 @@ class Output(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Inputs ``x`` by name, each [rows, …], targets ``y`` [rows, …] and ``weight`` [rows] (1 for a sample, 0 for padding);
-    ``masks`` are the batch's dropout masks, so that several iterators may run side by side.
+    """Inputs ``x`` by name, each [rows, …], targets ``y`` [rows, …] and ``weight`` [rows] (1 for a sample, 0 for
+    padding); ``masks`` are the batch's dropout masks, so that several iterators may run side by side.
     """
 
     x: Tensors
@@ -293,6 +291,22 @@ class Server:
         return [weight / total for weight in weights]
 
 
+class RunSettings(Protocol):
+    """The settings of a run that :meth:`Algorithm.check` may look at: a few fields of its configuration."""
+
+    @property
+    def batch_norm(self) -> str:
+        """``averaged``, or ``local`` if every client keeps the statistics of BatchNorm layers."""
+
+    @property
+    def local_steps(self) -> int | None:
+        """Mini-batch steps in a round; None where epochs are counted."""
+
+    @property
+    def rounds(self) -> int:
+        """Communication rounds."""
+
+
 @dataclass(frozen=True)
 class Algorithm(ABC):
     """Base of every algorithm: subclass it as a frozen dataclass in a file of its own.
@@ -363,7 +377,7 @@ class Algorithm(ABC):
         """
         return {}
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunSettings) -> None:
         """Refuse settings of a run that this method cannot follow, by a ConfigError."""
 
     def lr_factor(self, done: float) -> float:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from commonground.algorithms.base import Algorithm, Client, Tensors, prefixed, unprefixed
+from commonground.algorithms.base import Algorithm, Client, RunSettings, Tensors, prefixed, unprefixed
 from commonground.errors import ConfigError
-
-if TYPE_CHECKING:
-    from commonground.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Ditto(Algorithm):
     source = "Li, Hu, Beirami, Smith 2021"
     shared = ("all",)
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunSettings) -> None:
         """Refuse one set of BatchNorm statistics for two models."""
         if config.batch_norm == "local":
             raise ConfigError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update
 from commonground.errors import ConfigError
-from commonground.models import Groups
+from commonground.models import Groups, constants_of, groups_of, set_constants, set_groups
 from commonground.models.lora import adapt_linear_layers
 
 __all__ = ["FederatedLoRA", "Head", "aggregation_error", "factor_pairs"]
@@ -69,9 +69,9 @@ class FederatedLoRA(Algorithm):
                         f"whose {name} is the model's option model.{name} (--set model.{name}={value:g})"
                     )
         if self.head == "frozen":
-            known: dict[str, tuple[str, ...]] = vars(model)["groups"]
-            vars(model)["constants"] = vars(model)["constants"] | frozenset(known["head"])
-            known["head"] = ()
+            known = groups_of(model)
+            set_constants(model, constants_of(model) | set(known["head"]))
+            set_groups(model, known | {"head": ()})
         return model
 
     @property

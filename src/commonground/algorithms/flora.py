@@ -12,7 +12,7 @@ from commonground.algorithms.base import Server, Tensors, Update
 from commonground.algorithms.federated_lora import FederatedLoRA, factor_pairs
 from commonground.errors import ConfigError, ModelError
 from commonground.keys import torch_stream
-from commonground.models import Groups
+from commonground.models import Groups, groups_of, set_groups
 from commonground.models.lora import LoRALinear
 
 
@@ -58,9 +58,8 @@ class FLoRA(FederatedLoRA):
                     f"FLoRA's largest rank {max(self._ranks)} exceeds the model's {layer.lora_A.shape[0]} (model.rank)"
                 )
             layer.keep_merged()
-        known: dict[str, tuple[str, ...]] = vars(model)["groups"]
-        known["merged"] = tuple(f"{name}.merged" for name in layers)
-        known["body"] = (*known["body"], *known["merged"])
+        known, merged = groups_of(model), tuple(f"{name}.merged" for name in layers)
+        set_groups(model, known | {"merged": merged, "body": (*known["body"], *merged)})
         return model
 
     def message_to(self, server: Server, client: int) -> Tensors:

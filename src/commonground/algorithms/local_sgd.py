@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import torch
 from pydantic import Field
 
-from commonground.algorithms.base import Algorithm, Client, Tensors
+from commonground.algorithms.base import Algorithm, Client, RunSettings, Tensors
 from commonground.errors import ConfigError
-
-if TYPE_CHECKING:
-    from commonground.config import RunConfig
 
 POSITION = "order/steps"  # how far a client has come in its order of batches
 
@@ -49,7 +46,7 @@ class LocalSGD(Algorithm):
     source = "Stich 2019; Bao, Crawshaw, Liu 2024"
     shared = ("all",)
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunSettings) -> None:
         """Refuse rounds that do not make the steps wanted, and two opinions on I."""
         if self.steps != type(self).steps and config.local_steps not in (None, self.steps):
             raise ConfigError(f"steps={self.steps} and --local-steps {config.local_steps} are both I; give one of them")

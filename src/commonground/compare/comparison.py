@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -381,8 +380,9 @@ class _Comparing:
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
-    """``comparison.json``, ``table.csv`` and, where the report can be written, ``report.html``."""
+    """``comparison.json``, ``table.csv`` and ``report.html``."""
     from commonground.compare.tables import as_csv
+    from commonground.report import write_comparison_report
 
     try:
         write_atomically(folder / "table.csv", as_csv(comparison.result))
@@ -390,8 +390,4 @@ def _write(comparison: Comparison, folder: Path) -> None:
         write_atomically(folder / "comparison.json", text + "\n")
     except OSError as error:
         raise RunError(f"the folder '{folder}' cannot be written: {error.strerror}") from None
-    try:
-        report = import_module("commonground.report")
-    except ImportError:
-        return  # the page is an extra; the figures are written
-    report.write_comparison_report(folder)
+    write_comparison_report(folder)

@@ -79,11 +79,12 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         raise DataError(
             f"no client of {data.name!r} has two training samples; tuning needs one to train and one to judge"
         )
+    strata = data.strata("train")
     kept: list[Any] = []
     taken: list[Any] = []
     for client in clients:
         rows = data.train_indices(client)
-        chosen = _stratified(data.y_train[rows], fraction, numpy_stream(seed, "validation", client))
+        chosen = _stratified(strata[rows], fraction, numpy_stream(seed, "validation", client))
         kept.append(rows[~chosen])
         taken.append(rows[chosen])
     return FederatedDataset(

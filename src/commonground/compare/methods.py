@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from commonground.algorithms import Algorithm
-from commonground.config import RunConfig, make_algorithm
+from commonground.algorithms import Algorithm, make_algorithm
+from commonground.config import RunConfig
 from commonground.errors import ConfigError
 
 __all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "as_text", "folder_name", "literal"]

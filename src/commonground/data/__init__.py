@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from commonground.data.arrays import Preprocess, Split, Task
-from commonground.data.feature_noise import FeatureNoise, add_feature_noise
+from commonground.data.arrays import FeatureNoise, Preprocess, Split
+from commonground.data.dealing import deal
+from commonground.data.feature_noise import add_feature_noise
 from commonground.data.feature_partition import Features
 from commonground.data.federated import FederatedDataset
 from commonground.data.limits import limit_samples
@@ -24,6 +25,7 @@ from commonground.data.sources import (
 )
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
 from commonground.errors import ConfigError
+from commonground.tasks import Task
 
 __all__ = [
     "IID",
@@ -44,6 +46,7 @@ __all__ = [
     "add_feature_noise",
     "available_sources",
     "data_directory",
+    "deal",
     "default_model",
     "extract_answer",
     "is_text",
@@ -112,4 +115,4 @@ def load_data(
         max_length=max_length,
         vocab_size=vocab_size,
     )
-    return FederatedDataset.from_source(source, chosen, clients, seed)
+    return deal(source, chosen, clients, seed)

@@ -1,21 +1,23 @@
-"""What samples and splits are made of."""
+"""What samples and splits are made of, and what changes samples on their way into a model."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AS_STORED", "Array", "Indices", "Preprocess", "Split", "Task"]
+from commonground.errors import ConfigError
+
+__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Preprocess", "Split"]
 
 Array = npt.NDArray[Any]
 """Samples: uint8, float32 or float64; int32 for tokens."""
 Indices = npt.NDArray[np.int64]
 """Row numbers, labels, offsets or counts."""
-Task = Literal["classify", "language"]
-"""What is learnt: a sample's class, or (tokens only) to continue a prompt with its answer."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,45 @@ class Preprocess:
 
 AS_STORED = Preprocess()
 """Stored values are the model's input."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureNoise:
+    """What every client's samples x are changed by on their way into a model: x′ = x − ρ·x̃ᵢ.
+
+    Attributes:
+        strength: ρ, positive.
+        images: x̃ [clients, …], stored as the samples are: one for all samples of a client, training and test alike.
+
+    Raises:
+        ConfigError: the strength is not a positive number.
+    """
+
+    strength: float
+    images: Array
+
+    def __post_init__(self) -> None:
+        self.check_strength(self.strength)
+        if self.strength == 0:
+            raise ConfigError("feature noise of strength 0 is none; leave it out")
+        # The only writes to a frozen instance: its normal forms.
+        object.__setattr__(self, "strength", float(self.strength))
+        object.__setattr__(self, "images", np.ascontiguousarray(self.images))
+
+    def of(self, clients: Sequence[int]) -> FeatureNoise:
+        """The noise of some of the clients, in this order."""
+        return FeatureNoise(self.strength, self.images[list(clients)])
+
+    @staticmethod
+    def check_strength(value: float) -> None:
+        """Refuse what is no number of at least 0.
+
+        Raises:
+            ConfigError: says what it is.
+        """
+        number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+        if not (number and math.isfinite(value) and value >= 0):
+            raise ConfigError(f"feature_noise is {value!r}; it must be a number of at least 0")
 
 
 @dataclass(frozen=True)

@@ -1,146 +1,191 @@
-"""Whether a federated data set is one: its arrays, its split, its tokens."""
+"""Whether arrays make a federated data set: samples, labels, the rows of every client, tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from commonground.data.arrays import AS_STORED, Array, Indices
+from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess
 from commonground.errors import DataError
+from commonground.tasks import Task
+from commonground.tasks.classification import class_numbers
 
-if TYPE_CHECKING:
-    from commonground.data.federated import FederatedDataset
-
-__all__ = ["check_dataset", "check_labels", "is_tokens", "usual_samples", "whole_numbers"]
+__all__ = [
+    "check_classes",
+    "check_clients",
+    "check_noise",
+    "check_preprocess",
+    "check_samples",
+    "check_split",
+    "check_targets",
+    "check_tokens",
+    "is_tokens",
+    "usual_samples",
+    "whole_numbers",
+]
 
 _ROWS_PER_CHECK = 8192  # checking floats in pieces keeps the extra memory small whatever the size of the data
 
 
-def check_dataset(data: FederatedDataset) -> None:
-    """Refuse, in one sentence, whatever does not fit together.
+def check_classes(name: str, classes: int, class_names: tuple[str, ...]) -> None:
+    """Refuse another number of class names than of classes, and no classes at all.
 
     Raises:
-        DataError: says what.
+        DataError: says how many there are.
     """
-    if data.classes < 1 or len(data.class_names) != data.classes:
-        raise DataError(f"{data.name!r} has {data.classes} classes but {len(data.class_names)} class names")
-    if data.x_train.shape[1:] != data.x_test.shape[1:] or data.x_train.dtype != data.x_test.dtype:
-        raise DataError(
-            f"training samples of {data.name!r} are {data.x_train.dtype} {data.x_train.shape[1:]}, "
-            f"test samples {data.x_test.dtype} {data.x_test.shape[1:]}; they must agree"
-        )
-    if len(data.train_offsets) != len(data.test_offsets) or len(data.train_offsets) < 2:
-        raise DataError(
-            f"{data.name!r} has {max(len(data.train_offsets) - 1, 0)} clients with training samples and "
-            f"{max(len(data.test_offsets) - 1, 0)} with test samples; both need the same number, at least 1"
-        )
-    if data.client_names is not None and len(set(data.client_names)) != data.clients:
-        raise DataError(
-            f"{data.name!r} has {data.clients} clients but {len(set(data.client_names))} different client names"
-        )
-    _check_preprocess(data)
-    _check_tokens(data)
-    _check_noise(data)
-    _check_split(data, "train", data.x_train, data.y_train, data.train_index, data.train_offsets)
-    _check_split(data, "test", data.x_test, data.y_test, data.test_index, data.test_offsets)
+    if classes < 1 or len(class_names) != classes:
+        raise DataError(f"{name!r} has {classes} classes but {len(class_names)} class names")
 
 
-def _check_preprocess(data: FederatedDataset) -> None:
-    channels = data.x_train.shape[-1] if data.x_train.ndim > 1 else 1
-    mean, std = np.asarray(data.preprocess.mean), np.asarray(data.preprocess.std)
+def check_samples(name: str, x_train: Array, x_test: Array) -> None:
+    """Refuse training and test samples of different shapes or number types.
+
+    Raises:
+        DataError: says which.
+    """
+    if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+        raise DataError(
+            f"training samples of {name!r} are {x_train.dtype} {x_train.shape[1:]}, "
+            f"test samples {x_test.dtype} {x_test.shape[1:]}; they must agree"
+        )
+
+
+def check_clients(
+    name: str, train_offsets: Indices, test_offsets: Indices, client_names: tuple[str, ...] | None
+) -> None:
+    """Refuse different numbers of clients in the two splits, no clients, and names that do not tell them apart.
+
+    Raises:
+        DataError: says how many there are.
+    """
+    if len(train_offsets) != len(test_offsets) or len(train_offsets) < 2:
+        raise DataError(
+            f"{name!r} has {max(len(train_offsets) - 1, 0)} clients with training samples and "
+            f"{max(len(test_offsets) - 1, 0)} with test samples; both need the same number, at least 1"
+        )
+    clients = len(train_offsets) - 1
+    if client_names is not None and len(set(client_names)) != clients:
+        raise DataError(f"{name!r} has {clients} clients but {len(set(client_names))} different client names")
+
+
+def check_preprocess(name: str, x: Array, preprocess: Preprocess) -> None:
+    """Refuse preprocessing for another number of channels, and numbers that are not finite or deviations not positive.
+
+    Raises:
+        DataError: says which.
+    """
+    channels = x.shape[-1] if x.ndim > 1 else 1
+    mean, std = np.asarray(preprocess.mean), np.asarray(preprocess.std)
     if any(len(values) not in (0, 1, channels) for values in (mean, std)):
         raise DataError(
-            f"preprocessing of {data.name!r} has {len(mean)} means and {len(std)} deviations for {channels} channels"
+            f"preprocessing of {name!r} has {len(mean)} means and {len(std)} deviations for {channels} channels"
         )
-    if not (np.isfinite([data.preprocess.scale, *mean, *std]).all() and (std > 0).all()):
-        raise DataError(f"preprocessing of {data.name!r} needs finite numbers and positive deviations")
+    if not (np.isfinite([preprocess.scale, *mean, *std]).all() and (std > 0).all()):
+        raise DataError(f"preprocessing of {name!r} needs finite numbers and positive deviations")
 
 
-def _check_noise(data: FederatedDataset) -> None:
-    if data.noise is None:
-        return
-    if data.tokens:
-        raise DataError(f"{data.name!r} holds tokens, which take no feature noise")
-    images = data.noise.images
-    if images.shape != (data.clients, *data.sample_shape) or images.dtype != data.x_train.dtype:
+def check_noise(name: str, x: Array, noise: FeatureNoise, clients: int, client_name: Callable[[int], str]) -> None:
+    """Refuse feature noise that is not one finite sample per client, and any on tokens.
+
+    Args:
+        name: of the data.
+        x: the samples it is subtracted from.
+        noise: the noise.
+        clients: how many there are.
+        client_name: from a client's number to its name.
+
+    Raises:
+        DataError: says what is wrong, with whose.
+    """
+    if is_tokens(x) or x.dtype.names:
+        raise DataError(f"{name!r} holds {'named inputs' if x.dtype.names else 'tokens'}, which take no feature noise")
+    images, wanted = noise.images, (clients, *x.shape[1:])
+    if images.shape != wanted or images.dtype != x.dtype:
         raise DataError(
-            f"the feature noise of {data.name!r} is {images.dtype} {images.shape}; one sample per client, "
-            f"{data.x_train.dtype} {(data.clients, *data.sample_shape)}, is needed"
+            f"the feature noise of {name!r} is {images.dtype} {images.shape}; one sample per client, "
+            f"{x.dtype} {wanted}, is needed"
         )
     bad = next(_not_finite(images), None)
     if bad is not None:
-        raise DataError(f"the feature noise of client {data.client_name(bad)} of {data.name!r} is not finite")
+        raise DataError(f"the feature noise of client {client_name(bad)} of {name!r} is not finite")
 
 
-def _check_tokens(data: FederatedDataset) -> None:
-    if data.task not in ("classify", "language"):
-        raise DataError(f"the task of {data.name!r} is {data.task!r}; it is 'classify' or 'language'")
-    if not data.tokens:
-        if data.language:
-            raise DataError(f"{data.name!r} is {data.x_train.dtype}; a language model learns from int32 tokens")
+def check_tokens(name: str, x_train: Array, x_test: Array, preprocess: Preprocess, task: Task) -> None:
+    """Refuse tokens in another layout or numbered otherwise, and a task that does not go with the samples.
+
+    Raises:
+        DataError: names the first wrong row.
+    """
+    if not is_tokens(x_train):
+        if task.generative:
+            raise DataError(f"{name!r} is {x_train.dtype}; a language model learns from int32 tokens")
         return
-    if data.preprocess != AS_STORED:
-        raise DataError(f"{data.name!r} holds tokens, which take no preprocessing")
-    same = data.x_test is data.x_train  # validation data: training rows in the place of test rows
-    parts = [("train", data.x_train, 0)] + ([] if same else [("test", data.x_test, len(data.x_train))])
+    if preprocess != AS_STORED:
+        raise DataError(f"{name!r} holds tokens, which take no preprocessing")
+    same = x_test is x_train  # validation data: training rows in the place of test rows
+    parts = [("train", x_train, 0)] + ([] if same else [("test", x_test, len(x_train))])
     for split, x, first in parts:
         bad = next(_wrong_tokens(x), None)
         if bad is not None:
-            raise DataError(f"{split} sample {bad[0]} of {data.name!r} is no row of tokens: {bad[1]}")
+            raise DataError(f"{split} sample {bad[0]} of {name!r} is no row of tokens: {bad[1]}")
         number = np.arange(first, first + len(x))
         for row in np.flatnonzero(x[:, 0, 0] != number)[:1]:
-            if split == "test" and np.array_equal(x, data.x_train):
+            if split == "test" and np.array_equal(x, x_train):
                 break
             raise DataError(
-                f"{split} sample {row} of {data.name!r} has the number {x[row, 0, 0]}; rows of tokens are numbered "
+                f"{split} sample {row} of {name!r} has the number {x[row, 0, 0]}; rows of tokens are numbered "
                 f"through, and this one is {number[row]}"
             )
 
 
-def check_labels(name: str, split: str, x: Array, y: Indices, classes: int) -> None:
-    """Refuse another number of labels than of samples, and labels outside the classes.
+def check_targets(name: str, split: str, x: Array, y: Array, classes: int, task: Task) -> None:
+    """Refuse another number of targets than of samples, and targets that the task does not know.
 
     Raises:
-        DataError: names the first wrong label.
+        DataError: names the first wrong one.
     """
     if len(x) != len(y):
         raise DataError(f"{name!r} has {len(x)} {split} samples but {len(y)} {split} labels")
-    for row in np.flatnonzero((y < 0) | (y >= classes))[:1]:
-        raise DataError(
-            f"the label of {split} sample {row} of {name!r} is {y[row]}; "
-            f"with {classes} classes it must be 0 to {classes - 1}"
-        )
+    task.check_targets(name, split, y, classes)
 
 
-def _check_split(data: FederatedDataset, split: str, x: Array, y: Indices, index: Indices, offsets: Indices) -> None:
-    check_labels(data.name, split, x, y, data.classes)
+def check_split(
+    name: str, split: str, x: Array, index: Indices, offsets: Indices, client_name: Callable[[int], str]
+) -> None:
+    """Refuse rows that are not there or owned twice, clients without any, and samples that are not finite.
+
+    Args:
+        name: of the data.
+        split: ``train`` or ``test``.
+        x: its samples.
+        index, offsets: the rows of every client (see :class:`~commonground.data.arrays.Split`).
+        client_name: from a client's number to its name.
+
+    Raises:
+        DataError: names the first wrong row or client.
+    """
     if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 0).any():
-        raise DataError(f"the {split} offsets of {data.name!r} must rise from 0 to {len(index)}, its index's length")
+        raise DataError(f"the {split} offsets of {name!r} must rise from 0 to {len(index)}, its index's length")
     if index.size and not (index.min() >= 0 and index.max() < len(x)):
-        raise DataError(
-            f"the {split} index of {data.name!r} names rows {index.min()} to {index.max()}; there are {len(x)}"
-        )
+        raise DataError(f"the {split} index of {name!r} names rows {index.min()} to {index.max()}; there are {len(x)}")
     empty = np.flatnonzero(np.diff(offsets) == 0)
     if empty.size:
         raise DataError(
-            f"{empty.size} of the {data.clients} clients of {data.name!r} have no {split} samples "
-            f"(the first is client {data.client_name(int(empty[0]))}); every client needs at least 1"
+            f"{empty.size} of the {len(offsets) - 1} clients of {name!r} have no {split} samples "
+            f"(the first is client {client_name(int(empty[0]))}); every client needs at least 1"
         )
     used = np.bincount(index, minlength=len(x))
     if used.max() > 1:
         row = int(used.argmax())
-        raise DataError(f"{split} sample {row} of {data.name!r} is owned {used[row]} times; at most 1 is allowed")
+        raise DataError(f"{split} sample {row} of {name!r} is owned {used[row]} times; at most 1 is allowed")
     bad = next(_not_finite(x), None)
     if bad is not None:
         owned = np.flatnonzero(index == bad)
         owner = "no client"
         if owned.size:
-            owner = f"client {data.client_name(int(np.searchsorted(offsets, owned[0], side='right')) - 1)}"
-        raise DataError(
-            f"{split} sample {bad} of {data.name!r} (owned by {owner}) has a value that is not a finite number"
-        )
+            owner = f"client {client_name(int(np.searchsorted(offsets, owned[0], side='right')) - 1)}"
+        raise DataError(f"{split} sample {bad} of {name!r} (owned by {owner}) has a value that is not a finite number")
 
 
 def usual_samples(x: Array, split: str) -> Array:
@@ -149,7 +194,9 @@ def usual_samples(x: Array, split: str) -> Array:
     Raises:
         DataError: they are of another kind, or no rows.
     """
-    x = np.asarray(x)
+    x = np.asanyarray(x)
+    if x.dtype.names and x.ndim == 1:
+        return np.ascontiguousarray(x)
     if x.dtype not in (np.uint8, np.float32, np.float64) and not is_tokens(x):
         shape = f" of shape {x.shape}" if x.dtype == np.int32 else ""
         raise DataError(
@@ -162,15 +209,12 @@ def usual_samples(x: Array, split: str) -> Array:
 
 
 def whole_numbers(values: Array, field: str) -> Indices:
-    """Labels, rows or offsets as int64.
+    """Rows or offsets as int64.
 
     Raises:
         DataError: they are no row of whole numbers.
     """
-    values = np.asarray(values)
-    if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
-        raise DataError(f"{field} is {values.dtype} of shape {values.shape}; one row of whole numbers is needed")
-    return np.ascontiguousarray(values, dtype=np.int64)
+    return class_numbers(values, field)
 
 
 def is_tokens(x: Array) -> bool:
@@ -194,7 +238,10 @@ def _wrong_tokens(x: Array) -> Iterator[tuple[int, str]]:
 
 def _not_finite(x: Array) -> Iterator[int]:
     """Row numbers of samples with a NaN or infinite value, lazily."""
-    if np.issubdtype(x.dtype, np.floating):
-        for start in range(0, len(x), _ROWS_PER_CHECK):
-            fine = np.isfinite(x[start : start + _ROWS_PER_CHECK]).reshape(len(x[start : start + _ROWS_PER_CHECK]), -1)
-            yield from (start + int(row) for row in np.flatnonzero(~fine.all(axis=1)))
+    parts = [x] if not x.dtype.names else [x[name] for name in x.dtype.names]
+    for part in parts:
+        if np.issubdtype(part.dtype, np.floating):
+            for start in range(0, len(part), _ROWS_PER_CHECK):
+                rows = part[start : start + _ROWS_PER_CHECK]
+                fine = np.isfinite(rows).reshape(len(rows), -1)
+                yield from (start + int(row) for row in np.flatnonzero(~fine.all(axis=1)))

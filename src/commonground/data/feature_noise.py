@@ -5,49 +5,14 @@ Source: Bao, Crawshaw and Liu 2024, section 8.2.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
-import numpy as np
-
-from commonground.errors import ConfigError, DataError
+from commonground.data.arrays import FeatureNoise
+from commonground.data.federated import FederatedDataset
+from commonground.errors import DataError
 from commonground.keys import numpy_stream
 
-if TYPE_CHECKING:
-    from commonground.data.arrays import Array
-    from commonground.data.federated import FederatedDataset
-
-__all__ = ["FeatureNoise", "add_feature_noise"]
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureNoise:
-    """What every client's samples x are changed by on their way into a model: x′ = x − ρ·x̃ᵢ.
-
-    Attributes:
-        strength: ρ, positive.
-        images: x̃ [clients, …], stored as the samples are: one for all samples of a client, training and test alike.
-
-    Raises:
-        ConfigError: the strength is not a positive number.
-    """
-
-    strength: float
-    images: Array
-
-    def __post_init__(self) -> None:
-        _check_strength(self.strength)
-        if self.strength == 0:
-            raise ConfigError("feature noise of strength 0 is none; leave it out")
-        # The only writes to a frozen instance: its normal forms.
-        object.__setattr__(self, "strength", float(self.strength))
-        object.__setattr__(self, "images", np.ascontiguousarray(self.images))
-
-    def of(self, clients: Sequence[int]) -> FeatureNoise:
-        """The noise of some of the clients, in this order."""
-        return FeatureNoise(self.strength, self.images[list(clients)])
+__all__ = ["add_feature_noise"]
 
 
 def add_feature_noise(data: FederatedDataset, strength: float, seed: int) -> FederatedDataset:
@@ -73,7 +38,7 @@ def add_feature_noise(data: FederatedDataset, strength: float, seed: int) -> Fed
         ConfigError: the strength is negative or not finite.
         DataError: the samples are tokens, there is one client only, or there is feature noise already.
     """
-    _check_strength(strength)
+    FeatureNoise.check_strength(strength)
     if strength == 0:
         return data
     if data.tokens:
@@ -89,9 +54,3 @@ def add_feature_noise(data: FederatedDataset, strength: float, seed: int) -> Fed
         drawn = int(numpy_stream(seed, "feature noise", client).integers(others))
         rows.append(data.train_index[drawn if drawn < start else drawn + end - start])
     return replace(data, noise=FeatureNoise(strength, data.x_train[rows]))
-
-
-def _check_strength(value: float) -> None:
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not (number and math.isfinite(value) and value >= 0):
-        raise ConfigError(f"feature_noise is {value!r}; it must be a number of at least 0")

@@ -64,7 +64,7 @@ class Features:
         Raises:
             DataError: the labels are no classes but answers.
         """
-        if source.task != "classify":
+        if not source.task.softmax:
             raise DataError(f"the features partition needs samples with classes, and {source.name!r} has answers")
         return replace(source, y_train=source.y_train % 2, y_test=source.y_test % 2, classes=2, class_names=PARITIES)
 

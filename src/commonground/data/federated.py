@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.arrays import AS_STORED, Array, Indices, Preprocess, Task
-from commonground.data.checks import check_dataset, is_tokens, usual_samples, whole_numbers
-from commonground.data.feature_noise import FeatureNoise
+from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess
+from commonground.data.checks import (
+    check_classes,
+    check_clients,
+    check_noise,
+    check_preprocess,
+    check_samples,
+    check_split,
+    check_targets,
+    check_tokens,
+    is_tokens,
+    usual_samples,
+    whole_numbers,
+)
+from commonground.data.inputs import InputFormat, pack_named
 from commonground.errors import DataError
-
-if TYPE_CHECKING:
-    from commonground.data.partitions import Partition
-    from commonground.data.sources import Source
+from commonground.tasks import CLASSIFICATION, Task, make_task
 
 __all__ = ["FederatedDataset"]
-
-_MOST_CLASSES = 1_000_000  # unless asked for: more are rather identifiers than classes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,13 +40,15 @@ class FederatedDataset:
     Attributes:
         name: of the data, for people.
         x_train, x_test: [N, …] uint8, float32 or float64, C-contiguous; images are [N, height, width, channels],
-            texts int32 [N, 1 + L, 2] in the layout of :mod:`commonground.data.text.tokens`.
-        y_train, y_test: int64 [N], labels 0 … classes - 1; of language data, the number of the row's answer.
-        classes: number of classes of the whole data set.
-        class_names: one per class.
+            texts int32 [N, 1 + L, 2] in the layout of :mod:`commonground.data.text.tokens`; several inputs by name
+            are a structured array [N] (:func:`~commonground.data.inputs.pack_named`).
+        y_train, y_test: targets in the task's stored form: classes int64 [N], 0 … classes - 1; numbers or labels
+            [N, outputs]; of language data, the number of the row's answer.
+        classes: number of classes of the whole data set (of targets or labels, for other tasks).
+        class_names: one per class (target, label).
         train_index, train_offsets, test_index, test_offsets, client_names: see :class:`Split`.
         preprocess: how stored samples become model inputs.
-        task: whether a class is predicted or, of tokens, an answer.
+        task: what is predicted, an object or its name (:mod:`commonground.tasks`).
         noise: what each client's samples are changed by on their way into a model, if anything; ``x_train`` and
             ``x_test`` are without it.
 
@@ -49,9 +59,9 @@ class FederatedDataset:
 
     name: str
     x_train: Array
-    y_train: Indices
+    y_train: Array
     x_test: Array
-    y_test: Indices
+    y_test: Array
     classes: int
     class_names: tuple[str, ...]
     train_index: Indices
@@ -60,57 +70,41 @@ class FederatedDataset:
     test_offsets: Indices
     client_names: tuple[str, ...] | None = None
     preprocess: Preprocess = AS_STORED
-    task: Task = "classify"
+    task: Task = CLASSIFICATION
     noise: FeatureNoise | None = None
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:
             object.__setattr__(self, field, value)  # the only writes to a frozen instance: its normal forms
 
+        put("task", make_task(self.task))
         for split in ("train", "test"):
             put(f"x_{split}", usual_samples(getattr(self, f"x_{split}"), split))
-            for field in (f"y_{split}", f"{split}_index", f"{split}_offsets"):
+            put(f"y_{split}", self.task.targets(getattr(self, f"y_{split}"), f"y_{split}"))
+            for field in (f"{split}_index", f"{split}_offsets"):
                 put(field, whole_numbers(getattr(self, field), field))
         put("class_names", tuple(map(str, self.class_names)))
         if self.client_names is not None:
             put("client_names", tuple(map(str, self.client_names)))
-        check_dataset(self)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse, in one sentence, whatever does not fit together."""
+        check_classes(self.name, self.classes, self.class_names)
+        check_samples(self.name, self.x_train, self.x_test)
+        check_clients(self.name, self.train_offsets, self.test_offsets, self.client_names)
+        check_preprocess(self.name, self.x_train, self.preprocess)
+        check_tokens(self.name, self.x_train, self.x_test, self.preprocess, self.task)
+        if self.noise is not None:
+            check_noise(self.name, self.x_train, self.noise, self.clients, self.client_name)
+        for split, x, y, index, offsets in (
+            ("train", self.x_train, self.y_train, self.train_index, self.train_offsets),
+            ("test", self.x_test, self.y_test, self.test_index, self.test_offsets),
+        ):
+            check_targets(self.name, split, x, y, self.classes, self.task)
+            check_split(self.name, split, x, index, offsets, self.client_name)
 
     # -- construction ---------------------------------------------------------------------------------------------
-
-    @classmethod
-    def from_source(cls, source: Source, partition: Partition, clients: int | None, seed: int) -> FederatedDataset:
-        """Deal a source's samples to clients.
-
-        Args:
-            source: the samples.
-            partition: who gets which (:mod:`commonground.data.partitions`). If it has a method ``relabelled(source)``,
-                the data set takes its labels and classes from what that returns.
-            clients: how many; None only where the partition knows it (a client column).
-            seed: keys every draw of the partition.
-
-        Raises:
-            DataError: the partition is impossible for these samples.
-        """
-        relabelled: Callable[[Source], Source] | None = getattr(partition, "relabelled", None)
-        labelled = source if relabelled is None else relabelled(source)
-        split = partition(source, clients, seed)
-        return cls(
-            name=source.name,
-            x_train=source.x_train,
-            y_train=labelled.y_train,
-            x_test=source.x_test,
-            y_test=labelled.y_test,
-            classes=labelled.classes,
-            class_names=labelled.class_names,
-            train_index=split.train_index,
-            train_offsets=split.train_offsets,
-            test_index=split.test_index,
-            test_offsets=split.test_offsets,
-            client_names=split.client_names,
-            preprocess=source.preprocess,
-            task=source.task,
-        )
 
     @classmethod
     def from_arrays(
@@ -122,20 +116,21 @@ class FederatedDataset:
         class_names: Sequence[str] | None = None,
         client_names: Sequence[str] | None = None,
         preprocess: Preprocess | None = None,
-        task: Task = "classify",
+        task: Task | str = "classification",
         noise: FeatureNoise | None = None,
     ) -> FederatedDataset:
         """A federated data set from your own arrays.
 
         Args:
-            clients: one ``(x_train, y_train, x_test, y_test)`` per client; all samples of one shape and type. Rows of
-                tokens are numbered anew.
+            clients: one ``(x_train, y_train, x_test, y_test)`` per client; all samples of one shape and type. Several
+                inputs are given as a mapping from names to arrays. Rows of tokens are numbered anew.
             name: for people.
-            classes: number of classes; by default the largest label plus one.
+            classes: number of classes; by default the largest label plus one (of other tasks, their targets).
             class_names: by default "0", "1", ….
             client_names: by default "0", "1", ….
             preprocess: by default none: samples enter the model as they are.
-            task: what is learnt; ``language`` for tokens with marked answers.
+            task: what is learnt: ``classification``, ``regression`` (y: numbers [n] or [n, targets]), ``multilabel``
+                (y: zeros and ones [n, labels]), ``answers`` (tokens with marked answers), or a task object.
             noise: what the clients' samples are changed by (:func:`~commonground.data.add_feature_noise`).
 
         Raises:
@@ -152,7 +147,10 @@ class FederatedDataset:
             if not isinstance(parts, tuple | list) or len(parts) != 4:
                 raise DataError(f"client {client} of {name!r} is not (x_train, y_train, x_test, y_test)")
         try:
-            columns: list[list[Array]] = [[np.asarray(part) for part in parts] for parts in zip(*clients, strict=True)]
+            columns: list[list[Array]] = [
+                [pack_named(part) if isinstance(part, Mapping) else np.asanyarray(part) for part in parts]
+                for parts in zip(*clients, strict=True)
+            ]
         except (ValueError, TypeError, RuntimeError) as error:
             raise DataError(f"the clients of {name!r} must hold arrays: {error}") from None
         for client in range(len(clients)):
@@ -163,6 +161,11 @@ class FederatedDataset:
                         f"{len(y[client])} {split} labels"
                     )
             for x, split in ((columns[0], "training"), (columns[2], "test")):
+                if x[client].dtype.names != columns[0][0].dtype.names:
+                    raise DataError(
+                        f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
+                        f"the inputs {_inputs(x[client])}, those of client 0 {_inputs(columns[0][0])}"
+                    )
                 if x[client].shape[1:] != columns[0][0].shape[1:]:
                     raise DataError(
                         f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
@@ -175,14 +178,11 @@ class FederatedDataset:
         if is_tokens(x_train) and is_tokens(x_test):
             for rows, number in ((x_train, 0), (x_test, len(x_train))):
                 rows[:, 0, 0] = np.arange(number, number + len(rows))
+        task = make_task(task)
+        y_train, y_test = task.targets(y_train, "y_train"), task.targets(y_test, "y_test")
         if classes is None:
-            for field, given in (("y_train", y_train), ("y_test", y_test)):
-                if given.size and whole_numbers(given, field).max() >= _MOST_CLASSES:
-                    raise DataError(
-                        f"the largest label of {name!r} is {given.max()}; number the classes from 0, or give classes="
-                    )
-            labels = [int(y.max()) for y in (y_train, y_test) if y.size]
-            classes = len(class_names) if class_names is not None else max(labels, default=0) + 1
+            counted = task.outputs((y_train, y_test), name)
+            classes = len(class_names) if class_names is not None else counted
         return cls(
             name=name,
             x_train=x_train,
@@ -214,14 +214,23 @@ class FederatedDataset:
         return self.x_train.shape[1:]
 
     @property
-    def tokens(self) -> bool:
-        """Whether the samples are tokenised texts."""
-        return self.x_train.dtype == np.int32
+    def numbers_per_sample(self) -> int:
+        """How many numbers a stored sample consists of, for estimates of memory."""
+        names = self.x_train.dtype.names
+        fields = [self.x_train[name] for name in names] if names else [self.x_train]
+        return sum(math.prod(field.shape[1:]) for field in fields)
 
     @property
-    def language(self) -> bool:
-        """Whether the samples are prompts with answers to learn; their marks then say which tokens are the answer."""
-        return self.task == "language"
+    def tokens(self) -> bool:
+        """Whether the samples are tokenised texts."""
+        return is_tokens(self.x_train)
+
+    @property
+    def format(self) -> InputFormat:
+        """How samples become a model's inputs."""
+        kind: Literal["numbers", "tokens", "named"]
+        kind = "tokens" if self.tokens else "named" if self.x_train.dtype.names else "numbers"
+        return InputFormat(tuple(self.sample_shape), kind, self.preprocess)
 
     @cached_property
     def vocabulary(self) -> int:
@@ -274,15 +283,26 @@ class FederatedDataset:
         return found
 
     def class_counts(self, split: Literal["train", "test"] = "train") -> Indices:
-        """Samples per client and class, int64 [clients, classes]."""
+        """Samples per client and class (label, target), int64 [clients, classes]."""
         if split == "train":
             y, index, sizes = self.y_train, self.train_index, self.train_sizes
         elif split == "test":
             y, index, sizes = self.y_test, self.test_index, self.test_sizes
         else:
             raise DataError(f"A split is 'train' or 'test', not {split!r}")
-        cell = np.repeat(np.arange(self.clients) * self.classes, sizes) + y[index]
-        return np.bincount(cell, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
+        label, owner = self.task.label_of(y), np.repeat(np.arange(self.clients), sizes)
+        if label is not None:
+            cell = owner * self.classes + label[index]
+            return np.bincount(cell, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
+        counts = np.zeros((self.clients, self.classes), dtype=np.int64)
+        np.add.at(counts, owner, self.task.members(y, self.classes)[index].astype(np.int64))
+        return counts
+
+    def strata(self, split: Literal["train", "test"]) -> Indices:
+        """What samples are chosen evenly over, int64 [N]: their classes; one number for all where there are none."""
+        y = self.y_train if split == "train" else self.y_test
+        label = self.task.label_of(y)
+        return np.zeros(len(y), dtype=np.int64) if label is None else label
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) over name, samples, labels, owners, preprocessing and noise; computed once, without copies."""
@@ -292,8 +312,8 @@ class FederatedDataset:
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(repr((self.name, self.classes, self.class_names, self.client_names)).encode())
         digest.update(repr(self.preprocess).encode())
-        if self.task != "classify":  # data without a task keep the fingerprint that earlier runs have noted
-            digest.update(self.task.encode())
+        if self.task != CLASSIFICATION:
+            digest.update(f"{self.task.name} {self.task!r}".encode())
         for field in ("x_train", "y_train", "x_test", "y_test"):
             _hash_array(digest, field, getattr(self, field))
         for field in ("train_index", "train_offsets", "test_index", "test_offsets"):
@@ -307,11 +327,11 @@ class FederatedDataset:
         """One line for people: name, clients, samples and their spread, classes."""
         train, test = self.train_sizes, self.test_sizes
         held = (self.class_counts("train") > 0).sum(axis=1)
-        kinds = f", {self.classes} {'answers' if self.language else 'classes'} ({_spread(held)} per client)"
+        kinds = f", {self.classes} {self.task.counted} ({_spread(held)} per client)"
         return (
             f"{self.name}: {self.clients:,} clients, {train.sum():,} training samples ({_spread(train)} each), "
             f"{test.sum():,} test samples ({_spread(test)} each)"
-            + ("" if self.language and self.classes == 1 else kinds)
+            + ("" if self.task.generative and self.classes == 1 else kinds)
             + (f", at most {self.sample_shape[0] - 1:,} tokens" if self.tokens else "")
             + (f", feature noise {self.noise.strength:g}" if self.noise is not None else "")
         )
@@ -320,13 +340,18 @@ class FederatedDataset:
         return f"<FederatedDataset {self.describe()}>"
 
 
+def _inputs(x: Array) -> str:
+    return ", ".join(x.dtype.names) if x.dtype.names else "one unnamed array"
+
+
 def _offsets(sizes: Sequence[int] | Indices) -> Indices:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
 def _hash_array(digest: hashlib._Hash, field: str, values: Array) -> None:
-    digest.update(f"{field} {values.dtype.str} {values.shape}".encode())
-    digest.update(values.data)
+    kind = values.dtype.descr if values.dtype.names else values.dtype.str
+    digest.update(f"{field} {kind} {values.shape}".encode())
+    digest.update(values.view(np.uint8).data if values.dtype.names else values.data)
 
 
 def _spread(values: Indices) -> str:

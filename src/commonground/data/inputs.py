@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from commonground.data.arrays import AS_STORED, Array, Preprocess
+from commonground.errors import DataError
 
-__all__ = ["InputFormat", "Inputs", "chunks", "each", "first_of", "select", "to_device"]
+__all__ = ["InputFormat", "Inputs", "chunks", "each", "first_of", "pack_named", "select", "to_device"]
 
 Inputs = dict[str, Tensor]
 """A batch by name, every tensor with a row per sample: ``x`` where there is one input; of texts ``input_ids`` and
@@ -38,6 +40,36 @@ def chunks(inputs: Inputs, size: int) -> Iterator[Inputs]:
     """A batch cut into parts of at most so many rows."""
     for start in range(0, max(1, len(first_of(inputs))), size):
         yield {name: value[start : start + size] for name, value in inputs.items()}
+
+
+def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:
+    """Several inputs by name as one structured array [N], a field per input, which is dealt and stored as any other.
+
+    Args:
+        inputs: arrays with a row per sample: numbers (floating ones become float32 or stay float64) or whole numbers
+            (which stay what they are: places in a table of embeddings, say).
+
+    Raises:
+        DataError: no input, a name that is no identifier, arrays of different lengths or of another kind.
+    """
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    for name, value in arrays.items():
+        if not str(name).isidentifier():
+            raise DataError(f"the input {name!r} needs a name that a parameter of the model can have")
+        if not value.ndim or value.dtype.kind not in "fiub":
+            raise DataError(f"the input '{name}' is {value.dtype} of shape {value.shape}; rows of numbers are needed")
+        if value.dtype.kind == "f" and value.dtype != np.float64:
+            arrays[name] = value.astype(np.float32)
+        elif value.dtype.kind in "iub":
+            arrays[name] = value.astype(np.int64)
+    if len({len(value) for value in arrays.values()}) != 1:
+        sizes = ", ".join(f"{len(value)} of '{name}'" for name, value in arrays.items()) or "none"
+        raise DataError(f"inputs by name need a row each for every sample; there are {sizes}")
+    fields = [(str(name), value.dtype, value.shape[1:]) for name, value in arrays.items()]
+    packed = np.empty(len(next(iter(arrays.values()))), dtype=np.dtype(fields, align=True))
+    for name, value in arrays.items():
+        packed[name] = value
+    return packed
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:

@@ -32,7 +32,7 @@ def limit_samples(
     """
     if samples < 1:
         raise ConfigError(f"at least 1 sample per client must be kept, not {samples}")
-    indices, labels_of = (data.train_indices, data.y_train) if split == "train" else (data.test_indices, data.y_test)
+    indices, labels_of = data.train_indices if split == "train" else data.test_indices, data.strata(split)
     kind = "training" if split == "train" else "test"
     chosen = []
     for client in range(data.clients):

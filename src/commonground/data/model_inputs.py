@@ -34,7 +34,10 @@ class ModelInputs:
     """
 
     def __init__(
-        self, data: FederatedDataset, dtype: torch.dtype, device: torch.device = torch.device("cpu")  # noqa: B008
+        self,
+        data: FederatedDataset,
+        dtype: torch.dtype,
+        device: torch.device = torch.device("cpu"),  # noqa: B008
     ) -> None:
         self.data, self.dtype, self.device = data, dtype, device
         self.format = data.format

@@ -189,9 +189,25 @@ def _shortest_path(edges: npt.NDArray[np.bool_], over: Indices) -> list[int]:
     return []
 
 
-def class_sizes(y: Indices, source: Source) -> Indices:
-    """Samples of each class."""
-    return np.bincount(y, minlength=source.classes)
+def labels_of(source: Source) -> tuple[Indices, Indices]:
+    """The classes of a source's training and test samples.
+
+    Raises:
+        DataError: its samples have no single class each.
+    """
+    labels = [source.task.label_of(y) for y in (source.y_train, source.y_test)]
+    if labels[0] is None or labels[1] is None:
+        raise DataError(
+            f"this partition deals samples by class, and {source.name!r} is for {source.task.name}; take iid or a "
+            "client column"
+        )
+    return labels[0], labels[1]
+
+
+def class_sizes(source: Source) -> tuple[Indices, Indices]:
+    """Training and test samples of each class."""
+    train, test = (np.bincount(y, minlength=source.classes) for y in labels_of(source))
+    return train, test
 
 
 def number_of_clients(clients: int | None, source: Source) -> int:

@@ -24,6 +24,7 @@ from commonground.data.partition_counts import (
     counts_of_test,
     deal_equally,
     enough_for_holders,
+    labels_of,
     move_into_capacity,
     number_of_clients,
     number_text,
@@ -107,9 +108,9 @@ class Shards:
             )
         holds = assign_classes(n, self.classes_per_client, source, numpy_stream(seed, "partition shards", "classes"))
         counts = {}
-        for split, y in (("train", source.y_train), ("test", source.y_test)):
+        for split, sizes in zip(("train", "test"), class_sizes(source), strict=True):
             rng = numpy_stream(seed, "partition shards", "sizes", split)
-            counts[split] = share_evenly(holds, class_sizes(y, source), source, split, rng)
+            counts[split] = share_evenly(holds, sizes, source, split, rng)
         return split_by_counts(source, counts["train"], counts["test"], seed)
 
     def __str__(self) -> str:
@@ -142,7 +143,7 @@ class Labels:
                 f"the {source.classes} classes of {source.name!r} cannot be dealt to {n} clients as whole classes; "
                 f"take a number of clients that divides {source.classes}"
             )
-        owners = [y * n // source.classes for y in (source.y_train, source.y_test)]
+        owners = [y * n // source.classes for y in labels_of(source)]
         for owner, split in zip(owners, ("training", "test"), strict=True):
             for client in np.flatnonzero(np.bincount(owner, minlength=n) == 0)[:1]:
                 raise DataError(f"the classes of client {client} have no {split} samples of {source.name!r}")
@@ -184,7 +185,7 @@ class Dirichlet:
                 f"{n} clients of at least {self.minimum} samples need {n * self.minimum} training samples; "
                 f"{source.name!r} has {len(source.y_train)}"
             )
-        train_sizes, test_sizes = class_sizes(source.y_train, source), class_sizes(source.y_test, source)
+        train_sizes, test_sizes = class_sizes(source)
         log_gamma = np.empty((n, source.classes))
         lacking = np.ones(n, dtype=bool)
         for attempt in range(_ATTEMPTS):
@@ -292,7 +293,7 @@ class LogNormal:
         return split_of(owners[0], owners[1], clients)
 
     def _few_classes(self, source: Source, clients: int, total: int, per_client: int, seed: int) -> Split:
-        capacity = class_sizes(source.y_train, source)
+        capacity, _ = class_sizes(source)
         for attempt in range(_ATTEMPTS // 10):
             holds = assign_classes(
                 clients, per_client, source, numpy_stream(seed, "partition lognormal", "classes", attempt)
@@ -316,10 +317,11 @@ class LogNormal:
 
     @staticmethod
     def _test(source: Source, train: Indices) -> Indices:
-        there, used = class_sizes(source.y_test, source), train.sum(axis=0)
+        whole, there = class_sizes(source)
+        used = train.sum(axis=0)
         holders = (train > 0).sum(axis=0)
         enough_for_holders(holders, there, source, "test")
-        share = used / np.maximum(class_sizes(source.y_train, source), 1)
+        share = used / np.maximum(whole, 1)
         return counts_of_test(train, np.maximum(holders, np.rint(there * share).astype(np.int64)))
 
     def __str__(self) -> str:

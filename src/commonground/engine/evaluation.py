@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from commonground.algorithms import Tensors
-from commonground.data.inputs import Inputs, chunks, each, select, to_device
+from commonground.data.inputs import Inputs, chunks, select, to_device
 from commonground.engine.clients.folding import fold_call
 from commonground.engine.clients.sequential import FEATURE_CHUNK
 from commonground.engine.setup import Setup
@@ -25,7 +25,7 @@ from commonground.models import Split, arguments
 from commonground.tasks import Task
 from commonground.tasks.base import Figures
 
-__all__ = ["Scores", "blocks_of", "evaluate_block", "run_with"]
+__all__ = ["Scores", "blocks_of", "evaluate_block", "run_with", "spread_of"]
 
 BLOCK_SAMPLES = 512
 
@@ -74,6 +74,21 @@ class Scores:
             {name: np.concatenate([p.sums[name] for p in parts]) for name in parts[0].sums},
             parts[0].task,
         )
+
+
+def spread_of(values: npt.NDArray[np.float64]) -> dict[str, float | None]:
+    """mean, std, p10, p90, min and max over the clients for which a metric is defined; None where it is for none."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return dict.fromkeys(("mean", "std", "p10", "p90", "min", "max"))
+    return {
+        "mean": float(known.mean()),
+        "std": float(known.std()),
+        "p10": float(np.quantile(known, 0.1)),
+        "p90": float(np.quantile(known, 0.9)),
+        "min": float(known.min()),
+        "max": float(known.max()),
+    }
 
 
 def blocks_of(clients: Sequence[int], test_sizes: npt.NDArray[np.int64]) -> list[list[int]]:
@@ -156,7 +171,7 @@ def _chunked(run: Callable[[Inputs], Tensor], x: Inputs) -> Tensor:
 def _parts(x: Inputs, sizes: npt.NDArray[np.int64]) -> list[Inputs]:
     """A batch cut into parts of these sizes."""
     ends = np.cumsum(sizes)
-    return [each(lambda value, s=end - size, e=end: value[s:e], x) for end, size in zip(ends, sizes, strict=True)]
+    return [{n: value[end - size : end] for n, value in x.items()} for end, size in zip(ends, sizes, strict=True)]
 
 
 def _stacked_logits(

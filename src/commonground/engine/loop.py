@@ -19,7 +19,7 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine.backends.base import CachedShared, ClientResult, Engine, Which, payload_bytes, validate_update
 from commonground.engine.backends.factory import make_engine
-from commonground.engine.evaluation import Scores
+from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.interrupt import StopFlag
 from commonground.engine.metrics import body_drift, round_metrics
 from commonground.engine.observer import Observer, Silent
@@ -31,6 +31,7 @@ from commonground.engine.state.folder import Checkpoint, RunFolder
 from commonground.engine.state.lock import locked
 from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
+from commonground.models import base_sha256_of
 
 __all__ = ["run_training", "sample_clients", "train"]
 
@@ -142,7 +143,7 @@ class _Training:
             "bytes_down": 0,
             "seconds": 0.0,
             "data_fingerprint": setup.data.fingerprint(),
-            "base_sha256": getattr(setup.model, "base_sha256", None),
+            "base_sha256": base_sha256_of(setup.model),
             "changed": {},
         }
         self.heard = np.full(setup.data.clients, -1, dtype=np.int32)
@@ -205,8 +206,7 @@ class _Training:
             replies = algorithm.replies(server, updates)
         figures["body_drift"] = body_drift(results, self.setup.groups.trainable("body"))
         if tested is not None:
-            accuracy = float(tested.accuracy.mean())
-            figures |= round_metrics(self.setup, engine, results, self.shared, server.shared, accuracy)
+            figures |= round_metrics(self.setup, engine, results, self.shared, server.shared, tested)
         self._between = True
         engine.commit(round, results, replies)
         trained = time.perf_counter()
@@ -294,15 +294,16 @@ class _Training:
         seconds: float,
         eval_seconds: float,
     ) -> dict[str, Any]:
-        accuracy = {which: float(s.accuracy.mean()) for which, s in scores.items()}
+        task = self.setup.data.task
+        mean = {which: spread_of(s.headline)["mean"] for which, s in scores.items()}
         losses = [r.loss for r in results if r.loss is not None]
         judged = scores.get("personal") or scores.get("global")
         return {
             "round": round,
             "train_loss": float(np.mean(losses)) if losses else None,
-            "personal_accuracy": accuracy.get("personal", accuracy.get("global")),
-            "global_accuracy": accuracy.get("global"),
-            "worst_decile": None if judged is None else float(np.quantile(judged.accuracy, 0.1)),
+            f"personal_{task.metric}": mean.get("personal", mean.get("global")),
+            f"global_{task.metric}": mean.get("global"),
+            "worst_decile": None if judged is None else spread_of(judged.headline)[task.worst],
             "bytes_up": sum(payload_bytes(r.update.tensors) for r in results),
             "bytes_down": 0,
             "seconds": rounded(seconds),

@@ -2,8 +2,8 @@
 
 ``body_drift``: how far the participants' bodies are from their average; ``body_angle_mean`` and ``body_angle_max``:
 how far the shared body's outputs turned in this round; ``before_local_accuracy`` and ``after_local_accuracy``: the
-participants' accuracy on their own test data with what they received and after their local training; ``global_nc2``
-and ``local_nc2``: neural collapse of the participants' heads (Liu et al. 2024, App. C.2).
+participants' accuracy (or their task's own metric) on their own test data with what they received and after their local
+training; ``global_nc2`` and ``local_nc2``: neural collapse of the participants' heads (Liu et al. 2024, App. C.2).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import ClientResult, Engine
-from commonground.engine.evaluation import blocks_of, evaluate_block, run_with
+from commonground.engine.evaluation import Scores, blocks_of, evaluate_block, run_with, spread_of
 from commonground.engine.neural_collapse import nc2_metrics
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
@@ -63,7 +63,7 @@ def round_metrics(
     results: Sequence[ClientResult],
     before: Tensors,
     after: Tensors,
-    accuracy_before: float,
+    tested: Scores,
 ) -> dict[str, float | None]:
     """All figures of one round; None for what a method or an engine cannot tell.
 
@@ -72,21 +72,22 @@ def round_metrics(
         engine: holds the participants' state from before the round (their results are not committed yet).
         results: the participants' rounds.
         before, after: the shared tensors before and after the round.
-        accuracy_before: the participants' accuracy before local training.
+        tested: the participants' test before local training.
     """
+    metric = setup.data.task.metric
     clients = [r.update.client for r in results]
     figures: dict[str, float | None] = {
         "body_angle_mean": None,
         "body_angle_max": None,
-        "before_local_accuracy": accuracy_before,
-        "after_local_accuracy": None,
+        f"before_local_{metric}": spread_of(tested.headline)["mean"],
+        f"after_local_{metric}": None,
         "global_nc2": None,
         "local_nc2": None,
     }
     figures |= _body_angles(setup, before, after)
     personal = [r.personal for r in results if r.personal is not None]
     if len(personal) == len(results):
-        figures["after_local_accuracy"] = _after_local(setup, results, before)
+        figures[f"after_local_{metric}"] = _after_local(setup, results, before)
         stacked = {name: torch.stack([p[name] for p in personal]) for name in personal[0]}
         heads = {
             name: torch.stack([r.update.tensors[name] for r in results])
@@ -120,15 +121,15 @@ def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, flo
     return {"body_angle_mean": float(angles.mean()), "body_angle_max": float(angles.max())}
 
 
-def _after_local(setup: Setup, results: Sequence[ClientResult], before: Tensors) -> float:
-    """Accuracy of the participants' models as they were after local training, before anything was averaged."""
+def _after_local(setup: Setup, results: Sequence[ClientResult], before: Tensors) -> float | None:
+    """Headline metric of the participants' models as they were after local training, before anything was averaged."""
     by_client = {r.update.client: r for r in results}
-    accuracies = []
+    values = []
     for block in blocks_of(list(by_client), setup.data.test_sizes):
         members = [by_client[client] for client in block]
         sent = {n: torch.stack([r.update.tensors[n] for r in members]) for n in members[0].update.tensors}
         own = {n: torch.stack([(r.personal or {})[n] for r in members]) for n in members[0].personal or {}}
         trained = {n: v for n, v in sent.items() if n in setup.initial and n not in own}
         models = {**trained, **setup.personal_model({**before, **trained}, own)}
-        accuracies.append(evaluate_block(setup, block, before, models, stack=False).accuracy)
-    return float(np.concatenate(accuracies).mean())
+        values.append(evaluate_block(setup, block, before, models, stack=False).headline)
+    return spread_of(np.concatenate(values))["mean"]

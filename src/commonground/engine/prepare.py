@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from commonground.algorithms import Algorithm
-from commonground.config import RunConfig, make_algorithm
+from commonground.algorithms import Algorithm, make_algorithm
+from commonground.config import RunConfig
 from commonground.data import (
     FederatedDataset,
-    Task,
     add_feature_noise,
     default_model,
     is_text,
@@ -20,9 +19,10 @@ from commonground.data import (
     load_data,
     usual_partition,
 )
-from commonground.engine.setup import Samples, Setup
+from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
-from commonground.models import Groups, build_model, keyed_weights, prepare
+from commonground.models import Groups, build_model, groups_of, keyed_weights, prepare, vocab_size_of
+from commonground.tasks import CLASSIFICATION, Task
 
 __all__ = ["build_network", "prepare_setup", "reading", "resolve"]
 
@@ -95,9 +95,8 @@ def prepare_setup(
         raise ConfigError(f"the model '{config.model}' cannot read texts; choose one as in --model hf:roberta-base")
     if model is None and not data.tokens and str(config.model).startswith("hf:"):
         raise ConfigError(f"the model '{config.model}' reads texts, and {data.name} is none")
-    shape = Samples(data, getattr(torch, config.dtype)).shape
-    network, groups = build_network(config, algorithm, shape, data.classes, model, data.task)
-    vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
+    network, groups = build_network(config, algorithm, data.format.shape, data.classes, model, data.task)
+    vocabulary = vocab_size_of(network)
     if data.tokens and vocabulary is not None and data.vocabulary > vocabulary:
         raise ModelError(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
@@ -125,7 +124,7 @@ def build_network(
     shape: Sequence[int],
     classes: int,
     model: nn.Module | None = None,
-    task: Task = "classify",
+    task: Task = CLASSIFICATION,
 ) -> tuple[nn.Module, Groups]:
     """The model a run trains, with its parameter groups.
 
@@ -142,16 +141,16 @@ def build_network(
         assert config.model is not None
         options = dict(config.model_options)
         if config.model.startswith("hf:"):
-            options |= {"task": task}
+            options |= {"generative": task.generative}
         model = build_model(config.model, shape, classes, seed=config.seed, options=options, dtype=dtype)
-    patterns = dict(getattr(model, "groups", {}))
+    patterns = groups_of(model)
     if config.body or config.head:
-        patterns = {k: v.split(",") for k, v in (("body", config.body), ("head", config.head)) if v}
+        patterns = {k: tuple(v.split(",")) for k, v in (("body", config.body), ("head", config.head)) if v}
     groups = Groups(model, patterns)
     with keyed_weights(config.seed, "extension"):
         extended = algorithm.extend_model(model, groups)
     if extended is not model or not (config.body or config.head):
-        patterns = dict(getattr(extended, "groups", {}))
+        patterns = groups_of(extended)
     # Anew: a method may also have made a part of the model constant.
     groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")
     return prepare(extended, shape, dtype), groups

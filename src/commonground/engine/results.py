@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 import resource
 import sys
@@ -13,15 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from commonground.algorithms import Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine.backends.base import Engine
-from commonground.engine.evaluation import Scores
+from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.store import digest
+from commonground.errors import ConfigError
 
 __all__ = ["Run", "client_rows", "rounded", "summarise", "weights_sha256"]
 
@@ -47,15 +50,39 @@ class Run:
     folder: Path | None = None
 
     @property
+    def personal(self) -> dict[str, float]:
+        """The task's headline metric of each client's own model: mean, std, p10, … over clients after the last round,
+        and ``last10``, the mean over the last 10 rounds.
+        """
+        return dict(self.summary[f"personal_{self.summary['metric']}"])
+
+    @property
     def personal_accuracy(self) -> dict[str, float]:
-        """mean, std, p10 and min over clients after the last round, and the mean over the last 10 rounds."""
-        return dict(self.summary["personal_accuracy"])
+        """:attr:`personal`, where accuracy is the metric.
+
+        Raises:
+            ConfigError: the task has another metric.
+        """
+        return dict(self._accuracy("personal"))
 
     @property
     def global_accuracy(self) -> float | None:
-        """Accuracy of the single shared model, averaged over clients; None where a method has none."""
-        value = self.summary["global_accuracy"]
+        """Accuracy of the single shared model, averaged over clients; None where a method has none.
+
+        Raises:
+            ConfigError: the task has another metric.
+        """
+        value = self._accuracy("global")
         return None if value is None else float(value)
+
+    def _accuracy(self, whose: str) -> Any:
+        metric = self.summary["metric"]
+        if metric != "accuracy":
+            raise ConfigError(
+                f"a run for {self.summary['task']} has no accuracy; its metric is {metric} (run.personal, "
+                "run.summary['metrics'])"
+            )
+        return self.summary[f"{whose}_accuracy"]
 
 
 def client_rows(
@@ -69,6 +96,9 @@ def client_rows(
         scores, global_scores: of the model that is each client's own, and of the one shared model if there is one.
     """
     train_sizes = data.train_sizes
+    task = data.task
+    own = {f"personal_{name}": values for name, values in scores.metrics.items()}
+    shared = {f"global_{task.metric}": None if global_scores is None else global_scores.headline}
     classes = (data.class_counts("train") > 0).sum(1)
     return [
         {
@@ -78,8 +108,7 @@ def client_rows(
             "test_samples": int(scores.count[c]),
             "classes": int(classes[c]),
             "rounds": int(took_part[c]),
-            "personal_accuracy": float(scores.accuracy[c]),
-            "global_accuracy": "" if global_scores is None else float(global_scores.accuracy[c]),
+            **{name: _cell(values, c) for name, values in {**own, **shared}.items()},
             "test_loss": float(scores.loss[c]),
         }
         for c in range(data.clients)
@@ -113,7 +142,8 @@ def summarise(
         scores, global_scores: as of :func:`client_rows`.
         weights_sha256: of :func:`weights_sha256`.
     """
-    config, accuracy = setup.config, scores.accuracy
+    config, task, metric = setup.config, setup.data.task, setup.data.task.metric
+    headline = spread_of(scores.headline)
     tuned = config.finetune_epochs > 0
     return {
         "algorithm": config.algorithm,
@@ -123,18 +153,22 @@ def summarise(
         "rounds": config.rounds,
         "seed": config.seed,
         "engine": engine,
-        "personal_accuracy": {
-            "mean": float(accuracy.mean()),
-            "std": float(accuracy.std()),
-            "p10": float(np.quantile(accuracy, 0.1)),
-            "min": float(accuracy.min()),
-            "last10": float(accuracy.mean()) if tuned else _last10(history, config.rounds, "personal_accuracy"),
+        "task": task.name,
+        "metric": metric,
+        f"personal_{metric}": {
+            **headline,
+            "last10": headline["mean"] if tuned else _last10(history, config.rounds, f"personal_{metric}"),
         },
-        "personal_accuracy_of": _what_is_personal(setup, config),
+        f"personal_{metric}_of": _what_is_personal(setup, config),
         **setup.algorithm.summary_fields(),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
-        "global_accuracy": None if global_scores is None else float(global_scores.accuracy.mean()),
-        "global_accuracy_last10": _last10(history, config.rounds, "global_accuracy"),
+        f"global_{metric}": None if global_scores is None else spread_of(global_scores.headline)["mean"],
+        f"global_{metric}_last10": _last10(history, config.rounds, f"global_{metric}"),
+        "metrics": _metrics(scores),
+        "global_metrics": None if global_scores is None else _metrics(global_scores),
+        "device": str(setup.device),
+        "precision": config.precision,
+        "threads": config.threads,
         "bytes_up": totals["bytes_up"],
         "bytes_down": totals["bytes_down"],
         "seconds": rounded(totals["seconds"]),
@@ -149,6 +183,20 @@ def summarise(
             "torch": torch.__version__,
             "threads": config.threads,
         },
+    }
+
+
+def _cell(values: npt.NDArray[np.float64] | None, client: int) -> float | str:
+    """A client's figure, as far as there is one."""
+    return "" if values is None or np.isnan(values[client]) else float(values[client])
+
+
+def _metrics(scores: Scores) -> dict[str, dict[str, float | None]]:
+    """Every metric's spread over clients, and its value over all their samples as one set (``over_rows``)."""
+    whole = scores.over_rows
+    return {
+        name: spread_of(values) | {"over_rows": None if math.isnan(whole[name]) else whole[name]}
+        for name, values in scores.metrics.items()
     }
 
 

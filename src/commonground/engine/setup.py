@@ -19,7 +19,7 @@ from commonground.data.model_inputs import ModelInputs
 from commonground.devices import resolve_device
 from commonground.engine.clients.batches import Rates
 from commonground.errors import ConfigError, ModelError
-from commonground.models import Groups, KeyedDropout, Split, call, find_split, tensors_of
+from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
 
 __all__ = ["Setup", "client_model", "client_start"]
 
@@ -98,9 +98,8 @@ class Setup:
 
     def prepare_model(self) -> None:
         """Let a model with a frozen lower part make room for this data set's hidden states."""
-        keep = getattr(self.model, "keep_hidden", None)
-        if keep is not None:
-            keep(np.concatenate([self.data.x_train[:, 0, 1], self.data.x_test[:, 0, 1]]))
+        if isinstance(self.model, FrozenBaseModel):
+            self.model.keep_hidden(np.concatenate([self.data.x_train[:, 0, 1], self.data.x_test[:, 0, 1]]))
 
     def _check_output(self) -> None:
         self.model.eval()
@@ -137,16 +136,15 @@ class Setup:
     @property
     def folds(self) -> bool:
         """Whether rows of several clients can go through the model's frozen part at once."""
-        return bool(getattr(self.model, "folds", False))
+        return isinstance(self.model, FrozenBaseModel)
 
     def keep_hidden(self, split: str, clients: Sequence[int]) -> None:
         """Let a model with a frozen lower part compute it now for these clients' rows, one client after the other."""
-        fill = getattr(self.model, "fill", None)
-        if fill is None:
+        if not isinstance(self.model, FrozenBaseModel):
             return
         indices = self.data.train_indices if split == "train" else self.data.test_indices
         for client in clients:
-            fill(self.inputs.rows(split, indices(client))[0])
+            self.model.fill(self.inputs.rows(split, indices(client))[0])
 
     @cached_property
     def probe(self) -> Inputs:

@@ -3,7 +3,8 @@
 from commonground.models.build import available_models, build_model, keyed_weights, load_class, prepare
 from commonground.models.calling import arguments, call
 from commonground.models.dropout import KeyedDropout, use_keyed_dropout
-from commonground.models.groups import Groups, tensors_of
+from commonground.models.frozen_base import FrozenBaseModel, base_sha256_of, vocab_size_of
+from commonground.models.groups import Groups, constants_of, groups_of, set_constants, set_groups, tensors_of
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
@@ -13,6 +14,7 @@ __all__ = [
     "LSTM",
     "MLP",
     "ConvNet",
+    "FrozenBaseModel",
     "Groups",
     "KeyedDropout",
     "Linear",
@@ -20,12 +22,18 @@ __all__ = [
     "Split",
     "arguments",
     "available_models",
+    "base_sha256_of",
     "build_model",
     "call",
+    "constants_of",
     "find_split",
+    "groups_of",
     "keyed_weights",
     "load_class",
     "prepare",
+    "set_constants",
+    "set_groups",
     "tensors_of",
     "use_keyed_dropout",
+    "vocab_size_of",
 ]

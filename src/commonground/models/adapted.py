@@ -8,11 +8,15 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from commonground.data.inputs import Inputs
 from commonground.errors import ConfigError, ModelError
 from commonground.models.activation_cache import ActivationCache
+from commonground.models.frozen_base import FrozenBaseModel
 from commonground.models.lora import Fold, FoldedLinear, LoRALinear
 from commonground.models.lora_options import LoRAOptions
 from commonground.models.packing import ATTENTION, Packing, attending, partial_layer
@@ -27,15 +31,14 @@ PASS_TOKENS = 1280
 KEPT_PER_LAYER = 24
 
 
-class AdaptedModel(nn.Module):
+class AdaptedModel(FrozenBaseModel):
     """A frozen Hugging Face model with trained LoRA factors and, for classification, a trained head.
 
     Parameter groups: ``lora_A``, ``lora_B`` (also together as ``body``) and ``head``. Everything else is constant: it
     is in no group and never travels.
 
-    Inputs are token rows [n, 1 + L, 2] (see :mod:`commonground.data.text`). Outputs are logits [n, classes], or for
-    language models [n, 2]: the mean negative log-likelihood of the answer's tokens, and 1 where greedy decoding would
-    give exactly the answer (every token the most probable one after those before it), else 0.
+    Inputs are named as for :class:`FrozenBaseModel`. Outputs are logits [n, classes], or for
+    language models [n, A, vocabulary]: at the places of an answer's tokens, each from the tokens before it.
 
     Args:
         base: the transformers model.
@@ -49,8 +52,6 @@ class AdaptedModel(nn.Module):
         ModelError: the model cannot be adapted.
     """
 
-    folds = True
-
     def __init__(
         self,
         base: nn.Module,
@@ -63,22 +64,22 @@ class AdaptedModel(nn.Module):
         self.options, self.location, self._dtype = options, location, dtype
         self.drawn = tuple(sorted(drawn))
         self.fold = Fold()
-        self.language = options.task == "language"
+        self.generative = options.generative
         self.base_sha256 = _digest(base)
         self.base_dtype = next(p.dtype for p in base.parameters())
         self.linear_names = tuple(n for n, m in base.named_modules() if isinstance(m, nn.Linear))
         self.base = base.requires_grad_(False)
-        self.config: Any = base.config
+        self.config = base.config
         self._layer_list, self._layers = _transformer_layers(base)
         self.adapted = self._adapt()
-        self._head = [] if self.language else self._new_head()
+        self._head = [] if self.generative else self._new_head()
         for name in self.trained_names:
             parameter = self.get_parameter(name)
             parameter.data = parameter.data.to(dtype)
             parameter.requires_grad_(True)
         trained = set(self.trained_names)
         self.constants = frozenset(n for n in self.state_dict() if n not in trained)
-        self.groups: dict[str, tuple[str, ...]] = {
+        self.groups = {
             "lora_A": tuple(f"{n}.lora_A" for n in self.adapted),
             "lora_B": tuple(f"{n}.lora_B" for n in self.adapted),
             "body": tuple(f"{n}.{f}" for n in self.adapted for f in ("lora_A", "lora_B")),
@@ -178,7 +179,7 @@ class AdaptedModel(nn.Module):
         if own is not None:
             yield int(own)
             return
-        present = torch.zeros(ids.numel() + 1, dtype=torch.bool)
+        present = torch.zeros(ids.numel() + 1, dtype=torch.bool, device=ids.device)
         present[ids[(ids >= 0) & (ids <= ids.numel())]] = True
         self.config.pad_token_id = int((~present).nonzero()[0])
         try:
@@ -197,23 +198,23 @@ class AdaptedModel(nn.Module):
 
     @property
     def numbers_per_token(self) -> int:
-        """Numbers a training pass keeps for each token, for folding by memory."""
+        """See :class:`FrozenBaseModel`."""
         return KEPT_PER_LAYER * int(self.config.hidden_size) * max(1, len(self._layers) - self.first_adapted)
 
     # -- hidden states ------------------------------------------------------------------------------------------
 
-    def keep_hidden(self, lengths: Any) -> None:
-        """Prepare to keep hidden states of a data set whose rows have these numbers of tokens; forget others."""
+    def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]]) -> None:
+        """See :class:`FrozenBaseModel`."""
         self.store = None
         if self.options.keep_hidden and self.first_adapted > 0:
             dtype = next(self._layers[0].parameters()).dtype
             self.store = ActivationCache(lengths, int(self.config.hidden_size), dtype)
 
-    def fill(self, x: Tensor) -> None:
-        """Compute and keep what is not kept yet of these token rows."""
+    def fill(self, inputs: Inputs) -> None:
+        """See :class:`FrozenBaseModel`."""
         if self.store is None:
             return
-        numbers, lengths = x[:, 0, 0].long(), x[:, 0, 1].long()
+        numbers, lengths, tokens = inputs["numbers"], inputs["lengths"], _tokens(inputs["input_ids"], inputs["marks"])
 
         def compute(group: Tensor) -> Tensor:
             box: list[Tensor] = []
@@ -225,7 +226,7 @@ class AdaptedModel(nn.Module):
             handle = self._layers[self.first_adapted].register_forward_pre_hook(stop, with_kwargs=True)
             try:
                 with torch.no_grad(), contextlib.suppress(_Stop):
-                    self._run(x[group, 1 : 1 + int(lengths[group[0]])])
+                    self._run(tokens[group, : int(lengths[group[0]])])
             finally:
                 handle.remove()
             return box[0]
@@ -246,14 +247,24 @@ class AdaptedModel(nn.Module):
 
     # -- forward ------------------------------------------------------------------------------------------------
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Token rows [n, 1 + L, 2] to outputs [n, …] (see the class)."""
-        lengths = x[:, 0, 1].long()
+    def forward(
+        self, input_ids: Tensor, marks: Tensor, lengths: Tensor | None = None, numbers: Tensor | None = None
+    ) -> Tensor:
+        """Rows of tokens to outputs [n, …] (see the class).
+
+        Args:
+            input_ids: [n, L], −1 where a row has ended.
+            marks: [n, L].
+            lengths: [n], by default counted.
+            numbers: [n], for hidden states that are kept; by default none are used.
+        """
+        tokens = _tokens(input_ids, marks)
+        lengths = (input_ids >= 0).sum(1) if lengths is None else lengths
         route = self.fold.route
         # Dropout masks, and what somebody watches, come for all rows in their order.
         whole = self._observed or (self.training and self.options.dropout > 0)
         if whole or (route is None and torch.is_grad_enabled()):
-            return self._pass(x, lengths)
+            return self._pass(tokens, lengths, numbers)
         outputs: list[Tensor] = []
         order = torch.argsort(lengths, stable=True)
         try:
@@ -261,16 +272,16 @@ class AdaptedModel(nn.Module):
                 index = order[rows]
                 if route is not None:
                     self.fold.route = route[index]
-                outputs.append(self._pass(x[index], lengths[index]))
+                outputs.append(self._pass(tokens[index], lengths[index], None if numbers is None else numbers[index]))
         finally:
             self.fold.route = route
-        return torch.cat(outputs)[torch.argsort(order)]
+        return _joined(outputs)[torch.argsort(order)]
 
-    def folded(self, x: Tensor, route: Tensor) -> Tensor:
-        """As :meth:`forward`, row i with the factors at position ``route[i]`` of the stacked ones."""
+    def folded(self, inputs: Inputs, route: Tensor) -> Tensor:
+        """See :class:`FrozenBaseModel`."""
         self.fold.route = route
         try:
-            out: Tensor = self(x)
+            out: Tensor = self(**inputs)
             return out
         finally:
             self.fold.route = None
@@ -280,14 +291,17 @@ class AdaptedModel(nn.Module):
         """Whether somebody watches what the head is given, so that it has to be given all rows at once."""
         return any(m._forward_pre_hooks for n, m in self.base.named_children() if n in HEADS)
 
-    def _pass(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def _pass(self, tokens: Tensor, lengths: Tensor, numbers: Tensor | None) -> Tensor:
         longest = int(lengths.max())
-        tokens = x[:, 1 : 1 + longest]
-        numbers = x[:, 0, 0].long()
-        store = self.store if self.store is not None and self.store.has(numbers) else None
-        if len(x) > 1 and self._packs:
-            return self._run_packed(tokens, lambda p: store.take_packed(numbers, p.row, p.position) if store else None)
-        with self._skipping(store.take(numbers, longest) if store else None, self.first_adapted):
+        tokens = tokens[:, :longest]
+        store = self.store
+        if store is None or numbers is None or not store.has(numbers):
+            if len(tokens) > 1 and self._packs:
+                return self._run_packed(tokens, lambda _: None)
+            return self._run(tokens)
+        if len(tokens) > 1 and self._packs:
+            return self._run_packed(tokens, lambda p: store.take_packed(numbers, p.row, p.position))
+        with self._skipping(store.take(numbers, longest), self.first_adapted):
             return self._run(tokens)
 
     def _run(self, tokens: Tensor) -> Tensor:
@@ -296,7 +310,7 @@ class AdaptedModel(nn.Module):
         there = ids >= 0
         with self._padding(ids) as pad:
             inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
-            if self.language:
+            if self.generative:
                 return self._answers(inputs, marks * there)
             if getattr(self.config, "type_vocab_size", 0) > 1:
                 inputs["token_type_ids"] = marks * there
@@ -314,7 +328,7 @@ class AdaptedModel(nn.Module):
         whole = Packing(there)
         need = Packing(self._looked_at(tokens, there)) if self._packs == "partial" else whole
         inputs = {"input_ids": whole.pack(tokens[..., 0].long()), "position_ids": whole.position.unsqueeze(0)}
-        if not self.language and getattr(self.config, "type_vocab_size", 0) > 1:
+        if not self.generative and getattr(self.config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = whole.pack(tokens[..., 1].long())
         inputs["position_ids"] = inputs["position_ids"] + self._first_position
         box: list[Tensor] = []
@@ -351,13 +365,14 @@ class AdaptedModel(nn.Module):
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
         """[n, L]: which tokens' last hidden states the head reads; at least one of each row."""
         looked = torch.zeros_like(there)
-        if self.language:
+        if self.generative:
             looked[:, :-1] = (tokens[:, 1:, 1] == 1) & there[:, 1:]
             looked[:, 0] = True
         elif hasattr(self.base, "score"):  # transformers' heads of this name pool the last token that is no padding
             own = getattr(self.config, "pad_token_id", None)
             real = there if own is None else there & (tokens[..., 0] != own)
-            looked[torch.arange(len(there)), (torch.arange(there.shape[1]) * real).argmax(1)] = True
+            rows, places = (torch.arange(size, device=there.device) for size in there.shape)
+            looked[rows, (places * real).argmax(1)] = True
         else:
             looked[:, 0] = True
         return looked
@@ -367,11 +382,13 @@ class AdaptedModel(nn.Module):
 
         What is possible is tried on three short rows: only what gives the padded pass's outputs is used.
         """
-        ids = torch.full((3, 6, 2), -1)
+        device = next(self.base.parameters()).device
+        ids = torch.full((3, 6, 2), -1, device=device)
         ids[..., 1] = 0
         for row, length in enumerate((4, 6, 2)):
-            ids[row, :length, 0] = torch.arange(5 * row + 5, 5 * row + 5 + length) % int(self.config.vocab_size)
-            ids[row, length - 1, 1] = 1 if self.language else 0
+            places = torch.arange(5 * row + 5, 5 * row + 5 + length, device=device)
+            ids[row, :length, 0] = places % int(self.config.vocab_size)
+            ids[row, length - 1, 1] = 1 if self.generative else 0
         with torch.no_grad():
             wanted = self._run(ids).float()
             for way in ("partial", "whole"):
@@ -393,13 +410,24 @@ class AdaptedModel(nn.Module):
         hidden = body(**inputs, use_cache=False).last_hidden_state
         predicts = marks[:, 1:] == 1  # position t predicts token t + 1
         scores = self.base.get_output_embeddings()(hidden[:, :-1][predicts]).float()  # type: ignore[operator]
-        targets = inputs["input_ids"][:, 1:][predicts]
-        loss = nn.functional.cross_entropy(scores, targets, reduction="none")
-        owner = torch.nonzero(predicts)[:, 0]
-        count = predicts.sum(1).clamp(min=1)
-        total = torch.zeros(len(marks), dtype=loss.dtype).index_add(0, owner, loss)
-        wrong = torch.zeros(len(marks), dtype=loss.dtype).index_add(0, owner, (scores.argmax(1) != targets).float())
-        return torch.stack([total / count, (wrong == 0).float()], 1).to(self._dtype)
+        row = torch.nonzero(predicts)[:, 0]
+        place = (predicts.cumsum(1) - 1)[predicts]
+        logits = scores.new_zeros(len(marks), int(predicts.sum(1).max().clamp(min=1)), scores.shape[1])
+        placed: Tensor = logits.index_put((row, place), scores)
+        return placed
+
+
+def _tokens(input_ids: Tensor, marks: Tensor) -> Tensor:
+    """Tokens and their marks side by side [n, L, 2]."""
+    return torch.stack([input_ids, marks], -1)
+
+
+def _joined(outputs: Sequence[Tensor]) -> Tensor:
+    """Outputs of several passes [n, …]; of answers, padded with zeros to the longest of all."""
+    if outputs[0].ndim == 3:
+        longest = max(out.shape[1] for out in outputs)
+        outputs = [nn.functional.pad(out, (0, 0, 0, longest - out.shape[1])) for out in outputs]
+    return torch.cat(list(outputs))
 
 
 class _Stop(Exception):

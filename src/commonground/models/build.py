@@ -15,6 +15,7 @@ from torch import nn
 from commonground.errors import ConfigError, ModelError
 from commonground.keys import torch_stream
 from commonground.models.dropout import use_keyed_dropout
+from commonground.models.frozen_base import FrozenBaseModel
 from commonground.models.low_rank import LowRank
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
@@ -138,8 +139,8 @@ def prepare(model: nn.Module, shape: Sequence[int], dtype: torch.dtype) -> nn.Mo
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ModelError(f"the model's weight '{name}' has no shape yet; run the model once on a sample beforehand")
-    if getattr(model, "folds", False):
-        return model  # a pretrained model has its own number type and keeps its dropout off
+    if isinstance(model, FrozenBaseModel):
+        return model  # it has its own number type and keeps its dropout off
     model = use_keyed_dropout(model).to(dtype)
     # Convolutions on channels-last images are 1.4–1.5 times as fast on a CPU; values are the same numbers.
     return model.to(memory_format=torch.channels_last) if len(shape) == 3 else model  # type: ignore[call-overload]

@@ -33,7 +33,7 @@ class KeyedDropout(nn.Module):
 
     def draw(self, rows: int, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """A fresh mask [rows, *shape]."""
-        keep = torch.rand((rows, *shape), generator=generator) >= self.p
+        keep = torch.rand((rows, *shape), generator=generator, device="cpu") >= self.p
         return keep.to(dtype) / (1.0 - self.p)
 
     def extra_repr(self) -> str:

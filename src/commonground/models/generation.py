@@ -38,7 +38,7 @@ def greedy_answers(
             rows = list(same)
             for start in range(0, len(rows), ROWS):
                 part = rows[start : start + ROWS]
-                given = torch.tensor([list(prompts[i]) for i in part])
+                given = torch.tensor([list(prompts[i]) for i in part], device=next(model.parameters()).device)
                 for i, tokens in zip(part, _continue(model, given, end, max_new_tokens).tolist(), strict=True):
                     answers[i] = tokens[: tokens.index(end)] if end in tokens else tokens
     return answers
@@ -50,7 +50,7 @@ def _continue(model: AdaptedModel, ids: torch.Tensor, end: int, most: int) -> to
     body, scores = getattr(base, str(base.base_model_prefix)), base.get_output_embeddings()
     made: list[torch.Tensor] = []
     past = None
-    done = torch.zeros(len(ids), dtype=torch.bool)
+    done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     while len(made) < most and not bool(done.all()):
         out = body(input_ids=ids, past_key_values=past, use_cache=True)
         past = out.past_key_values

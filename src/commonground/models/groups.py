@@ -2,8 +2,15 @@
 
 A group is a tuple of tensor names (parameters *and* floating-point buffers, so that BatchNorm statistics follow the
 module they belong to, unless every client is to keep its own). Integer buffers (``num_batches_tracked``) belong to no
-group: they never travel. Neither do the tensors whose names a model lists in its attribute ``constants``, such as
-pretrained weights under LoRA factors.
+group: they never travel.
+
+Any module, a user's own too, may say two things about its tensors, as attributes of its class or of itself:
+
+- ``groups``, a mapping from group names to name patterns (see :class:`Groups`): the groups the model suggests;
+- ``constants``, a set of tensor names: tensors that are neither trained nor sent, such as the pretrained weights under
+  LoRA factors.
+
+Others read and change them by the functions of this file.
 """
 
 from __future__ import annotations
@@ -15,13 +22,34 @@ from torch import Tensor, nn
 
 from commonground.errors import ModelError
 
-__all__ = ["Groups", "tensors_of"]
+__all__ = ["Groups", "constants_of", "groups_of", "set_constants", "set_groups", "tensors_of"]
+
+
+def groups_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The groups a module suggests, by name, as name patterns; a copy, empty if it suggests none."""
+    groups: Mapping[str, Sequence[str]] = getattr(model, "groups", {})
+    return {name: tuple(patterns) for name, patterns in groups.items()}
+
+
+def set_groups(model: nn.Module, groups: Mapping[str, Sequence[str]]) -> None:
+    """Let a module suggest these groups."""
+    vars(model)["groups"] = {name: tuple(patterns) for name, patterns in groups.items()}
+
+
+def constants_of(model: nn.Module) -> frozenset[str]:
+    """Names of the tensors that a module keeps constant."""
+    return frozenset(getattr(model, "constants", ()))
+
+
+def set_constants(model: nn.Module, names: Iterable[str]) -> None:
+    """Let a module keep the tensors of these names constant."""
+    vars(model)["constants"] = frozenset(names)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """The live parameters and persistent floating-point buffers of a model, in its own order, without constants."""
     live = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    constants: frozenset[str] = getattr(model, "constants", frozenset())
+    constants = constants_of(model)
     return {n: live[n] for n in model.state_dict() if n not in constants and live[n].is_floating_point()}
 
 

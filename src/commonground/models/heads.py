@@ -8,7 +8,7 @@ from copy import deepcopy
 from torch import nn
 
 from commonground.errors import ModelError
-from commonground.models.groups import Groups, tensors_of
+from commonground.models.groups import Groups, groups_of, set_groups, tensors_of
 
 __all__ = ["find_linear_head", "replace_head"]
 
@@ -53,8 +53,8 @@ def replace_head(
     head = extended.get_submodule(path)
     assert isinstance(head, nn.Linear)
     setattr(extended.get_submodule(parent), name, make(head))
-    patterns = {group: list(names) for group, names in dict(getattr(model, "groups", {})).items() if group != "body"}
-    patterns["head"] = [path]
-    patterns |= {group: [f"{path}.{part}" for part in names] for group, names in parts.items()}
-    extended.groups = patterns  # type: ignore[assignment]
+    patterns = {group: names for group, names in groups_of(model).items() if group != "body"}
+    patterns["head"] = (path,)
+    patterns |= {group: tuple(f"{path}.{part}" for part in names) for group, names in parts.items()}
+    set_groups(extended, patterns)
     return extended

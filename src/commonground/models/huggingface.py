@@ -48,11 +48,9 @@ def build_adapted(name: str, classes: int, options: LoRAOptions, dtype: torch.dt
         _check_folder(local, name)
         location = str(local)
     auto: Any = (
-        transformers.AutoModelForSequenceClassification
-        if options.task == "classify"
-        else transformers.AutoModelForCausalLM
+        transformers.AutoModelForCausalLM if options.generative else transformers.AutoModelForSequenceClassification
     )
-    extra: dict[str, Any] = {"num_labels": classes} if options.task == "classify" else {}
+    extra: dict[str, Any] = {} if options.generative else {"num_labels": classes}
     base_dtype = dtype if options.base_dtype == "same" else getattr(torch, options.base_dtype)
     with _quiet(transformers):
         try:

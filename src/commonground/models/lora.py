@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from commonground.errors import ConfigError, ModelError
 from commonground.models.dropout import KeyedDropout
+from commonground.models.groups import set_constants, set_groups
 from commonground.models.packing import Packing
 
 __all__ = ["Fold", "FoldedLinear", "LoRALinear", "SequenceDropout", "Start", "adapt_linear_layers"]
@@ -145,7 +146,7 @@ class LoRALinear(nn.Module):
         """Have a dense matrix [out, in], zero at first, that is added to the update B A (before its scaling)."""
         del self.merged
         shape = (self.base.out_features, self.base.in_features)
-        self.register_buffer("merged", torch.zeros(shape, dtype=self.lora_A.dtype))
+        self.register_buffer("merged", torch.zeros(shape, dtype=self.lora_A.dtype, device=self.lora_A.device))
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs [rows, …, in] to outputs [rows, …, out]."""
@@ -195,9 +196,10 @@ def adapt_linear_layers(model: nn.Module, head: Collection[str], rank: int, alph
         setattr(model.get_submodule(parent), child, LoRALinear(layer, fitting, alpha * fitting / rank))
     factors = {f: tuple(f"{name}.{f}" for name in linear) for f in ("lora_A", "lora_B")}
     trained = {*factors["lora_A"], *factors["lora_B"], *head}
-    constants = frozenset(n for n in model.state_dict() if n not in trained)
+    constants = [n for n in model.state_dict() if n not in trained]
     groups = {**factors, "body": (*factors["lora_A"], *factors["lora_B"]), "head": tuple(head)}
-    vars(model).update(constants=constants, groups=groups)
+    set_constants(model, constants)
+    set_groups(model, groups)
     return groups
 
 

@@ -30,7 +30,7 @@ class LoRAOptions:
         max_length: tokens of the longest row.
         adapter: folder of an adapter to start from, in peft's format; its rank, alpha, target modules and layers must
             be these (see :func:`~commonground.models.adapter_files.load_adapter`).
-        task: ``classify`` or ``language`` (next-token prediction of the answers).
+        generative: whether the model writes answers (next-token prediction), and has no task head.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LoRAOptions:
         keep_hidden: bool = True,
         max_length: int = 128,
         adapter: str = "",
-        task: Literal["classify", "language"] = "classify",
+        generative: bool = False,
     ) -> None:
         if not (isinstance(rank, int) and rank >= 1):
             raise ConfigError(f"the rank is {rank!r}; it must be a whole number of at least 1")
@@ -62,7 +62,7 @@ class LoRAOptions:
         self.target_modules = target_modules
         self.layers = _numbers(layers)
         self.rslora, self.start, self.base_dtype = rslora, start, base_dtype
-        self.keep_hidden, self.max_length, self.task = keep_hidden, max_length, task
+        self.keep_hidden, self.max_length, self.generative = keep_hidden, max_length, generative
         self.adapter = adapter
 
 

@@ -45,8 +45,8 @@ class Packing:
         counts = chosen.sum(1, keepdim=True)
         starts = counts.cumsum(0) - counts
         self.padded = starts + (chosen.cumsum(1) - 1).clamp(min=0)
-        self.rank = torch.arange(len(self.row)) - starts[self.row, 0]
-        places = torch.arange(int(counts.max()))
+        self.rank = torch.arange(len(self.row), device=chosen.device) - starts[self.row, 0]
+        places = torch.arange(int(counts.max()), device=chosen.device)
         self.filled = places < counts
         self.slots = starts + places.minimum(counts - 1)
 
@@ -80,9 +80,10 @@ class Packing:
         counts = torch.bincount(owner, minlength=len(owners))
         starts = counts.cumsum(0) - counts
         most = int(counts.max())
-        index = order[starts.unsqueeze(1) + torch.arange(most).minimum(counts.unsqueeze(1) - 1)]
+        places = torch.arange(most, device=order.device)
+        index = order[starts.unsqueeze(1) + places.minimum(counts.unsqueeze(1) - 1)]
         place = torch.empty_like(owner)
-        place[order] = torch.arange(len(order)) - starts[owner[order]] + owner[order] * most
+        place[order] = torch.arange(len(order), device=order.device) - starts[owner[order]] + owner[order] * most
         return owners, index, place
 
 

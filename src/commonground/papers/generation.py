@@ -29,7 +29,7 @@ class Writer:
 
     def __init__(self, run: Run, max_length: int, batch: int = 16) -> None:
         config = run.config
-        options = dict(config.model_options) | {"task": "language"}
+        options = dict(config.model_options) | {"generative": True}
         dtype = getattr(torch, config.dtype)
         model = build_model(str(config.model), (), 1, seed=config.seed, options=options, dtype=dtype)
         assert isinstance(model, AdaptedModel)

@@ -18,6 +18,7 @@ from torch import Tensor
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.data import FederatedDataset, Source, add_feature_noise, load_source
 from commonground.data.augment import Augment
+from commonground.data.dealing import deal as deal_source
 from commonground.data.feature_partition import Features
 from commonground.engine import Run, train
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
@@ -206,7 +207,7 @@ class Measured:
 
 def deal(settings: ImageSettings, request: Request, h: float, noise: float, seed: int) -> FederatedDataset:
     """A seed's images at the clients, with parity labels and feature noise."""
-    data = FederatedDataset.from_source(_source(settings, request.data_dir, seed), Features(h), settings.clients, seed)
+    data = deal_source(_source(settings, request.data_dir, seed), Features(h), settings.clients, seed)
     return add_feature_noise(data, noise, seed)
 
 
@@ -298,7 +299,7 @@ def training_accuracy(run: Run, data: FederatedDataset) -> float:
     setup = prepare_setup(run.config, on_train)
     blocks = blocks_of(range(data.clients), on_train.test_sizes)
     scores = Scores.join([evaluate_block(setup, block, run.shared, {}, stack=False) for block in blocks])
-    return float(100 * scores.correct.sum() / scores.count.sum())
+    return float(100 * scores.sums["accuracy"].sum() / scores.count.sum())
 
 
 def power_row(differences: Values) -> dict[str, float]:

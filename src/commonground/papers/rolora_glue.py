@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from commonground.algorithms.federated_lora import Head
-from commonground.data import IID, FederatedDataset, data_directory
+from commonground.data import IID, FederatedDataset, data_directory, deal
 from commonground.data.sources.base import Source
 from commonground.data.sources.glue import TASKS, glue_reader
 from commonground.data.sources.texts import tokenised
@@ -241,7 +241,7 @@ class Tasks:
         return lambda seed: self._dealt(task, clients, seed)
 
     def _deal(self, task: str, clients: int, seed: int) -> FederatedDataset:
-        return FederatedDataset.from_source(self.source(task, seed), IID(), clients, seed)
+        return deal(self.source(task, seed), IID(), clients, seed)
 
     def majority(self, task: str, seed: int) -> float:
         """Share of the test part's commonest class, in percent."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from commonground.data import IID, FederatedDataset, load_tokenizer
+from commonground.data import IID, FederatedDataset, deal, load_tokenizer
 from commonground.data.sources.base import Source
 from commonground.data.sources.instructions import instruction_data
 from commonground.data.sources.texts import tokenised
@@ -184,7 +184,7 @@ class Instructions:
 
     def _deal(self, seed: int) -> FederatedDataset:
         source = self._source(seed if self.settings.train_samples else 0)
-        return FederatedDataset.from_source(source, IID(), self.settings.clients, seed)
+        return deal(source, IID(), self.settings.clients, seed)
 
 
 def arms(condition: str, settings: LanguageSettings, data: Instructions, rank: int) -> list[Arm]:

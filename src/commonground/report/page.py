@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -203,19 +204,19 @@ class Page:
         return target
 
     def _html(self) -> str:
-        from commonground import __version__
+        made_by = version("commonground")
 
         return (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
             "script-src 'unsafe-inline'; img-src data:\">\n"
-            f'<meta name="generator" content="CommonGround {escape(__version__)}">\n<link rel="icon" href="data:,">\n'
+            f'<meta name="generator" content="CommonGround {escape(made_by)}">\n<link rel="icon" href="data:,">\n'
             f"<title>{escape(self.title)}</title>\n<style>\n{_colors()}{_asset('page.css')}</style>\n</head>\n<body>\n"
             f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p>"
             '<button id="theme" type="button" aria-label="Switch between light and dark">Dark</button></header>\n'
             "<main>\n" + "\n".join(self._parts) + "\n</main>\n"
-            f"<footer>Written by CommonGround {escape(__version__)} from the files of this folder; every table and "
+            f"<footer>Written by CommonGround {escape(made_by)} from the files of this folder; every table and "
             "figure names its own. Figures are in <code>figures/</code>.</footer>\n"
             f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
         )

@@ -2,8 +2,8 @@
 
 from commonground.tasks.answer_tokens import AnswerTokens
 from commonground.tasks.base import Task, make_task, tasks
-from commonground.tasks.classification import Classification
+from commonground.tasks.classification import CLASSIFICATION, Classification
 from commonground.tasks.multilabel import MultiLabel
 from commonground.tasks.regression import Regression
 
-__all__ = ["AnswerTokens", "Classification", "MultiLabel", "Regression", "Task", "make_task", "tasks"]
+__all__ = ["CLASSIFICATION", "AnswerTokens", "Classification", "MultiLabel", "Regression", "Task", "make_task", "tasks"]

@@ -45,6 +45,11 @@ class Task(ABC):
     generative: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
 
+    @property
+    def worst(self) -> str:
+        """The percentile over clients beyond which the worst tenth of them lies: ``p10`` or ``p90``."""
+        return "p10" if self.higher_is_better else "p90"
+
     # -- targets ------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -13,7 +13,7 @@ from torch import Tensor
 from commonground.errors import DataError
 from commonground.tasks.base import Array, Task
 
-__all__ = ["Classification", "class_numbers", "largest_class"]
+__all__ = ["CLASSIFICATION", "Classification", "class_numbers", "largest_class"]
 
 _MOST_CLASSES = 1_000_000  # unless asked for: more are rather identifiers than classes
 
@@ -39,7 +39,8 @@ class Classification(Task):
             )
 
     def members(self, targets: Array, outputs: int) -> npt.NDArray[np.bool_]:
-        return targets[:, np.newaxis] == np.arange(outputs)
+        there: npt.NDArray[np.bool_] = targets[:, np.newaxis] == np.arange(outputs)
+        return there
 
     def label_of(self, targets: Array) -> npt.NDArray[np.int64]:
         return targets
@@ -56,6 +57,10 @@ class Classification(Task):
     def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
         probabilities: npt.NDArray[np.float64] = output.double().softmax(1).cpu().numpy()
         return probabilities
+
+
+CLASSIFICATION = Classification()
+"""The task of data that name none."""
 
 
 def class_numbers(values: Array, field: str) -> npt.NDArray[np.int64]:

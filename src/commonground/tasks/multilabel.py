@@ -21,9 +21,9 @@ __all__ = ["MultiLabel"]
 class MultiLabel(Task):
     """A set of labels, as zeros and ones [m]: binary cross-entropy, averaged over the labels.
 
-    Metrics: ``f1`` (micro: 2·TP/(2·TP + FP + FN) over all labels of a set of samples; not defined where nothing is there
-    and nothing predicted), ``label_accuracy`` (share of labels that are right) and ``subset_accuracy`` (share of samples
-    whose labels are all right). A label is predicted where its probability is at least one half.
+    Metrics: ``f1`` (micro: 2·TP/(2·TP + FP + FN) over all labels of a set of samples; not defined where nothing is
+    there and nothing predicted), ``label_accuracy`` (share of labels that are right) and ``subset_accuracy`` (share of
+    samples whose labels are all right). A label is predicted where its probability is at least one half.
     """
 
     name = "multilabel"
@@ -42,7 +42,8 @@ class MultiLabel(Task):
             raise DataError(f"the labels of {split} sample {row} of {name!r} are not zeros and ones")
 
     def members(self, targets: Array, outputs: int) -> npt.NDArray[np.bool_]:
-        return targets > 0
+        there: npt.NDArray[np.bool_] = targets > 0
+        return there
 
     def as_tensor(self, targets: Array, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(targets).to(dtype)

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
-from commonground.data.arrays import Array, Indices, Preprocess, Task
-from commonground.data.checks import check_labels
+from commonground.data.arrays import Array, Indices, Preprocess
+from commonground.data.checks import check_targets
+from commonground.tasks import CLASSIFICATION, Task
 
 __all__ = ["Source", "data_directory", "sorted_names"]
 
@@ -23,16 +24,15 @@ class Source:
     Attributes:
         name: of the data.
         x_train, x_test: [N, …] uint8 or float32; images are [N, height, width, channels], texts int32 tokens.
-        y_train, y_test: int64 [N], labels 0 … classes - 1.
-        classes: number of classes.
+        y_train, y_test: targets in the task's stored form; int64 [N], 0 … classes - 1, for classes.
+        classes: number of classes (outputs, targets).
         class_names: one per class.
         preprocess: how stored samples become model inputs.
         train_columns, test_columns: further columns by name, one value per sample (for example who a sample is from).
-        model: the model that suits these samples when the user names none.
         task: what is learnt from them.
 
     Raises:
-        DataError: samples and labels differ in number, or a label is out of range.
+        DataError: samples and targets differ in number, or a target is out of range.
     """
 
     name: str
@@ -45,12 +45,11 @@ class Source:
     preprocess: Preprocess = field(default_factory=Preprocess)
     train_columns: Mapping[str, Array] = field(default_factory=dict)
     test_columns: Mapping[str, Array] = field(default_factory=dict)
-    model: str = "mlp"
-    task: Task = "classify"
+    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         for split, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
-            check_labels(self.name, split, x, y, self.classes)
+            check_targets(self.name, split, x, y, self.classes, self.task)
 
 
 def data_directory(given: str | os.PathLike[str] | None = None) -> Path:

@@ -107,7 +107,6 @@ def _load(layout: _Layout, data_dir: Path, download: bool) -> Source:
         classes=len(layout.class_names),
         class_names=layout.class_names,
         preprocess=_PREPROCESS,
-        model="cnn",
     )
 
 

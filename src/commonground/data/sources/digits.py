@@ -37,5 +37,4 @@ def load_digits() -> Source:
         classes=10,
         class_names=tuple("0123456789"),
         preprocess=Preprocess(scale=1 / 16),
-        model="mlp",
     )

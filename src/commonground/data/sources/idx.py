@@ -65,7 +65,6 @@ def load_mnist(data_dir: Path, download: bool) -> Source:
         classes=10,
         class_names=tuple("0123456789"),
         preprocess=Preprocess(scale=1 / 255, mean=(0.1307,), std=(0.3081,)),
-        model="cnn",
     )
 
 
@@ -107,7 +106,6 @@ def load_emnist_letters(data_dir: Path, download: bool) -> Source:
         classes=_LETTERS,
         class_names=tuple("ABCDEFGHIJ"),
         preprocess=Preprocess(scale=1 / 255, mean=(0.1736,), std=(0.3317,)),
-        model="mlp",
     )
 
 

@@ -15,6 +15,7 @@ from commonground.data.sources.table import held_out, positions
 from commonground.data.text.prompts import alpaca_prompt
 from commonground.data.text.samples import TextData, TextSamples
 from commonground.errors import DataError
+from commonground.tasks import AnswerTokens
 
 __all__ = ["instruction_data", "load_instructions", "read_objects"]
 
@@ -110,7 +111,7 @@ def instruction_data(
             [counted[i] for i in index],
         )
 
-    return TextData(name, part(~is_test, origin), part(is_test, parts[-1][2]), class_names, "language")
+    return TextData(name, part(~is_test, origin), part(is_test, parts[-1][2]), class_names, AnswerTokens())
 
 
 def read_objects(path: Path) -> tuple[list[Row], list[int]]:

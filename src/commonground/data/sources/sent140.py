@@ -83,5 +83,4 @@ def load_sent140(
         class_names=("negative", "positive"),
         train_columns={"user": user[~test]},
         test_columns={"user": user[test]},
-        model="lstm",
     )

@@ -71,7 +71,6 @@ def load_table(path: Path, *, label: str = "label", client_column: str | None = 
         preprocess=Preprocess(mean=tuple(mean.tolist()), std=tuple(np.where(std > 0, std, 1.0).tolist())),
         train_columns={} if client_column is None or owners is None else {client_column: owners[~is_test]},
         test_columns={} if client_column is None or owners is None else {client_column: owners[is_test]},
-        model="mlp",
     )
 
 

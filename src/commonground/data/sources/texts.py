@@ -25,9 +25,14 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         ConfigError, DataError: as :func:`load_tokenizer` and :func:`tokenize`.
     """
     tokenizer = load_tokenizer(tokenizer)
-    train = tokenize(data.train, tokenizer, max_length, task=data.task, vocab_size=vocab_size)
+    train = tokenize(data.train, tokenizer, max_length, generative=data.task.generative, vocab_size=vocab_size)
     test = tokenize(
-        data.test, tokenizer, max_length, task=data.task, vocab_size=vocab_size, first_number=len(data.train)
+        data.test,
+        tokenizer,
+        max_length,
+        generative=data.task.generative,
+        vocab_size=vocab_size,
+        first_number=len(data.train),
     )
     longest = max(train.shape[1], test.shape[1]) - 1
     return Source(
@@ -40,6 +45,5 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         class_names=data.class_names,
         train_columns=data.train.columns,
         test_columns=data.test.columns,
-        model="",
         task=data.task,
     )

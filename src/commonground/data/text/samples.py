@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from commonground.data.arrays import Array, Indices, Task
+from commonground.data.arrays import Array, Indices
 from commonground.errors import DataError
+from commonground.tasks import CLASSIFICATION, Task
 
 __all__ = ["TextData", "TextSamples"]
 
@@ -79,7 +80,7 @@ class TextData:
     train: TextSamples
     test: TextSamples
     class_names: tuple[str, ...]
-    task: Task = "classify"
+    task: Task = CLASSIFICATION
 
     def __post_init__(self) -> None:
         for part, samples in (("training", self.train), ("test", self.test)):

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.arrays import Task
 from commonground.data.text.samples import TextSamples
 from commonground.data.text.tokenizers import threads, tokenizer_name
 from commonground.errors import ConfigError, DataError
@@ -40,7 +39,7 @@ def tokenize(
     tokenizer: Any,
     max_length: int = 128,
     *,
-    task: Task = "classify",
+    generative: bool = False,
     vocab_size: int | None = None,
     first_number: int = 0,
 ) -> Tokens:
@@ -58,7 +57,7 @@ def tokenize(
         texts: the texts; for language models prompts and answers.
         tokenizer: a transformers tokenizer.
         max_length: most tokens of a row.
-        task: as in :class:`TextData`.
+        generative: whether texts are prompts with answers to learn.
         vocab_size: of the model, if known.
         first_number: number of the first row.
 
@@ -71,14 +70,14 @@ def tokenize(
         DataError: a text gives no tokens.
     """
     pair = texts.second is not None
-    if task == "language" and not pair:
+    if generative and not pair:
         raise DataError(f"{texts.origin}: a language model needs prompts and answers, and there are single texts")
-    _check_tokenizer(tokenizer, max_length, pair, task)
-    rows = _continuations if task == "language" else _sequences
+    _check_tokenizer(tokenizer, max_length, pair, generative)
+    rows = _continuations if generative else _sequences
     ids: list[npt.NDArray[np.int32]] = []
     marks: list[npt.NDArray[np.int32]] = []
     lengths: list[int] = []
-    least = 0 if task == "language" else _added(tokenizer, pair)
+    least = 0 if generative else _added(tokenizer, pair)
     for start in range(0, len(texts), _AT_A_TIME):
         stop = min(start + _AT_A_TIME, len(texts))
         part: list[_Row] = []
@@ -125,7 +124,7 @@ def prompt_tokens(prompts: Sequence[str], tokenizer: Any, max_length: int) -> li
         ConfigError: the tokenizer has no end token.
         DataError: a prompt gives no tokens.
     """
-    _check_tokenizer(tokenizer, max_length, False, "language")
+    _check_tokenizer(tokenizer, max_length, False, True)
     with threads():
         rows = _prompts(prompts, tokenizer)
     for row, prompt in enumerate(rows):
@@ -201,7 +200,7 @@ def _ids(given: Any, tokenizer: Any) -> list[list[int]]:
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _check_tokenizer(tokenizer: Any, max_length: int, pair: bool, task: Task) -> None:
+def _check_tokenizer(tokenizer: Any, max_length: int, pair: bool, generative: bool) -> None:
     name = tokenizer_name(tokenizer)
     if not callable(tokenizer) or not hasattr(tokenizer, "model_max_length"):
         raise ConfigError(f"{name} is no tokenizer of transformers; name one as hf:NAME or by its folder")
@@ -212,7 +211,7 @@ def _check_tokenizer(tokenizer: Any, max_length: int, pair: bool, task: Task) ->
             f"max_length is {max_length}, and the model of the tokenizer {name} reads at most "
             f"{tokenizer.model_max_length} tokens"
         )
-    if task == "language":
+    if generative:
         if getattr(tokenizer, "eos_token_id", None) is None:
             raise ConfigError(
                 f"the tokenizer {name} has no end token (eos_token), which ends an answer; take that of a causal "

@@ -10,6 +10,7 @@ from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
+from commonground.models import FrozenBaseModel
 
 __all__ = ["BatchedEngine"]
 
@@ -31,9 +32,7 @@ class BatchedEngine(StoreEngine):
         """Cut the clients into cohorts by what they need in memory; weights count four times (gradients, momentum)."""
         data = self.setup.data
         weights = 4 * sum(value.numel() for value in self.setup.initial.values())
-        sample = 1
-        for side in data.sample_shape:
-            sample *= side
+        sample = data.numbers_per_sample
         sizes = data.train_sizes
         cohort: list[int] = []
         largest = 0
@@ -48,11 +47,10 @@ class BatchedEngine(StoreEngine):
 
     def _kept(self, largest: int) -> int:
         """Numbers that a training pass of one client's batch keeps in a large frozen model."""
-        kept = int(getattr(self.setup.model, "numbers_per_token", 0))
-        if not kept:
+        if not isinstance(self.setup.model, FrozenBaseModel):
             return 0
         tokens = self.setup.data.sample_shape[0] * min(largest, self.setup.config.batch_size)
-        return kept * tokens
+        return self.setup.model.numbers_per_token * tokens
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None

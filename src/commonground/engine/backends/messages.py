@@ -76,7 +76,8 @@ class MessageClient:
             scores = score_clients(
                 SequentialClient(self.setup), [0], shared, stacked, fields["which"], fields["round"], key=self.number
             )
-            answer = {"correct": int(scores.correct[0]), "count": int(scores.count[0]), "loss": float(scores.loss[0])}
+            sums = {name: value[0].tolist() for name, value in scores.sums.items()}
+            answer = {"sums": sums, "count": int(scores.count[0]), "loss": float(scores.loss[0])}
         else:
             answer = {"digest": digest(personal)}
         return pack(answer, {})
@@ -187,9 +188,10 @@ class MessageEngine(Engine):
             answers.append(unpack(self.deliver(client, message))[0])
         return Scores(
             np.asarray(clients, dtype=np.int64),
-            np.array([a["correct"] for a in answers]),
             np.array([a["count"] for a in answers]),
             np.array([a["loss"] for a in answers]),
+            {name: np.array([a["sums"][name] for a in answers], dtype=np.float64) for name in answers[0]["sums"]},
+            self.setup.data.task,
         )
 
     def digest(self, client: int) -> str:

@@ -97,7 +97,7 @@ class ProcessEngine(StoreEngine):
         config = setup.config
         wanted = min(config.workers or default_workers(), setup.data.clients)
         # Everything computed lazily is computed before the fork, once for all workers.
-        _ = setup.samples, setup.dropouts, setup.head_module
+        _ = setup.inputs, setup.dropouts, setup.head_module
         context: Any = mp.get_context("fork" if sys.platform == "linux" else "spawn")
         self._workers: list[mp.process.BaseProcess] = []
         self._pipes: list[Connection] = []

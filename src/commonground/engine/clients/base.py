@@ -166,10 +166,11 @@ class LocalTraining(Client):
             return
         lrs = rates_of_steps(self.lr if lr is None else lr, schedule.steps)
         rates = self.setup.rates(lrs[0], momentum, weight_decay)
+        # Features are worth computing once if the phase goes over the whole data at least once.
+        whole = bool((schedule.counts.sum(1) >= self.sizes).all())
+        split = self.setup.training_split(frozenset(names)) if whole else None
         with self._training(names, group):
-            # Features are worth computing once if the phase goes over the whole data at least once.
-            whole = bool((schedule.counts.sum(1) >= self.sizes).all())
-            pool = self._pool(self.setup.training_split(frozenset(names)) if whole else None, names)
+            pool = self._pool(split, names)
             plain = extras.none and len(set(lrs)) == 1 and self.setup.data.task.softmax
             if pool.split is not None and plain and is_linear_head(pool.split, names):
                 self._fit_linear_head(names, pool, schedule, rates)

@@ -11,6 +11,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ __all__ = ["Checkpoint", "RunFolder", "write_atomically"]
 _FREE = {"workers"}
 
 NOISE = "feature_noise.safetensors"
+
+_DESCRIBED = ("fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes")
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -109,7 +112,7 @@ class RunFolder:
             split = dict(json.loads((self.path / "split.json").read_text("utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"'{self.path / 'split.json'}' cannot be read: {error}") from None
-        for key in ("fingerprint", "sample_shape", "classes", "class_names", "client_names", "preprocess", "train"):
+        for key in (*_DESCRIBED, "class_names", "client_names", "preprocess", "train"):
             if key not in split:
                 raise RunError(f"'{self.path / 'split.json'}' is damaged: it has no '{key}'")
         return split
@@ -151,7 +154,7 @@ class RunFolder:
                 row = json.loads(line)
             except ValueError:
                 break
-            if not isinstance(row, dict) or row.get("round") != len(rows) + 1 or "personal_accuracy" not in row:
+            if not isinstance(row, dict) or row.get("round") != len(rows) + 1:
                 break
             rows.append(row)
         return rows
@@ -259,7 +262,9 @@ def _describe(data: FederatedDataset) -> dict[str, Any]:
         "name": data.name,
         "fingerprint": data.fingerprint(),
         "sample_shape": list(data.sample_shape),
-        "task": data.task,
+        "task": data.task.name,
+        "task_settings": asdict(data.task),
+        "inputs": data.format.kind,
         "classes": data.classes,
         "class_names": list(data.class_names),
         "client_names": None if data.client_names is None else list(data.client_names),

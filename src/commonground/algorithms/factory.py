@@ -1,0 +1,42 @@
+"""Algorithms by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from commonground.algorithms.base import Algorithm, registry
+from commonground.errors import ConfigError, one_sentence
+from commonground.models import load_class
+
+__all__ = ["make_algorithm"]
+
+
+def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
+    """An algorithm by name, or from ``file.py:Class``, with its hyperparameters checked.
+
+    Raises:
+        ConfigError: unknown name or hyperparameter, or a value of the wrong type.
+    """
+    alone, _, settings = name.partition(":")
+    if settings and alone in registry:
+        raise ConfigError(
+            f"'{name}' is how a comparison names a method; one run takes '{alone}' alone, and its hyperparameters by "
+            "--set KEY=VALUE"
+        )
+    if ":" in name:
+        cls: type[Algorithm] = load_class(name, Algorithm, "algorithm")
+    elif name in registry:
+        cls = registry[name]
+    else:
+        raise ConfigError(f"unknown algorithm '{name}'; known are {', '.join(sorted(registry))}")
+    known = cls.options()
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{cls.title} has no setting '{option}'; it has {', '.join(known) or 'none'}")
+    try:
+        return TypeAdapter(cls).validate_python(dict(options))
+    except ValidationError as error:
+        raise ConfigError(f"{cls.title}: {one_sentence(error, known)}") from None

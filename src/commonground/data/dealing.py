@@ -1,0 +1,45 @@
+"""From a source and a partition to a federated data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commonground.data.federated import FederatedDataset
+from commonground.data.partitions import Partition
+from commonground.data.sources.base import Source
+
+__all__ = ["deal"]
+
+
+def deal(source: Source, partition: Partition, clients: int | None, seed: int) -> FederatedDataset:
+    """Deal a source's samples to clients.
+
+    Args:
+        source: the samples.
+        partition: who gets which (:mod:`commonground.data.partitions`). If it has a method ``relabelled(source)``,
+            the data set takes its labels and classes from what that returns.
+        clients: how many; None only where the partition knows it (a client column).
+        seed: keys every draw of the partition.
+
+    Raises:
+        DataError: the partition is impossible for these samples.
+    """
+    relabelled: Callable[[Source], Source] | None = getattr(partition, "relabelled", None)
+    labelled = source if relabelled is None else relabelled(source)
+    split = partition(source, clients, seed)
+    return FederatedDataset(
+        name=source.name,
+        x_train=source.x_train,
+        y_train=labelled.y_train,
+        x_test=source.x_test,
+        y_test=labelled.y_test,
+        classes=labelled.classes,
+        class_names=labelled.class_names,
+        train_index=split.train_index,
+        train_offsets=split.train_offsets,
+        test_index=split.test_index,
+        test_offsets=split.test_offsets,
+        client_names=split.client_names,
+        preprocess=source.preprocess,
+        task=source.task,
+    )
