@@ -9,7 +9,8 @@ from importlib.metadata import version as _version
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
-from commonground.adapters import export_adapter, load_adapter  # LoRA adapters out and in again
+from commonground.adapt import export_adapter  # LoRA adapters out …
+from commonground.adapters import load_adapter  # … and in again
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
 from commonground.data import FederatedDataset, load_data  # data of many clients
 from commonground.engine import Run, train  # run an algorithm

@@ -23,7 +23,7 @@ def export(run_dir: Path, out: Path, client: str | None, merge: bool, quiet: boo
     head of its own, the global adapter's is untrained. FLoRA merges dense sums of products, whose factors are recovered
     exactly; where their rank is too large for an adapter, --merge remains.
     """
-    from commonground.adapters import export_adapter
+    from commonground.adapt import export_adapter
     from commonground.console import human_bytes, standard_output
 
     written = export_adapter(run_dir, out, client=client, merge=merge)

@@ -1,6 +1,10 @@
-"""LoRA out again: a run's adapters as folders that peft loads, merged models, and adapters read back."""
+"""Adapters in peft's format: folders of them read into a model, and written from a model's tensors.
 
-from commonground.adapters.export import Exported, export_adapter
-from commonground.models.adapter_files import load_adapter
+What a run leaves is written by :func:`commonground.adapt.export_adapter`.
+"""
 
-__all__ = ["Exported", "export_adapter", "load_adapter"]
+from commonground.adapters.factors import Factors, peft_factors
+from commonground.adapters.read import load_adapter
+from commonground.adapters.write import copy_tokenizer, write_adapter, write_merged
+
+__all__ = ["Factors", "copy_tokenizer", "load_adapter", "peft_factors", "write_adapter", "write_merged"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from commonground.adapters import load_adapter
 from commonground.algorithms import Algorithm, make_algorithm
 from commonground.config import RunConfig
 from commonground.data import (
@@ -129,7 +130,9 @@ def build_network(
     """The model a run trains, with its parameter groups.
 
     Args:
-        config: names the model and its groups, every automatic setting resolved.
+        config: names the model and its groups, every automatic setting resolved. The option ``adapter`` of a model
+            ``hf:…`` is the folder of an adapter to start from, in peft's format; its rank, alpha, target modules and
+            layers must be the model's (:func:`~commonground.adapters.load_adapter`).
         algorithm: may extend the model.
         shape: one sample's shape as the model sees it.
         classes: number of classes.
@@ -140,9 +143,13 @@ def build_network(
     if model is None:
         assert config.model is not None
         options = dict(config.model_options)
+        start = ""
         if config.model.startswith("hf:"):
             options |= {"generative": task.generative}
+            start = options.pop("adapter", "")
         model = build_model(config.model, shape, classes, seed=config.seed, options=options, dtype=dtype)
+        if start:
+            load_adapter(start, model)
     patterns = groups_of(model)
     if config.body or config.head:
         patterns = {k: tuple(v.split(",")) for k, v in (("body", config.body), ("head", config.head)) if v}

@@ -29,7 +29,7 @@ class FrozenBaseModel(nn.Module, ABC):
 
     Attributes:
         config: the base's configuration, in transformers' form (see :func:`vocab_size_of`).
-        constants, groups: see :mod:`commonground.models.groups`; all tensors of the base are constants.
+        constants, groups: see :mod:`commonground.models.groups`; all tensors but the trained ones are constants.
         base_dtype: number type of the base's weights.
         base_sha256: of the base's weights, by which a run knows them again.
     """

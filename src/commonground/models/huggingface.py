@@ -65,12 +65,7 @@ def build_adapted(name: str, classes: int, options: LoRAOptions, dtype: torch.dt
         except Exception as error:  # transformers raises many kinds for a model it cannot load
             raise ModelError(f"the model '{name}' cannot be loaded: {str(error).strip().splitlines()[0]}") from None
     drawn = [name for name in found["missing_keys"] if name.split(".")[0] not in HEADS]
-    model = AdaptedModel(base, options, dtype, location, drawn)
-    if options.adapter:
-        from commonground.models.adapter_files import load_adapter
-
-        load_adapter(options.adapter, model)
-    return model
+    return AdaptedModel(base, options, dtype, location, drawn)
 
 
 def _check_folder(folder: Path, name: str) -> None:

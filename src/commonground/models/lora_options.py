@@ -28,8 +28,6 @@ class LoRAOptions:
         base_dtype: of the frozen weights: ``float32``, ``bfloat16`` or ``same`` as the run's.
         keep_hidden: whether hidden states below the first adapted layer are computed once and kept.
         max_length: tokens of the longest row.
-        adapter: folder of an adapter to start from, in peft's format; its rank, alpha, target modules and layers must
-            be these (see :func:`~commonground.models.adapter_files.load_adapter`).
         generative: whether the model writes answers (next-token prediction), and has no task head.
     """
 
@@ -45,7 +43,6 @@ class LoRAOptions:
         base_dtype: Literal["same", "float32", "bfloat16"] = "same",
         keep_hidden: bool = True,
         max_length: int = 128,
-        adapter: str = "",
         generative: bool = False,
     ) -> None:
         if not (isinstance(rank, int) and rank >= 1):
@@ -63,7 +60,6 @@ class LoRAOptions:
         self.layers = _numbers(layers)
         self.rslora, self.start, self.base_dtype = rslora, start, base_dtype
         self.keep_hidden, self.max_length, self.generative = keep_hidden, max_length, generative
-        self.adapter = adapter
 
 
 def _numbers(text: str | int | Sequence[int]) -> list[int] | None:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from commonground.adapt.card import model_card
 from commonground.adapt.trained import TrainedRun, load_run
-from commonground.adapters.card import model_card
-from commonground.adapters.factors import peft_factors
-from commonground.adapters.folder import copy_tokenizer, write_adapter, write_merged
+from commonground.adapters import copy_tokenizer, peft_factors, write_adapter, write_merged
 from commonground.algorithms import Tensors
 from commonground.errors import ConfigError, RunError
 from commonground.models import tensors_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.adapt.trained import TrainedRun
-from commonground.adapters.factors import Factors
+from commonground.adapters import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.engine.state.folder import RunFolder
 from commonground.models.adapted import AdaptedModel

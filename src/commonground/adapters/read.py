@@ -17,14 +17,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from commonground.adapters.format import CONFIG, PREFIX, WEIGHTS
 from commonground.errors import ConfigError, ModelError
 from commonground.models.adapted import AdaptedModel
 
-__all__ = ["CONFIG", "PREFIX", "WEIGHTS", "load_adapter"]
-
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
-PREFIX = "base_model.model."  # before every name in peft's files
+__all__ = ["load_adapter"]
 
 Settings = Mapping[str, Any]
 

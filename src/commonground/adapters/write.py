@@ -15,10 +15,10 @@ from safetensors.torch import save
 from torch import nn
 
 from commonground.adapters.factors import Factors, update_of
+from commonground.adapters.format import CONFIG, PREFIX, WEIGHTS
 from commonground.algorithms import Tensors
 from commonground.errors import ConfigError
 from commonground.models.adapted import AdaptedModel
-from commonground.models.adapter_files import CONFIG, PREFIX, WEIGHTS
 from commonground.models.lora import LoRALinear
 
 __all__ = ["base_name", "copy_tokenizer", "write_adapter", "write_merged"]
