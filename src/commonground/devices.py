@@ -8,7 +8,7 @@ import torch
 
 from commonground.errors import ConfigError
 
-__all__ = ["resolve_device"]
+__all__ = ["check_precision", "resolve_device", "use_precision"]
 
 
 def resolve_device(text: str) -> torch.device:
@@ -36,3 +36,19 @@ def resolve_device(text: str) -> torch.device:
         there = f"{found} of them" if found else "none"
         raise ConfigError(f"the device is {text}, and this machine (or this build of PyTorch) has {there}; take cpu")
     return torch.device("cuda", number)
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Refuse a precision that a device does not have.
+
+    Raises:
+        ConfigError: TF32 is a format of CUDA devices.
+    """
+    if precision == "tf32" and device.type != "cuda":
+        raise ConfigError(f"the precision tf32 is one of CUDA devices, and this run computes on {device}; take fp32")
+
+
+def use_precision(precision: str) -> None:
+    """Let this process compute products of float32 matrices on CUDA devices in TF32, or strictly in float32."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"

@@ -19,7 +19,7 @@ from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.data import FederatedDataset, limit_samples
-from commonground.engine.backends.base import validate_update
+from commonground.engine.backends.base import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import build_network
 from commonground.engine.setup import Setup
@@ -171,9 +171,7 @@ def _accuracy(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Accuracie
     engine = make_engine("auto", setup)
     everyone = range(setup.data.clients)
     try:
-        results = engine.train(1, everyone, setup.initial_shared)
-        for result in results:
-            validate_update(setup, result, 1)
+        results = settle(setup, engine.train(1, everyone, setup.initial_shared), 1)
         engine.commit(1, results)
         return engine.evaluate(everyone, setup.initial_shared).headline
     finally:

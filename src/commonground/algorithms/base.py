@@ -368,7 +368,7 @@ class Algorithm(ABC):
         """Tensors sent back to participants after the server's round; they replace personal tensors by name."""
         return {}
 
-    def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | None]:
+    def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | Tensor | None]:
         """Figures of a round that only this method can tell, for ``rounds.jsonl``; asked before ``server_update``.
 
         Args:

@@ -96,7 +96,7 @@ class FederatedLoRA(Algorithm):
     def summary_fields(self) -> dict[str, Any]:
         return {"head": self.head}
 
-    def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | None]:
+    def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | Tensor | None]:
         return {"aggregation_error": aggregation_error(server, updates)}
 
 
@@ -107,7 +107,7 @@ def factor_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if pair[1] in known]
 
 
-def aggregation_error(server: Server, updates: Sequence[Update]) -> float | None:
+def aggregation_error(server: Server, updates: Sequence[Update]) -> Tensor | None:
     """‖mean(BᵢAᵢ) − mean(Bᵢ) mean(Aᵢ)‖_F / ‖mean(BᵢAᵢ)‖_F over all adapted layers: how far averaging the factors is
     from averaging the updates (Chen et al., equations 1 and 2). Zero if all clients hold the same A or the same B.
 
@@ -119,24 +119,24 @@ def aggregation_error(server: Server, updates: Sequence[Update]) -> float | None
         updates: of this round.
 
     Returns:
-        The ratio, or None while all updates of the model are zero.
+        The ratio, NaN while all updates of the model are zero; None without updates.
     """
     if not updates:
         return None
     weights = server.weights(updates)
-    error = whole = 0.0
+    errors, wholes = [], []
     for a_name, b_name in factor_pairs(list(server.shared)):
         a = torch.stack([u.tensors.get(a_name, server.shared[a_name]).double() for u in updates])
         b = torch.stack([u.tensors.get(b_name, server.shared[b_name]).double() for u in updates])
-        w = torch.tensor(weights, dtype=torch.double).view(-1, 1, 1)
+        w = torch.tensor(weights, dtype=torch.double, device=a.device).view(-1, 1, 1)
         a_off, b_off = (x - (w * x).sum(0) if len(x) > 1 else torch.zeros_like(x) for x in (a, b))
-        error += _squared_norm(w * b_off, a_off)
-        whole += _squared_norm(w * b, a)
-    return (error / whole) ** 0.5 if whole > 0 else None
+        errors.append(_squared_norm(w * b_off, a_off))
+        wholes.append(_squared_norm(w * b, a))
+    return (torch.stack(errors).sum() / torch.stack(wholes).sum()).sqrt()
 
 
-def _squared_norm(b: Tensor, a: Tensor) -> float:
+def _squared_norm(b: Tensor, a: Tensor) -> Tensor:
     """‖Σᵢ BᵢAᵢ‖²_F of factors [N, out, r] and [N, r, in], from (N r)×(N r) products."""
     left = b.permute(1, 0, 2).flatten(1)  # [out, N r]
     right = a.flatten(0, 1)  # [N r, in]
-    return max(0.0, float(((left.T @ left) * (right @ right.T)).sum()))
+    return ((left.T @ left) * (right @ right.T)).sum().clamp(min=0)

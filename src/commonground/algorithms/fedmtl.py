@@ -65,7 +65,7 @@ class FedMTL(Algorithm):
             return {"omega/own": like.new_tensor(1 - 1 / server.clients)}
         self._remember(server)
         row = server.memory["omega"][client]
-        others = torch.where(torch.arange(server.clients) == client, 0, row)
+        others = torch.where(torch.arange(server.clients, device=row.device) == client, 0, row)
         models = unprefixed("W", server.memory)
         sums = {name: torch.tensordot(others.to(w.dtype), w, 1) for name, w in models.items()}
         return {"omega/own": row[client].to(like.dtype), **prefixed("others", sums)}
@@ -97,8 +97,8 @@ class FedMTL(Algorithm):
             change = torch.stack([u.tensors[name] for u in updates]).sum(0)
             server.shared[name] = server.shared[name] + change / server.clients
         if self.omega == "learned":
-            who = torch.tensor([u.client for u in updates])
             for name, w in unprefixed("W", server.memory).items():
+                who = torch.tensor([u.client for u in updates], device=w.device)
                 changes = torch.stack([u.tensors[name] for u in updates])
                 server.memory[f"W/{name}"] = w.index_add(0, who, changes)
             server.memory["omega"] = self._relations(server)
@@ -115,7 +115,7 @@ class FedMTL(Algorithm):
         flat = [w.flatten(1).double() for w in unprefixed("W", server.memory).values()]
         values, vectors = torch.linalg.eigh(torch.stack([w @ w.T for w in flat]).sum(0))
         # Models that are alike make the Gram matrix singular; a floor keeps rounding out of the square root.
-        roots = values.clamp(min=1e-10 * values[-1].item()).sqrt()
+        roots = values.clamp(min=1e-10 * values[-1]).sqrt()
         m = server.clients
         inverse = (1 - self.smoothing) * roots / roots.sum().clamp(min=1e-300) + self.smoothing / m
         relations: Tensor = (vectors / (m * inverse)) @ vectors.T

@@ -69,8 +69,8 @@ def truncated_factors(a: Tensor, b: Tensor, rank: int, power: float) -> tuple[Te
     # last bit of difference between engines does not turn a factor round.
     sign = u.gather(0, u.abs().argmax(0, keepdim=True)).sign().squeeze(0)
     u, v = u * sign, v * sign.unsqueeze(1)
-    new_a = torch.zeros(rank, a.shape[1], dtype=torch.double)
-    new_b = torch.zeros(b.shape[0], rank, dtype=torch.double)
+    new_a = torch.zeros(rank, a.shape[1], dtype=torch.double, device=a.device)
+    new_b = torch.zeros(b.shape[0], rank, dtype=torch.double, device=b.device)
     new_b[:, :kept] = u * s**power
     new_a[:kept] = v * (s ** (1 - power)).unsqueeze(1)
     return new_a.to(a.dtype), new_b.to(b.dtype)

@@ -98,6 +98,7 @@ def _fresh(server: Server, name: str, round: int) -> Tensor:
     """A new A from peft's default distribution, U(−1/√in, 1/√in), keyed by round and layer."""
     old = server.shared[name]
     bound = old.shape[1] ** -0.5
-    drawn = torch.rand(old.shape, generator=torch_stream(server.seed, "flora", round, name), dtype=torch.float64)
-    fresh: Tensor = ((2 * drawn - 1) * bound).to(old.dtype)
+    stream = torch_stream(server.seed, "flora", round, name)
+    drawn = torch.rand(old.shape, generator=stream, dtype=torch.float64, device="cpu")
+    fresh: Tensor = ((2 * drawn - 1) * bound).to(old.device, old.dtype)
     return fresh

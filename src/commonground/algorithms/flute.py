@@ -32,7 +32,7 @@ def neural_collapse(weight: Tensor, present: Tensor, classes: Tensor | int) -> T
     """
     gram = weight @ weight.T
     gram = gram / torch.linalg.vector_norm(gram).clamp(min=torch.finfo(gram.dtype).tiny)
-    eye = torch.eye(len(present), dtype=weight.dtype)
+    eye = torch.eye(len(present), dtype=weight.dtype, device=weight.device)
     target = present.unsqueeze(1) * present.unsqueeze(0) * (eye - 1 / classes) / (classes - 1) ** 0.5
     distance: Tensor = torch.linalg.vector_norm(gram - target)
     return distance

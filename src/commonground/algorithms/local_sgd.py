@@ -67,7 +67,7 @@ class LocalSGD(Algorithm):
 
     def client_state(self, initial: Tensors) -> Tensors:
         """How many steps the client has taken."""
-        return {POSITION: torch.zeros((), dtype=torch.int64)}
+        return {POSITION: torch.zeros((), dtype=torch.int64, device="cpu")}
 
     def client_update(self, client: Client, round: int) -> Tensors:
         """I steps on the whole model, which is sent."""

@@ -183,7 +183,7 @@ def _stacked_logits(
         module, names = setup.model, {name: name for name in {**shared, **personal}}
     else:
         # A captured first part is the whole model, whose head's values do not matter for the head's input.
-        everything = {**setup.initial, **shared}
+        everything = {**setup.moved(setup.initial), **shared}
         own = {n for n, _ in split.first.named_parameters()} | {n for n, _ in split.first.named_buffers()}
         first = {name: value for name, value in everything.items() if name in own}
         run = partial(run_with, split.first, first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from commonground.algorithms import Algorithm, Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.engine.backends.base import CachedShared, ClientResult, Engine, Which, payload_bytes, validate_update
+from commonground.devices import use_precision
+from commonground.engine.backends.base import CachedShared, ClientResult, Engine, Which, payload_bytes, settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.interrupt import StopFlag
@@ -118,6 +120,7 @@ def run_training(
     """Carry out a prepared run; see :func:`train`."""
     folder = RunFolder(out) if out is not None else None
     torch.set_num_threads(setup.config.threads)
+    use_precision(setup.config.precision)
     with locked(folder.path) if folder is not None else contextlib.nullcontext():
         if folder is not None:
             if resume and folder.exists:
@@ -161,7 +164,7 @@ class _Training:
             return finished
         engine = make_engine(self.config.engine, self.setup, self.folder.path if self.folder else None)
         with StopFlag() as stop:
-            engine.check_stop = stop.check
+            engine.check_stop, engine.note = stop.check, self.observer.note
             try:
                 if self.folder is not None:
                     self._restore(engine)
@@ -193,12 +196,10 @@ class _Training:
         full = self.config.metrics == "full" and self._is_due(round)
         tested = engine.evaluate(clients, self.shared, self._kinds()[-1], round - 1) if full else None
         engine.known = self._known(clients)
-        results = engine.train(round, clients, self.shared, extra)
-        for result in results:
-            validate_update(self.setup, result, round)
+        results = settle(self.setup, engine.train(round, clients, self.shared, extra), round)
         updates = [r.update for r in results]
         replies: dict[int, Tensors] = {}
-        figures: dict[str, float | None] = {}
+        figures: dict[str, float | Tensor | None] = {}
         if any(u.tensors for u in updates):
             figures |= algorithm.round_figures(server, updates)
             algorithm.server_update(server, updates, round)
@@ -217,7 +218,7 @@ class _Training:
         finally:
             engine.check_stop = check
         row = self._row(round, results, scores, trained - began, time.perf_counter() - trained)
-        row |= figures
+        row |= {name: _read(value) for name, value in figures.items()}
         saved = sum(payload_bytes({n: self.shared[n] for n in known.names}) for known in engine.known.values())
         row["bytes_down"] = payload_bytes(self.shared) * len(clients) - saved
         row["bytes_down"] += sum(payload_bytes(tensors) for tensors in (*extra.values(), *replies.values()))
@@ -296,7 +297,7 @@ class _Training:
     ) -> dict[str, Any]:
         task = self.setup.data.task
         mean = {which: spread_of(s.headline)["mean"] for which, s in scores.items()}
-        losses = [r.loss for r in results if r.loss is not None]
+        losses = [float(r.loss) for r in results if r.loss is not None]
         judged = scores.get("personal") or scores.get("global")
         return {
             "round": round,
@@ -364,13 +365,13 @@ class _Training:
             self.folder.keep_rows([]) if self.folder.exists else None
             return
         self._check_data(checkpoint.totals["data_fingerprint"], checkpoint.totals.get("base_sha256"))
-        self.done, self.shared = checkpoint.round, checkpoint.shared
+        self.done, self.shared = checkpoint.round, self.setup.moved(checkpoint.shared)
         self.totals |= checkpoint.totals
         self.took_part = checkpoint.clients.pop("took_part").numpy().copy()
         if "heard" in checkpoint.clients:
             self.heard = checkpoint.clients.pop("heard").numpy().copy()
         for name in [n for n in checkpoint.clients if n.startswith("memory/")]:
-            self.memory[name.removeprefix("memory/")] = checkpoint.clients.pop(name)
+            self.memory |= self.setup.moved({name.removeprefix("memory/"): checkpoint.clients.pop(name)})
         engine.load(checkpoint.clients, self.done)
         self.history = [row for row in self.folder.rows() if row["round"] <= self.done]
         if len(self.history) != self.done:
@@ -424,8 +425,12 @@ class _Training:
         tuned = make_engine(engine.name, setup, folder)
         tuned.check_stop = engine.check_stop
         body = {name: self.shared[name] for name in setup.shared_names}
-        results = tuned.train(round, range(setup.data.clients), body)
-        for result in results:
-            validate_update(setup, result, round)
+        results = settle(setup, tuned.train(round, range(setup.data.clients), body), round)
         tuned.commit(round, results)
         return tuned, body
+
+
+def _read(figure: float | Tensor | None) -> float | None:
+    """A figure of a round as a number; None where there is none."""
+    value = None if figure is None else float(figure)
+    return None if value is None or math.isnan(value) else value

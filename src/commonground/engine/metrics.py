@@ -32,13 +32,10 @@ PROBE_SAMPLES = 512
 
 def body_drift(results: Sequence[ClientResult], names: Sequence[str]) -> float | None:
     """Mean over participants of ‖φᵢ − φ̄‖ / ‖φ̄‖, φ̄ the participants' plain average; None where no body was sent."""
-    sent = [
-        torch.cat([r.update.tensors[n].flatten() for n in names if n in r.update.tensors] or [torch.empty(0)])
-        for r in results
-    ]
-    if not sent or min(len(s) for s in sent) == 0:
+    sent = [[r.update.tensors[n].flatten() for n in names if n in r.update.tensors] for r in results]
+    if not sent or not all(sent):
         return None
-    bodies = torch.stack(sent)
+    bodies = torch.stack([torch.cat(parts) for parts in sent])
     mean = bodies.mean(0)
     return float((bodies - mean).norm(dim=1).mean() / mean.norm())
 
@@ -113,7 +110,7 @@ def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, flo
     features = []
     with torch.no_grad():
         for tensors in (before, after):
-            values = {n: v for n, v in {**setup.initial, **tensors}.items() if n in inside}
+            values = {n: v for n, v in {**setup.moved(setup.initial), **tensors}.items() if n in inside}
             features.append(split.features(partial(run_with, split.first, values), x).flatten(1))
     if features[0].shape[1] > len(chosen):
         return {}

@@ -71,5 +71,5 @@ def nc2_metrics(setup: Setup, shared: Tensors, heads: Tensors, clients: Sequence
         raise ModelError(f"neural collapse is measured on a head of one linear layer, and this one has {len(matrices)}")
     name = matrices[0]
     weights = heads[name] if name in heads else shared[name].expand(len(clients), *shared[name].shape)
-    present = torch.from_numpy(setup.data.class_counts("train")[list(clients)] > 0)
+    present = torch.from_numpy(setup.data.class_counts("train")[list(clients)] > 0).to(weights.device)
     return {"global_nc2": global_nc2(weights, present), "local_nc2": local_nc2(weights, present)}

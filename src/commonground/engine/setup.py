@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.inputs import Inputs
+from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
-from commonground.devices import resolve_device
+from commonground.devices import check_precision, resolve_device
 from commonground.engine.clients.batches import Rates
 from commonground.errors import ConfigError, ModelError
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
@@ -61,7 +61,7 @@ class Setup:
         model: the module; its tensors are working memory, the initial values are ``initial``.
         groups: the model's parameter groups.
         algorithm: the algorithm.
-        initial: initial values of every tensor by name.
+        initial: initial values of every tensor by name, on the host.
     """
 
     config: RunConfig
@@ -82,6 +82,7 @@ class Setup:
             ModelError: the model's output does not fit the data, or the algorithm's groups do not cover the model.
         """
         algorithm.check(config)
+        check_precision(config.precision, resolve_device(config.device))
         if config.augment != "none" and len(data.sample_shape) != 3:
             raise ConfigError(f"augment={config.augment} needs images, and samples of {data.name} are none")
         if config.batch_norm == "local" and not groups.local_statistics:
@@ -90,7 +91,8 @@ class Setup:
                 f"'{config.model}' has none that change"
             )
         groups.check_cover(algorithm.shared, algorithm.personal)
-        initial = {name: t.detach().clone() for name, t in tensors_of(model).items()}
+        initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
+        model = model.to(resolve_device(config.device))
         setup = cls(config, data, model, groups, algorithm, initial)
         setup._check_output()
         setup.prepare_model()
@@ -122,6 +124,10 @@ class Setup:
     def inputs(self) -> ModelInputs:
         """The data as model inputs."""
         return ModelInputs(self.data, getattr(torch, self.config.dtype), self.device)
+
+    def moved(self, tensors: Tensors) -> Tensors:
+        """Tensors on the run's device. Whole numbers stay on the host: they count, nothing is computed with them."""
+        return {n: to_device(v, self.device) if v.is_floating_point() else v for n, v in tensors.items()}
 
     def autocast(self) -> AbstractContextManager[object]:
         """While open, convolutions and matrix products are computed in the run's precision."""
@@ -181,7 +187,7 @@ class Setup:
     def initial_shared(self) -> Tensors:
         """The server's tensors before the first round."""
         model = {name: self.initial[name].clone() for name in self.shared_names}
-        return model | self.algorithm.server_state(self.common)
+        return self.moved(model | self.algorithm.server_state(self.common))
 
     @property
     def has_global_model(self) -> bool:
@@ -195,7 +201,7 @@ class Setup:
 
     def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
         """See :func:`client_model`."""
-        return client_model(self.groups, self.algorithm, shared, own)
+        return client_model(self.groups, self.algorithm, shared, self.moved(own))
 
     @cached_property
     def dropouts(self) -> dict[str, tuple[KeyedDropout, tuple[int, ...]]]:
@@ -263,4 +269,4 @@ class Setup:
 
     def with_algorithm(self, algorithm: Algorithm, initial: Tensors) -> Setup:
         """The same data and model under another algorithm, starting from other weights."""
-        return replace(self, algorithm=algorithm, initial=initial)
+        return replace(self, algorithm=algorithm, initial={name: value.cpu() for name, value in initial.items()})

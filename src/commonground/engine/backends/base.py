@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,7 +17,16 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import UpdateError
 
-__all__ = ["CachedShared", "ClientResult", "Engine", "StoreEngine", "Which", "payload_bytes", "validate_update"]
+__all__ = [
+    "CachedShared",
+    "ClientResult",
+    "Engine",
+    "StoreEngine",
+    "Which",
+    "payload_bytes",
+    "settle",
+    "validate_update",
+]
 
 Which = Literal["personal", "global"]
 
@@ -28,12 +37,13 @@ class ClientResult:
 
     Attributes:
         update: what it sent.
-        loss: its mean training loss; None if it did not train.
+        loss: its mean training loss, perhaps still on its way from the device (:func:`settle` waits for it); None if it
+            did not train.
         personal: its new personal tensors and state, where the engine keeps them centrally (simulation).
     """
 
     update: Update
-    loss: float | None
+    loss: float | Tensor | None
     personal: Tensors | None = None
 
 
@@ -42,13 +52,53 @@ def payload_bytes(tensors: Tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def validate_update(setup: Setup, result: ClientResult, round: int) -> None:
-    """Let nothing into the average that is not finite, complete and of the right shape.
+def settle(setup: Setup, results: Sequence[ClientResult], round: int) -> list[ClientResult]:
+    """Wait for a round's results, once for all: let nothing into the average that is not finite, complete and of the
+    right shape, and read the losses.
 
     Raises:
         UpdateError: naming client, round and tensor.
     """
-    who = f"client {setup.data.client_name(result.update.client)} in round {round}"
+    for result in results:
+        validate_update(setup, result, round)
+    tensors = [value for r in results for value in (*r.update.tensors.values(), *(r.personal or {}).values())]
+    flags = [torch.isfinite(value).all() for value in tensors]
+    losses = [r.loss for r in results if isinstance(r.loss, Tensor)]
+    # One transfer for all: each would wait for the device.
+    fine = torch.stack([flag.to(setup.device) for flag in flags]).cpu().all() if flags else True
+    read = iter(torch.stack(losses).tolist() if losses else [])
+    settled = [replace(r, loss=next(read)) if isinstance(r.loss, Tensor) else r for r in results]
+    if not bool(fine):
+        for result in settled:
+            _refuse_not_finite(setup, result, round)
+    for result in settled:
+        if result.loss is not None and not math.isfinite(result.loss):
+            who = _who(setup, result, round)
+            raise UpdateError(f"the training loss of {who} is not finite: training diverged; try a smaller --lr")
+    return settled
+
+
+def _who(setup: Setup, result: ClientResult, round: int) -> str:
+    return f"client {setup.data.client_name(result.update.client)} in round {round}"
+
+
+def _refuse_not_finite(setup: Setup, result: ClientResult, round: int) -> None:
+    for place, tensors in (("update", result.update.tensors), ("personal state", result.personal or {})):
+        for name, value in tensors.items():
+            if not bool(torch.isfinite(value).all()):
+                raise UpdateError(
+                    f"the {place} of {_who(setup, result, round)} has a value in '{name}' that is not finite: training "
+                    f"diverged; try a smaller --lr (it is {setup.config.lr})"
+                )
+
+
+def validate_update(setup: Setup, result: ClientResult, round: int) -> None:
+    """Refuse an update that is not complete, of the right shapes and types, and from a number of samples.
+
+    Raises:
+        UpdateError: naming client, round and tensor.
+    """
+    who = _who(setup, result, round)
     sent = result.update.tensors
     uploads = setup.algorithm.upload_state(setup.common, setup.groups)
     expected = {**setup.initial, **setup.initial_shared, **uploads}
@@ -70,16 +120,6 @@ def validate_update(setup: Setup, result: ClientResult, round: int) -> None:
             raise UpdateError(f"the update of {who} has '{name}' as {value.dtype} instead of {expected[name].dtype}")
     if not (isinstance(result.update.samples, int) and result.update.samples >= 1):
         raise UpdateError(f"the update of {who} claims {result.update.samples!r} training samples")
-    kept = list((result.personal or {}).items())
-    for name, value in [*sent.items(), *kept]:
-        if not bool(torch.isfinite(value).all()):
-            place = "update" if name in sent else "personal state"
-            raise UpdateError(
-                f"the {place} of {who} has a value in '{name}' that is not finite: training diverged; try a smaller "
-                f"--lr (it is {setup.config.lr})"
-            )
-    if result.loss is not None and not math.isfinite(result.loss):
-        raise UpdateError(f"the training loss of {who} is not finite: training diverged; try a smaller --lr")
 
 
 class CachedShared(NamedTuple):
@@ -101,6 +141,7 @@ class Engine(ABC):
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.check_stop: Callable[[], None] = lambda: None
+        self.note: Callable[[str], None] = lambda text: None
         self.known: Mapping[int, CachedShared] = {}
 
     @abstractmethod

@@ -1,8 +1,10 @@
-"""All clients of a round stacked on a leading axis, folded into cohorts that fit in memory."""
+"""All clients of a round stacked on a leading axis, in cohorts that fit in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+
+import torch
 
 from commonground.algorithms import Tensors, Update
 from commonground.engine.backends.base import ClientResult, StoreEngine, Which
@@ -10,12 +12,15 @@ from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
+from commonground.errors import RunError
 from commonground.models import FrozenBaseModel
 
 __all__ = ["BatchedEngine"]
 
-# Numbers (inputs and weights) that one cohort may hold at once: 1 GiB in float32.
+# Numbers (inputs and weights) that one cohort may hold at once on the host: 1 GiB in float32.
 COHORT_NUMBERS = 1 << 28
+# Share of a device's free memory for a cohort; activations and what PyTorch keeps for itself need the rest.
+COHORT_SHARE = 0.4
 
 
 class BatchedEngine(StoreEngine):
@@ -27,6 +32,7 @@ class BatchedEngine(StoreEngine):
         super().__init__(setup)
         check_stackable(setup)
         self._cohort = StackedClients(setup)
+        self._room = _room(setup.device)
 
     def _cohorts(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """Cut the clients into cohorts by what they need in memory; weights count four times (gradients, momentum)."""
@@ -38,7 +44,7 @@ class BatchedEngine(StoreEngine):
         largest = 0
         for client in clients:
             largest = max(largest, int(sizes[client]))
-            if cohort and (len(cohort) + 1) * (weights + 2 * sample * largest + self._kept(largest)) > COHORT_NUMBERS:
+            if cohort and (len(cohort) + 1) * (weights + 2 * sample * largest + self._kept(largest)) > self._room:
                 yield cohort
                 cohort, largest = [], int(sizes[client])
             cohort.append(client)
@@ -56,20 +62,50 @@ class BatchedEngine(StoreEngine):
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
     ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
-        results: list[ClientResult] = []
-        for members in self._cohorts(clients):
-            self.check_stop()
-            cohort = self._cohort
-            alone = [extra[client] for client in members] if extra else []
-            cohort.begin(round, members, shared, self.store.gather(members), alone)
-            sent = self.setup.algorithm.client_update(cohort, round)
-            cohort.stack(self.setup.personal_names)
-            kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
-            losses = [None] * len(members) if cohort.loss is None else cohort.loss.tolist()
-            for c, client in enumerate(members):
-                update = Update(client, int(cohort.sizes[c]), {name: value[c] for name, value in sent.items()})
-                results.append(ClientResult(update, losses[c], {name: value[c] for name, value in kept.items()}))
-        return results
+        return [result for cohort in self._cohorts(clients) for result in self._train(round, cohort, shared, extra)]
+
+    def _train(
+        self, round: int, members: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None
+    ) -> list[ClientResult]:
+        """The round of one cohort, or of its halves if it does not fit into the device's memory."""
+        self.check_stop()
+        try:
+            return self._train_together(round, members, shared, extra)
+        except torch.OutOfMemoryError:
+            if len(members) == 1:
+                raise RunError(
+                    f"client {self.setup.data.client_name(members[0])} alone needs more memory than "
+                    f"{self.setup.device} has; choose a smaller --batch-size or model, or --device cpu"
+                ) from None
+        # Outside of the handler, whose traceback holds the tensors of the attempt.
+        self._room /= 2  # later rounds begin with smaller cohorts
+        half = len(members) // 2
+        self.note(
+            f"{len(members)} clients at once do not fit into the memory of {self.setup.device}; going on with {half}"
+        )
+        if self.setup.device.type == "cuda":
+            torch.cuda.empty_cache()
+        parts = (members[:half], members[half:])
+        return [result for part in parts for result in self._train(round, part, shared, extra)]
+
+    def _train_together(
+        self, round: int, members: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None
+    ) -> list[ClientResult]:
+        cohort = self._cohort
+        alone = [extra[client] for client in members] if extra else []
+        cohort.begin(round, members, shared, self.store.gather(members), alone)
+        sent = self.setup.algorithm.client_update(cohort, round)
+        cohort.stack(self.setup.personal_names)
+        kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
+        losses = [None] * len(members) if cohort.loss is None else cohort.loss.unbind()
+        return [
+            ClientResult(
+                Update(client, int(cohort.sizes[c]), {name: value[c] for name, value in sent.items()}),
+                losses[c],
+                {name: value[c] for name, value in kept.items()},
+            )
+            for c, client in enumerate(members)
+        ]
 
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""
@@ -86,3 +122,11 @@ class BatchedEngine(StoreEngine):
                     own = self._cohort.get("all")
             parts.append(evaluate_block(setup, block, shared, own, stack=True))
         return Scores.join(parts)
+
+
+def _room(device: torch.device) -> float:
+    """Numbers that one cohort may hold at once."""
+    if device.type != "cuda":
+        return COHORT_NUMBERS
+    free, _ = torch.cuda.mem_get_info(device)
+    return COHORT_SHARE * free / 4

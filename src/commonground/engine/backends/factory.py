@@ -14,7 +14,7 @@ from commonground.engine.backends.processes import ProcessEngine, default_worker
 from commonground.engine.backends.serial import SerialEngine
 from commonground.engine.clients.stacking import check_stackable, try_stacking
 from commonground.engine.setup import Setup
-from commonground.errors import ModelError
+from commonground.errors import ConfigError, ModelError
 
 __all__ = ["choose_engine", "make_engine"]
 
@@ -26,15 +26,17 @@ THREADED_WEIGHTS = 5_000_000
 
 
 def choose_engine(setup: Setup) -> str:
-    """``batched`` for models whose frozen part all clients have in common, and for small models without convolutions
-    or recurrences; else ``processes`` where there are several cores and clients, else ``serial``.
+    """``batched`` for models whose frozen part all clients have in common; on a CPU also for small models without
+    convolutions or recurrences, on an accelerator for all that stack; else ``processes`` on a CPU with several cores
+    and clients, else ``serial``.
     """
     if setup.folds and setup.config.workers is None:
         return "batched"
+    accelerated = setup.device.type != "cpu"
     heavy = any(isinstance(m, nn.modules.conv._ConvNd | nn.RNNBase) for m in setup.model.modules())
     weights = sum(value.numel() for value in setup.initial.values())
     sampled = setup.config.participants(setup.data.clients)
-    if not heavy and weights <= STACKED_WEIGHTS and sampled > 1:
+    if accelerated or (not heavy and weights <= STACKED_WEIGHTS and sampled > 1):
         try:
             check_stackable(setup)
             try_stacking(setup)
@@ -42,7 +44,7 @@ def choose_engine(setup: Setup) -> str:
             pass
         else:
             return "batched"
-    workers = setup.config.workers or default_workers()
+    workers = 1 if accelerated else setup.config.workers or default_workers()
     return "processes" if workers > 1 and sampled > 1 else "serial"
 
 
@@ -55,6 +57,11 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
         folder: the run's folder, in which ``messages`` keeps the clients' folders.
     """
     name = choose_engine(setup) if name == "auto" else name
+    if name == "processes" and setup.device.type != "cpu":
+        raise ConfigError(
+            f"the engine 'processes' shares out a CPU's cores, and this run computes on {setup.device}; take batched "
+            "(the default there) or serial, or --device cpu"
+        )
     if name == "messages":
         return MessageEngine(setup, folder / "clients" if folder is not None else None)
     if name == "batched" and setup.folds and sum(p.numel() for p in setup.model.parameters()) > THREADED_WEIGHTS:

@@ -167,6 +167,7 @@ class MessageEngine(Engine):
             who = f"client {self.setup.data.client_name(client)} in round {round}"
             try:
                 fields, tensors = unpack(self.deliver(client, message))
+                tensors = self.setup.moved(tensors)
                 samples, loss = fields["samples"], None if fields["loss"] is None else float(fields["loss"])
             except (UpdateError, KeyError, TypeError, ValueError) as error:
                 raise UpdateError(f"the answer of {who} cannot be used: {error}") from None

@@ -18,7 +18,7 @@ __all__ = ["pack", "unpack"]
 
 def pack(fields: dict[str, Any], tensors: Tensors) -> bytes:
     """Fields (anything JSON can say) and tensors as one byte string."""
-    whole = {name: value.detach().contiguous().clone() for name, value in tensors.items()}
+    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     return save_tensors(whole, metadata={"fields": json.dumps(fields)})
 
 

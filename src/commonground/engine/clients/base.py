@@ -128,7 +128,7 @@ class LocalTraining(Client):
         self._phase += 1
         # Where a client stands in its data is counted on the host, so this waits for nothing.
         count = len(self.keys)
-        places = [None] * count if start is None else torch.as_tensor(start).expand(count).tolist()
+        places = [None] * count if start is None else torch.as_tensor(start, device="cpu").expand(count).tolist()
         schedules = [
             batch_schedule(self.seed, self.round, key, self._phase, size=int(size), start=place, **length)
             for key, size, place in zip(self.keys, self.sizes, places, strict=True)

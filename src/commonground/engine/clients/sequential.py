@@ -50,9 +50,9 @@ class SequentialClient(LocalTraining):
             personal: the client's own tensors.
         """
         self._take_up(round, [client], [key])
-        self.received = shared
+        self.received = shared = self.setup.moved(shared)
         self._recorded: tuple[Tensor, int] | None = None
-        self.state = {name: personal[name].clone() for name in self.setup.state_names}
+        self.state = self.setup.moved({name: personal[name].clone() for name in self.setup.state_names})
         self.class_counts = self._class_counts()[0]
         with torch.no_grad():
             for name, value in {**shared, **personal}.items():

@@ -59,6 +59,7 @@ class StackedClients(LocalTraining):
             extra: what the server sent to each client alone.
         """
         self._take_up(round, clients, clients)
+        shared, personal = self.setup.moved(shared), self.setup.moved(personal)
         own = {name: torch.stack([e[name] for e in extra]) for name in (extra[0] if extra else {})}
         self.received, self._received_stacked = {**shared, **own}, set(own)
         names = self.setup.initial
@@ -169,7 +170,8 @@ class StackedClients(LocalTraining):
         padded = self._features(split)
         starts = torch.arange(len(self.keys), device=self.device).view(-1, 1) * padded.shape[1]
         labels = self._pad({"y": y})["y"].flatten(0, 1)
-        return Pool(split.rest, split.rest_names, {"x": padded.flatten(0, 1)}, labels, starts, split)
+        inside = {name: inner for name, inner in split.rest_names.items() if name in self.values}  # not its constants
+        return Pool(split.rest, inside, {"x": padded.flatten(0, 1)}, labels, starts, split)
 
     def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
         index = schedule.order[:, step].clamp(min=0) + pool.starts

@@ -36,7 +36,7 @@ def try_stacking(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be computed for two clients at once (its forward branches on values)."""
     rows, _ = setup.inputs.rows("train", setup.data.train_indices(0)[:2])
     x = setup.inputs.arrange(rows)
-    values = {name: value.expand(2, *value.shape) for name, value in setup.initial.items()}
+    values = {name: value.expand(2, *value.shape) for name, value in setup.moved(setup.initial).items()}
     setup.model.eval()
     with torch.no_grad():
         names = names_inside(setup.model, values)

@@ -183,8 +183,8 @@ class RunFolder:
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / (name or f"round-{checkpoint.round:06d}.safetensors")
         part = target.with_name(f".{target.name}.part")
-        tensors = {f"shared/{n}": t.contiguous() for n, t in checkpoint.shared.items()}
-        tensors |= {f"clients/{n}": t.contiguous() for n, t in checkpoint.clients.items()}
+        tensors = {f"shared/{n}": t.cpu().contiguous() for n, t in checkpoint.shared.items()}
+        tensors |= {f"clients/{n}": t.cpu().contiguous() for n, t in checkpoint.clients.items()}
         save_file(tensors, part, {"round": str(checkpoint.round), "totals": json.dumps(checkpoint.totals)})
         os.replace(part, target)
         for other in self._checkpoints() if name is None else []:

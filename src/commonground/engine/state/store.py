@@ -18,7 +18,7 @@ def digest(tensors: Tensors) -> str:
     """sha256 over tensors in the order of their names: name, type, shape and bytes of each."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
-        value = tensors[name].detach().contiguous()
+        value = tensors[name].detach().cpu().contiguous()
         sha.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         sha.update(value.numpy().tobytes())
     return sha.hexdigest()

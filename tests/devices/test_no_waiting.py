@@ -1,0 +1,158 @@
+"""A round's steps never wait for the device that computes them, and nothing is made on another device than the run's.
+
+No accelerator is needed for either. On PyTorch's ``meta`` device tensors have shapes and no values: reading one back
+(``.item()``, ``.tolist()``, ``.cpu()``, ``bool()``) raises, and so does mixing it with a tensor of the host. A function
+mode refuses to make a tensor without saying where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+import commonground
+from commonground import FederatedDataset, train
+from commonground.algorithms import Server, registry
+from commonground.config import RunConfig
+from commonground.engine.backends.batched import BatchedEngine
+from commonground.engine.prepare import prepare_setup
+from commonground.engine.server_optimizer import step_server
+from commonground.engine.setup import Setup
+from commonground.models import MLP, ConvNet
+from tests.helpers import TwoLayer, images, made_data, seeded
+
+ALGORITHMS = sorted(registry)
+META = torch.device("meta")
+
+
+@pytest.fixture
+def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commonground.engine.setup.resolve_device", lambda text: META)
+
+
+def setup_of(method: str, data: FederatedDataset, model: nn.Module, **settings: Any) -> Setup:
+    config = RunConfig.make({"algorithm": method, "model": "made", "rounds": 3, "batch_size": 4, **settings})
+    return prepare_setup(config, data, model)
+
+
+def whole_round(setup: Setup, round: int = 1) -> Sequence[Tensor]:
+    """Everything of a round between receiving and the finite check: clients, server, optimizer, replies."""
+    engine, algorithm = BatchedEngine(setup), setup.algorithm
+    clients = range(setup.data.clients)
+    server = Server(dict(setup.initial_shared), {}, round=round, clients=len(clients), lr=0.1)
+    extra = {client: algorithm.message_to(server, client) for client in clients}
+    extra = {client: tensors for client, tensors in extra.items() if tensors}
+    results = engine.train(round, clients, server.shared, extra)
+    updates = [result.update for result in results]
+    if any(update.tensors for update in updates):
+        algorithm.round_figures(server, updates)
+        algorithm.server_update(server, updates, round)
+        step_server(setup.config, setup.groups.trainable("all"), server, before=setup.initial_shared)
+        algorithm.replies(server, updates)
+    return [value for r in results for value in (*r.update.tensors.values(), *(r.personal or {}).values())]
+
+
+MODELS = {
+    "chain": lambda: (made_data((5, 3, 8, 2)), seeded(MLP, (4,), 3, hidden=[6])),
+    "captured": lambda: (made_data((5, 3, 8, 2)), seeded(TwoLayer)),
+    "convolutions": lambda: (
+        images((7, 12, 4)),
+        seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3),
+    ),
+}
+
+
+@pytest.mark.usefixtures("on_meta")
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_a_round_reads_nothing_back(method: str, kind: str) -> None:
+    data, model = MODELS[kind]()
+    setup = setup_of(method, data, model, dtype="float32", server_optimizer="none")
+    assert setup.device == META
+    tensors = whole_round(setup)
+    floats = [value for value in tensors if value.is_floating_point()]
+    assert all(value.device == META for value in floats)
+
+
+@pytest.mark.usefixtures("on_meta")
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "scaffold"])
+def test_nor_with_changed_images_noise_and_a_server_optimizer(method: str) -> None:
+    data, model = MODELS["convolutions"]()
+    setup = setup_of(method, data, model, augment="flip-crop", server_optimizer="adam", feature_noise=0.1)
+    assert whole_round(setup)
+
+
+@pytest.mark.usefixtures("on_meta")
+def test_the_device_would_notice() -> None:
+    data, model = MODELS["chain"]()
+
+    class Reading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model
+            self.head = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and bool((x.sum() > 0).all()):  # a forward that waits
+                return self.head(self.net(x))
+            return self.head(self.net(x))
+
+    with pytest.raises(Exception, match="data-dependent"):
+        whole_round(setup_of("fedavg", data, Reading()))
+
+
+# -- where tensors are made -----------------------------------------------------------------------------------------
+
+FACTORIES = {
+    getattr(torch, name)
+    for name in ("arange", "as_tensor", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "randint",
+                 "randperm", "tensor", "zeros")
+}  # fmt: skip
+ENGINE = str(Path(commonground.__file__).parent / "engine")
+
+
+class Explicit(TorchFunctionMode):
+    """Refuses to make a tensor in a file of the engine without saying on which device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in FACTORIES:
+            import inspect
+
+            frame = inspect.currentframe()
+            caller = frame.f_back if frame is not None else None
+            if caller is not None and caller.f_code.co_filename.startswith(ENGINE):
+                self.made += 1
+                where = f"{caller.f_code.co_filename.removeprefix(ENGINE)}:{caller.f_lineno}"
+                assert "device" in kwargs, f"{where} makes a tensor by {func.__name__} without saying where"
+        return func(*args, **kwargs)
+
+
+@pytest.fixture
+def explicit() -> Iterator[Explicit]:
+    with Explicit() as mode:
+        yield mode
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_the_engine_says_where_tensors_are_made(method: str, engine: str, explicit: Explicit) -> None:
+    train(method, made_data(), model=seeded(TwoLayer), engine=engine, rounds=2, batch_size=4, metrics="full")
+    assert explicit.made
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_so_with_images(engine: str, explicit: Explicit) -> None:
+    data, model = MODELS["convolutions"]()
+    train("fedrep", data, model=model, engine=engine, rounds=2, augment="flip-crop", feature_noise=0.1)
+    assert explicit.made
