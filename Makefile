@@ -23,7 +23,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format typecheck bench install install-dev clean distclean FORCE
+.PHONY: help demo test test-gpu lint format typecheck bench install install-dev clean distclean FORCE
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,10 @@ demo: install  ## Install what is needed and run the demo
 
 test: install-dev  ## Install the development tools too and run the whole test suite
 	@OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(SHARED_OUT) $(ARGS)
+
+# In an environment that is there already and has a PyTorch for the GPU: .venv has one for the CPU.
+test-gpu:  ## Compare runs on a GPU with runs on the CPU (PYTHON=… with PyTorch for CUDA, pytest and this library's needs)
+	@PYTHONPATH=src $(or $(PYTHON),python3) -m pytest -q -m gpu tests/devices $(ARGS)
 
 lint: install-dev  ## Check style and formatting
 	@echo "==> ruff check"
