@@ -11,11 +11,11 @@ import pytest
 
 from commonground.cli import main
 from commonground.papers import experiments
+from commonground.papers.accuracy_table import Column, PaperTable, run_table
 from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request, difference, interval, printed
-from commonground.papers.fedrep_fig6 import new_clients
-from commonground.papers.fedrep_table1 import TABLE as FEDREP
-from commonground.papers.flute_table1 import TABLE as FLUTE
-from commonground.papers.tables import Column, PaperTable, run_table
+from commonground.papers.fedrep.fig6 import new_clients
+from commonground.papers.fedrep.table1 import TABLE as FEDREP
+from commonground.papers.flute.table1 import TABLE as FLUTE
 
 
 def test_interval_over_seeds_is_students() -> None:
