@@ -8,12 +8,15 @@ import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from commonground.errors import ConfigError, RunError
+from commonground.table import Column, Table
+
+if TYPE_CHECKING:
+    from commonground.papers.outcome import Outcome
 
 __all__ = ["report", "reproduce"]
 
@@ -49,9 +52,9 @@ def reproduce(
     from commonground.console import standard_output
     from commonground.engine.backends.processes import default_workers
     from commonground.papers import experiments
-    from commonground.papers.base import Request, write_outcome
+    from commonground.papers.experiment import Request
+    from commonground.papers.writing import write_outcome
     from commonground.report import write_reproduction_report
-    from commonground.report.format import show
 
     if experiment not in experiments:
         raise ConfigError(f"unknown experiment '{experiment}'; known are {', '.join(sorted(experiments))}")
@@ -88,27 +91,37 @@ def reproduce(
         return
     console = standard_output()
     if outcome.cells:
-        columns = list(dict.fromkeys(cell.column for cell in outcome.cells))
-        table = Table("method", *columns, title=f"{chosen.source} (scale {scale}): paper | measured, percent")
-        for method in dict.fromkeys(cell.method for cell in outcome.cells):
-            cells = {c.column: c for c in outcome.cells if c.method == method}
-            table.add_row(
-                method,
-                *(
-                    f"{'–' if c.paper is None else f'{c.paper:.1f}'} | {c.measured:.1f} [{c.low:.1f}, {c.high:.1f}]"
-                    for c in (cells[column] for column in columns)
-                ),
-            )
-        console.print(table)
-    table = Table("claim", "paper", "measured (95 %)", "holds", title="Claims")
-    for claim in outcome.claims:
-        verdict = {True: "yes", False: "no", None: "open"}[claim.holds]
-        paper = claim.paper if isinstance(claim.paper, str) else show(claim.paper)
-        table.add_row(claim.claim, paper, f"{show(claim.measured)} [{show(claim.low)}, {show(claim.high)}]", verdict)
-    console.print(table)
+        console.print(_cells(outcome, f"{chosen.source} (scale {scale}): paper | measured, percent").to_rich())
+    console.print(_claims(outcome).to_rich())
     for note in outcome.notes:
         console.print(f"• {note}")
     console.print(f"report: {page}")
+
+
+def _cells(outcome: Outcome, title: str) -> Table:
+    """A paper's table, a row per method and a column per partition."""
+    rows = {method: {"method": method} for method in dict.fromkeys(cell.method for cell in outcome.cells)}
+    for cell in outcome.cells:
+        paper = "–" if cell.paper is None else f"{cell.paper:.1f}"
+        rows[cell.method][cell.column] = f"{paper} | {cell.measured:.1f} [{cell.low:.1f}, {cell.high:.1f}]"
+    return Table.of(title, list(rows.values()))
+
+
+def _claims(outcome: Outcome) -> Table:
+    """The claims with their verdicts."""
+    from commonground.report.format import show
+
+    columns = tuple(map(Column, ("claim", "paper", "measured (95 %)", "holds")))
+    rows = [
+        {
+            "claim": claim.claim,
+            "paper": claim.paper if isinstance(claim.paper, str) else show(claim.paper),
+            "measured (95 %)": f"{show(claim.measured)} [{show(claim.low)}, {show(claim.high)}]",
+            "holds": {True: "yes", False: "no", None: "open"}[claim.holds],
+        }
+        for claim in outcome.claims
+    ]
+    return Table("Claims", columns, rows)
 
 
 def _check_free(out: Path, experiment: str, asked: Mapping[str, Any]) -> None:

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from commonground.compare import compare
-from commonground.compare.progress import ComparisonProgress
 from commonground.engine.results import Run
 from commonground.errors import DataError
-from commonground.papers.base import Cell, Outcome, Request, Values, difference, interval, printed
+from commonground.papers.claims import difference
+from commonground.papers.experiment import Request, printed
+from commonground.papers.outcome import Cell, Outcome
+from commonground.papers.sweep import compare_methods
 from commonground.report.format import slug
+from commonground.statistics import Values, accuracy_interval
 
-__all__ = ["COMMON", "SMALL", "Column", "PaperTable", "accuracies", "cifar_column", "reduced", "run_table"]
+__all__ = ["COMMON", "SMALL", "PaperColumn", "PaperTable", "accuracies", "cifar_column", "reduced", "run_table"]
 
 
 # Collins et al. 2021, App. A.2.
@@ -42,7 +44,7 @@ SMALL: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Column:
+class PaperColumn:
     """One partition of a table.
 
     Attributes:
@@ -75,16 +77,16 @@ class PaperTable:
     printed: str
     source: str
     methods: Mapping[str, str]
-    columns: Sequence[Column]
+    columns: Sequence[PaperColumn]
     champions: Sequence[str]
 
 
-def cifar_column(classes: int, clients: int, classes_per_client: int, *, epochs: int) -> Column:
+def cifar_column(classes: int, clients: int, classes_per_client: int, *, epochs: int) -> PaperColumn:
     """CIFAR-10 or CIFAR-100 over clients of a few classes each, with the papers' settings."""
     data = f"cifar{classes}"
     settings = {**COMMON, "clients": clients, "classes_per_client": classes_per_client, "local_epochs": epochs}
     label = f"CIFAR-{classes} ({clients}, {classes_per_client})"
-    return Column(label, (data, str(clients), str(classes_per_client)), data, settings)
+    return PaperColumn(label, (data, str(clients), str(classes_per_client)), data, settings)
 
 
 def accuracies(runs: Sequence[Run], which: str) -> tuple[list[float], list[Values]]:
@@ -104,7 +106,7 @@ def accuracies(runs: Sequence[Run], which: str) -> tuple[list[float], list[Value
 
 def run_table(
     table: PaperTable,
-    columns: Sequence[Column],
+    columns: Sequence[PaperColumn],
     request: Request,
     *,
     seeds: int,
@@ -128,17 +130,7 @@ def run_table(
         wanted = set(methods.values())
         trained = [m for m in dict.fromkeys(methods.values()) if f"{m}+ft" not in wanted]
         try:
-            comparison = compare(
-                trained,
-                column.data,
-                request.seeds or seeds,
-                request.folder / slug(column.label),
-                local_only=False,
-                data_dir=request.data_dir,
-                observer=ComparisonProgress(request.quiet),
-                seed=request.seed,
-                **column.settings,
-            )
+            runs = compare_methods(trained, column.data, seeds, request, slug(column.label), column.settings)
         except DataError as error:
             outcome.notes.append(f"{column.label} was left out: {error}")
             continue
@@ -147,10 +139,10 @@ def run_table(
         measured = {}
         for name, method in methods.items():
             tuned = f"{method}+ft" in wanted
-            runs = comparison.runs[f"{method}+ft" if tuned else method]
-            measured[name] = accuracies(runs, "global" if tuned else "personal")
-            mean, low, high = (100 * v for v in interval(*measured[name]))
-            outcome.cells.append(Cell(column.label, name, values.get((name, *column.key)), mean, low, high, len(runs)))
+            own = runs[f"{method}+ft" if tuned else method]
+            measured[name] = accuracies(own, "global" if tuned else "personal")
+            mean, low, high = (100 * v for v in accuracy_interval(*measured[name]))
+            outcome.cells.append(Cell(column.label, name, values.get((name, *column.key)), mean, low, high, len(own)))
         for champion in table.champions:
             for name in table.methods:
                 if name in table.champions[: table.champions.index(champion) + 1]:
@@ -164,6 +156,6 @@ def run_table(
     return outcome
 
 
-def reduced(column: Column, **settings: Any) -> Column:
+def reduced(column: PaperColumn, **settings: Any) -> PaperColumn:
     """A column with other settings."""
     return dataclasses.replace(column, settings={**column.settings, **settings})

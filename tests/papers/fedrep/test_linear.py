@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from commonground.cli import main
-from commonground.papers.fedrep.linear import first_round, most, show_rounds
+from commonground.papers.fedrep.linear import first_round, show_rounds
 
 TINY = {
     "fedrep-fig1": ["m=[2,4,8]", "n=20", "d=6", "rounds=15"],
@@ -68,9 +68,3 @@ def test_rounds_that_are_never_reached_are_censored() -> None:
     assert first.tolist() == [1, 3, 2, 0]
     assert show_rounds(first, 2) == "2"
     assert show_rounds(np.array([1, 3, 3]), 2) == "> 2"
-
-
-def test_most_seeds_is_judged_by_its_interval() -> None:
-    assert most("", "", None, [True] * 18 + [False] * 2).holds is True
-    assert most("", "", None, [True] * 12 + [False] * 8).holds is None
-    assert most("", "", None, [False] * 20).holds is False

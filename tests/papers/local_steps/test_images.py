@@ -14,10 +14,10 @@ import torch
 from commonground import train
 from commonground.errors import ConfigError, DataError
 from commonground.papers import experiments
-from commonground.papers.base import Outcome, Request
+from commonground.papers.experiment import Request
 from commonground.papers.local_steps.fig1 import distinctness
 from commonground.papers.local_steps.images import (
-    Arm,
+    Case,
     ImageSettings,
     deal,
     measure,
@@ -26,6 +26,7 @@ from commonground.papers.local_steps.images import (
     training_accuracy,
 )
 from commonground.papers.local_steps.pictures import write_pictures
+from commonground.papers.outcome import Outcome
 
 TINY: dict[str, Any] = {
     "data": "digits",
@@ -65,7 +66,7 @@ def test_images_are_as_many_of_each_class_and_others_for_every_seed(tmp_path: Pa
 
 def test_what_is_measured_is_what_training_gives(tmp_path: Path) -> None:
     settings = ImageSettings(**TINY)
-    arms = [Arm(1, 0.5), Arm(3, 0.5)]
+    arms = [Case(1, 0.5), Case(3, 0.5)]
     found = measure(settings, arms, [4], request(tmp_path))
     data = deal(settings, request(tmp_path), 0.5, 0.0, 4)
     own = train(
@@ -131,7 +132,7 @@ def test_fig5(tmp_path: Path) -> None:
     assert list(line.x) == [0.125, 0.25]
     assert line.low is not None
     assert line.low[0] <= line.mean[0]
-    rows = outcome.tables["accuracy (%) and what so many seeds can show"]
+    rows = outcome.table("accuracy (%) and what so many seeds can show").rows
     growth = next(c for c in outcome.claims if c.claim.startswith("the gap grows"))
     assert growth.measured == pytest.approx(float(rows[1]["difference"]) - float(rows[0]["difference"]), abs=0.011)
 
@@ -140,14 +141,14 @@ def test_fig1_draws_both_methods_side_by_side(tmp_path: Path) -> None:
     outcome = run("fig1", tmp_path, 3, intervals=[1, 3], heterogeneity=[0.25], augment=["flip-crop"])
     assert len(outcome.claims) == 2
     assert (tmp_path / "figures" / "filters.png").stat().st_size > 1000
-    rows = outcome.tables["how distinct the first layer's filters are"]
+    rows = outcome.table("how distinct the first layer's filters are").rows
     assert [row["method"] for row in rows] == ["Parallel SGD", "Local SGD (I = 3)"]
 
 
 def test_fig4(tmp_path: Path) -> None:
     overrides = {"noises": [0, 0.5], "images": 5} | {k: TINY[k] for k in ("data", "clients", "train_samples")}
     outcome = experiments["local-steps-fig4"].run(Request(tmp_path, seeds=3, quiet=True, overrides=overrides))
-    rows = outcome.tables["correlation of noisy with clean images"]
+    rows = outcome.table("correlation of noisy with clean images").rows
     assert rows[0]["mean"] == 1.0
     assert 0 < rows[1]["mean"] < 1
     assert (tmp_path / "figures" / "feature-noise.png").exists()

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from commonground.papers.base import Claim, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     Case,
@@ -20,7 +21,8 @@ from commonground.papers.fedrep.linear import (
     safe_step,
     uneven,
 )
-from commonground.papers.over_seeds import claim, fraction, median_curve
+from commonground.papers.figures import Figure, median_curve
+from commonground.papers.outcome import Claim, Outcome
 from commonground.theory.linear import (
     Alternation,
     alternate,
@@ -119,7 +121,7 @@ def run(request: Request) -> Outcome:
             log_y=True,
             reads=f"Lines are medians over seeds of the {what} over clients, bands their 95 % intervals.",
         )
-    outcome.tables["mean squared error by samples per client"] = table
+    outcome.add_table("mean squared error by samples per client", table)
     outcome.notes = [
         "Both scales are the paper's setting; rounds, participation, start and step size are ours (the paper is "
         "silent).",

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import torch
 
-from commonground.papers.base import Claim, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim, most
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     TUNING,
@@ -19,13 +20,15 @@ from commonground.papers.fedrep.linear import (
     choose_step,
     common_step,
     first_round,
-    most,
     refuse_divergence,
     run_best,
     show_rounds,
     uneven,
 )
-from commonground.papers.over_seeds import claim, mean_interval, median_curve
+from commonground.papers.figures import Figure, median_curve
+from commonground.papers.outcome import Claim, Outcome
+from commonground.statistics import student_interval
+from commonground.table import Table
 from commonground.theory.linear import Alternation, Trajectory
 from commonground.theory.threads import one_thread
 
@@ -81,7 +84,7 @@ def run(request: Request) -> Outcome:
         same, _ = _at_one_step(request, settings, seeds, step, settings.head_step or min(step, HEAD_LIMIT))
         outcome.claims = [*_each(settings, runs), *_growth(settings, runs, "own best steps")]
         outcome.claims += _growth(settings, same, given)
-        outcome.tables["with one step size for all methods and n"] = _table(settings, same)
+        outcome.add_table("with one step size for all methods and n", _table(settings, same))
     for n, each in runs.items():
         outcome.figures[f"distance to the true representation, n = {n}"] = Figure(
             "round",
@@ -90,9 +93,10 @@ def run(request: Request) -> Outcome:
             log_y=True,
             reads="Lines are medians over seeds, bands their 95 % intervals.",
         )
-    outcome.tables = {"rounds to the target, and median distances": _table(settings, runs)} | outcome.tables
-    outcome.tables["the last round"] = floors = _last_round(settings, runs)
-    outcome.tables["step sizes"] = used
+    outcome.tables.insert(0, Table.of("rounds to the target, and median distances", _table(settings, runs)))
+    floors = _last_round(settings, runs)
+    outcome.add_table("the last round", floors)
+    outcome.add_table("step sizes", used)
     outcome.notes = _notes(settings, given, floors)
     return outcome
 
@@ -215,7 +219,7 @@ def _last_round(settings: Fig3Settings, runs: Runs) -> list[dict[str, Any]]:
     for n, each in runs.items():
         for name in settings.names[1:]:
             logs = (_logs(each[name]) - _logs(each["FedRep"]))[:, -1]
-            ratio, low, high = (float(torch.tensor(v).exp()) for v in mean_interval(logs.numpy()))
+            ratio, low, high = (float(torch.tensor(v).exp()) for v in student_interval(logs.numpy()))
             rows.append({"n": n, "method": name, "distance over FedRep's": ratio, "low": low, "high": high})
     return rows
 

@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from commonground.papers.base import Claim, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     Case,
@@ -19,7 +20,8 @@ from commonground.papers.fedrep.linear import (
     safe_step,
     uneven,
 )
-from commonground.papers.over_seeds import claim, fraction, median_curve
+from commonground.papers.figures import Figure, median_curve
+from commonground.papers.outcome import Claim, Outcome
 from commonground.theory.linear import (
     Alternation,
     alternate,
@@ -137,21 +139,27 @@ def run(request: Request) -> Outcome:
             log_y=True,
             reads=f"Lines are medians over seeds of the {what} over new clients, bands their 95 % intervals.",
         )
-    outcome.tables["error of new clients"] = [
-        {
-            "m_new": m,
-            "method": name,
-            "mean": float(errors[name, m].mean()),
-            "median": float(errors[name, m].flatten().quantile(0.5)),
-            "expected mean": _shown(formula[name, m]),
-        }
-        for m in grid
-        for name in NAMES
-    ]
-    outcome.tables["distance of the representation to B*"] = [
-        {"method": name, "start": float(each[:, 0].median()), "end": float(each[:, -1].median())}
-        for name, each in (("FedSGD", single.distance), ("FedRep", fedrep.distance))
-    ]
+    outcome.add_table(
+        "error of new clients",
+        [
+            {
+                "m_new": m,
+                "method": name,
+                "mean": float(errors[name, m].mean()),
+                "median": float(errors[name, m].flatten().quantile(0.5)),
+                "expected mean": _shown(formula[name, m]),
+            }
+            for m in grid
+            for name in NAMES
+        ],
+    )
+    outcome.add_table(
+        "distance of the representation to B*",
+        [
+            {"method": name, "start": float(each[:, 0].median()), "end": float(each[:, -1].median())}
+            for name, each in (("FedSGD", single.distance), ("FedRep", fedrep.distance))
+        ],
+    )
     outcome.notes = [
         "Both scales are the paper's setting; m, rounds, participation, start and step size are ours (the paper is "
         "silent).",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from commonground.compare import compare
-from commonground.compare.progress import ComparisonProgress
 from commonground.papers.accuracy_table import accuracies
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request, difference, interval
+from commonground.papers.claims import difference
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Curve, Figure
+from commonground.papers.outcome import Outcome
+from commonground.papers.sweep import compare_methods
+from commonground.statistics import accuracy_interval
 
 __all__: list[str] = []
 
@@ -35,24 +38,14 @@ def _run(request: Request) -> Outcome:
         )
     methods = {f"fedavg:local_epochs={e}": ("FedAvg", e) for e in epochs}
     methods |= {f"fedrep:head_epochs={e}": ("FedRep", e) for e in epochs}
-    comparison = compare(
-        list(methods),
-        "cifar10",
-        request.seeds or (5 if request.scale == "paper" else 1),
-        request.folder / "comparison",
-        local_only=False,
-        data_dir=request.data_dir,
-        observer=ComparisonProgress(request.quiet),
-        seed=request.seed,
-        **{**settings, **request.overrides},
-    )
+    seeds = 5 if request.scale == "paper" else 1
+    runs = compare_methods(list(methods), "cifar10", seeds, request, "comparison", settings)
     measured = {
-        key: accuracies(comparison.runs[label], "global" if key[0] == "FedAvg" else "personal")
-        for label, key in methods.items()
+        key: accuracies(runs[label], "global" if key[0] == "FedAvg" else "personal") for label, key in methods.items()
     }
     lines = {}
     for name in ("FedAvg", "FedRep"):
-        points = [interval(*measured[name, e]) for e in epochs]
+        points = [accuracy_interval(*measured[name, e]) for e in epochs]
         lines[name] = Curve(epochs, *([p[i] for p in points] for i in range(3)))
     outcome.figures["accuracy by local epochs"] = Figure(
         "local epochs E (FedRep: of the head)", "accuracy", lines, percent=True

@@ -8,10 +8,13 @@ import numpy as np
 
 from commonground.adapt import load_run
 from commonground.adapt.few_shot import head_curve
-from commonground.compare import compare
-from commonground.compare.progress import ComparisonProgress
 from commonground.data import FederatedDataset, limit_samples, load_data
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request, Values, difference, interval
+from commonground.papers.claims import difference
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Curve, Figure
+from commonground.papers.outcome import Outcome
+from commonground.papers.sweep import compare_methods
+from commonground.statistics import Values, accuracy_interval
 
 __all__: list[str] = []
 
@@ -60,26 +63,18 @@ def _run(request: Request) -> Outcome:
         "not go round evenly). Where a method keeps bodies local (LG-Fed) new clients get the mean of the trained "
         "clients' bodies; a method with a global model starts from its head."
     )
-    comparison = compare(
-        list(METHODS.values()),
-        "emnist-letters",
-        request.seeds or seeds,
-        request.folder / "letters",
-        local_only=False,
-        data_dir=request.data_dir,
-        observer=ComparisonProgress(request.quiet),
-        seed=seed,
-        **{**settings, **request.overrides},
-    )
+    runs = compare_methods(list(METHODS.values()), "emnist-letters", seeds, request, "letters", settings)
     final: dict[str, tuple[list[float], list[Values]]] = {}
     lines = {}
     for name, method in METHODS.items():
         curves = []
-        for k, run in enumerate(comparison.runs[method]):
+        for k, run in enumerate(runs[method]):
             digits = new_clients(seed + k, request.data_dir)
             assert run.folder is not None
             curves.append(head_curve(load_run(run.folder), digits, epochs, seed=seed + k))
-        points = [interval([float(c[e].mean()) for c in curves], [c[e] for c in curves]) for e in range(epochs)]
+        points = [
+            accuracy_interval([float(c[e].mean()) for c in curves], [c[e] for c in curves]) for e in range(epochs)
+        ]
         lines[name] = Curve(list(range(1, epochs + 1)), *([p[i] for p in points] for i in range(3)))
         final[name] = [float(c[-1].mean()) for c in curves], [np.asarray(c[-1]) for c in curves]
     outcome.figures["new clients, accuracy by epochs of the head"] = Figure(

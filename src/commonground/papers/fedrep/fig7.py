@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from commonground.errors import DivergenceError
-from commonground.papers.base import Claim, Curve, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim, most
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     TUNING,
@@ -19,12 +20,13 @@ from commonground.papers.fedrep.linear import (
     Positives,
     choose_step,
     common_step,
-    most,
     refuse_divergence,
     run_best,
     uneven,
 )
-from commonground.papers.over_seeds import claim, mean_interval
+from commonground.papers.figures import Curve, Figure
+from commonground.papers.outcome import Claim, Outcome
+from commonground.statistics import student_interval
 from commonground.theory.linear import Alternation, Trajectory, training_floor, value_floor
 from commonground.theory.threads import one_thread
 
@@ -103,10 +105,11 @@ def run(request: Request) -> Outcome:
     outcome.claims += _floors(settings, runs)
     if random:
         outcome.claims += _start_claims(settings, starts)
-    outcome.tables["median function values"] = _values(settings, runs)
-    outcome.tables["starts, step sizes and where they lead"] = [
-        {k: v for k, v in row.items() if not k.startswith("_")} for row in starts
-    ]
+    outcome.add_table("median function values", _values(settings, runs))
+    outcome.add_table(
+        "starts, step sizes and where they lead",
+        [{k: v for k, v in row.items() if not k.startswith("_")} for row in starts],
+    )
     outcome.notes = _notes(settings, how, common)
     return outcome
 
@@ -121,7 +124,7 @@ def _logs(run: Trajectory) -> torch.Tensor:
 
 def _curve(run: Trajectory) -> Curve:
     """Geometric means over seeds."""
-    middle, low, high = mean_interval(_logs(run).numpy())
+    middle, low, high = student_interval(_logs(run).numpy())
     return Curve(list(range(len(middle))), *((10**v).tolist() for v in (middle, low, high)))
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from pydantic import BeforeValidator, Field
-from scipy import stats
 
 from commonground.errors import DivergenceError
-from commonground.papers.base import Claim, Settings
+from commonground.papers.experiment import Settings
 from commonground.theory.linear import (
     Alternation,
     Problem,
@@ -49,7 +48,6 @@ __all__ = [
     "choose_step",
     "common_step",
     "first_round",
-    "most",
     "refuse_divergence",
     "refuse_rise",
     "run_best",
@@ -285,13 +283,3 @@ def show_rounds(first: npt.NDArray[np.int64], rounds: int) -> str:
     """
     middle = int(np.sort(first)[len(first) // 2])
     return str(middle) if middle <= rounds else f"> {rounds}"
-
-
-def most(text: str, source: str, paper: float | str | None, happened: npt.ArrayLike) -> Claim:
-    """Judge "in most seeds": the share of seeds with its exact 95 % interval, which has to lie above one half."""
-    cases = np.asarray(happened, dtype=bool)
-    share = float(cases.mean())
-    around = stats.binomtest(int(cases.sum()), len(cases)).proportion_ci(0.95)
-    low, high = float(around.low), float(around.high)
-    holds = True if low > 0.5 else False if high < 0.5 else None
-    return Claim(text, source, paper, share, low, high, len(cases), holds)

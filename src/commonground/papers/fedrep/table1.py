@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from commonground.papers.accuracy_table import COMMON, SMALL, Column, PaperTable, cifar_column, reduced, run_table
-from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.accuracy_table import COMMON, SMALL, PaperColumn, PaperTable, cifar_column, reduced, run_table
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.outcome import Outcome
 
 __all__ = ["TABLE"]
 
@@ -33,7 +34,7 @@ TABLE = PaperTable(
         cifar_column(10, 1000, 2, epochs=5),
         cifar_column(100, 100, 5, epochs=5),
         cifar_column(100, 100, 20, epochs=5),
-        Column(
+        PaperColumn(
             "FEMNIST (150, 3)",
             ("femnist", "150", "3"),
             "emnist-letters",
@@ -48,7 +49,7 @@ TABLE = PaperTable(
             note="EMNIST letters A–J with log-normal sizes play FEMNIST's part, for no writer ids are available; "
             "the mean is what the 15,000 letters allow, not 148",
         ),
-        Column(
+        PaperColumn(
             "Sent140 (183, 2)",
             ("sent140", "183", "2"),
             "sent140",

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from commonground.errors import DivergenceError
-from commonground.papers.base import Claim, Curve, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import fraction
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import Count, Counts, NotNegative, Positive, Positives, ProblemSettings, uneven
-from commonground.papers.over_seeds import fraction, median_curve
+from commonground.papers.figures import Curve, Figure, median_curve
+from commonground.papers.outcome import Claim, Outcome
 from commonground.theory.linear import (
     Alternation,
     StartName,
@@ -119,8 +121,8 @@ def run(request: Request) -> Outcome:
         outcome.figures[f"contraction per round, r = {r:g}"] = Figure(
             "round", "distance over that of the round before", ratios, reads=reads
         )
-    outcome.tables["what the theorem says and what was measured"] = table
-    outcome.tables["constants of the theorem"] = steps
+    outcome.add_table("what the theorem says and what was measured", table)
+    outcome.add_table("constants of the theorem", steps)
     outcome.notes = _notes(settings, table, steps, away)
     return outcome
 

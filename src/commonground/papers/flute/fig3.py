@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.flute.linear import ComparisonSettings, compare_all, report_comparison
+from commonground.papers.outcome import Outcome
 from commonground.theory.threads import one_thread
 
 __all__: list[str] = []

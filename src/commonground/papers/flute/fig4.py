@@ -10,9 +10,12 @@ import numpy.typing as npt
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
-from commonground.papers.base import Claim, Experiment, Figure, Outcome, Request, Settings
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request, Settings
+from commonground.papers.figures import Figure, mean_curve, median_curve
 from commonground.papers.flute.linear import short, thinned
-from commonground.papers.over_seeds import claim, fraction, mean_curve, mean_interval, median_curve
+from commonground.papers.outcome import Claim, Outcome
+from commonground.statistics import student_interval
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.method import flute
 from commonground.theory.flute.problem import Generator, models, random_start, sample_problem
@@ -117,8 +120,8 @@ def _run(request: Request) -> Outcome:
         lines["rank-k floor"] = short(mean_curve(ends, np.repeat(panel.floor[:, None], 2, axis=1)))
         lines["Local least squares (median)"] = short(median_curve(ends, np.repeat(panel.local[:, None], 2, axis=1)))
         outcome.figures[f"error by round, {panel.name}"] = Figure("round", "(1/M) Σ ‖Bw_i − φ_i‖", lines)
-    outcome.tables["error after the last round"] = [_row(panel, r) for panel in panels for r in settings.ratios]
-    outcome.tables["where γ1 > 2γ2"] = [_diverged_row(panel, r) for panel in panels for r in settings.diverging]
+    outcome.add_table("error after the last round", [_row(panel, r) for panel in panels for r in settings.ratios])
+    outcome.add_table("where γ1 > 2γ2", [_diverged_row(panel, r) for panel in panels for r in settings.diverging])
     outcome.notes = [
         "Both scales are the paper's own sizes. The paper does not say which of γ1 and γ2 it holds fixed, which Φ it "
         f"draws, nor how many rounds it runs: here γ1 = {settings.gamma1:g} as in Theorem 5.1, γ2 = γ1 over the ratio; "
@@ -198,7 +201,7 @@ def _divergence_claims(panels: Sequence[Panel], settings: PenaltySettings) -> li
 
 def _row(panel: Panel, ratio: float) -> dict[str, str | int | float]:
     error = panel.runs[ratio].error
-    mean, low, high = (round(float(v), 4) for v in mean_interval(error[:, -1].numpy()))
+    mean, low, high = (round(float(v), 4) for v in student_interval(error[:, -1].numpy()))
     lowest = error.mean(dim=0)
     return {
         "Φ": NAMES[panel.generator],

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
-from commonground.papers.base import Claim, Curve, Figure, Outcome, Request, Settings
-from commonground.papers.over_seeds import claim, mean_curve, mean_interval, median_curve, median_interval
+from commonground.papers.claims import claim
+from commonground.papers.experiment import Request, Settings
+from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
+from commonground.papers.outcome import Claim, Outcome
+from commonground.statistics import Values, median_interval, student_interval
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.fedrep import fedrep, moment_start
 from commonground.theory.flute.method import Convention, flute
@@ -22,7 +24,6 @@ from commonground.theory.flute.trajectory import Trajectory
 
 __all__ = ["ComparisonSettings", "compare_all", "report_comparison", "short", "thinned"]
 
-Values = npt.NDArray[np.float64]
 SEEDS = 20
 
 
@@ -155,10 +156,11 @@ def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, sourc
     """Figures, tables and claims about all cells."""
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     _figures(outcome, cells, settings)
-    outcome.tables["error after the last round"] = [_row(cell) for cell in cells]
-    outcome.tables["FedRep's error minus FLUTE's after some rounds (positive: FLUTE is ahead)"] = [
-        _horizon_row(cell, settings) for cell in cells
-    ]
+    outcome.add_table("error after the last round", [_row(cell) for cell in cells])
+    outcome.add_table(
+        "FedRep's error minus FLUTE's after some rounds (positive: FLUTE is ahead)",
+        [_horizon_row(cell, settings) for cell in cells],
+    )
     outcome.claims = _claims(cells, settings, source)
     local = sum(_verdict(cell.local - _last(cell.flute)) == "Local least squares" for cell in cells)
     above = sum(_verdict(cell.local - _last(cell.flute)) == "FLUTE" for cell in cells)
@@ -344,7 +346,7 @@ def short(curve: Curve) -> Curve:
 def _row(cell: Cell) -> dict[str, Any]:
     row: dict[str, Any] = {"M": cell.clients, "N": cell.samples, "k": cell.k, "rank-k floor": _rounded(cell.floor)}
     for name, path in (("FLUTE", cell.flute), ("FedRep", cell.fedrep), ("FedRep(RI)", cell.random)):
-        mean, low, high = (float(v) for v in mean_interval(_last(path)))
+        mean, low, high = (float(v) for v in student_interval(_last(path)))
         row |= {name: round(mean, 4), f"{name} low": round(low, 4), f"{name} high": round(high, 4)}
     lowest = cell.flute.error.mean(dim=0)
     return row | {
@@ -361,7 +363,7 @@ def _row(cell: Cell) -> dict[str, Any]:
 def _horizon_row(cell: Cell, settings: ComparisonSettings) -> dict[str, Any]:
     row: dict[str, Any] = {"M": cell.clients, "N": cell.samples, "k": cell.k}
     for round_ in settings.judged:
-        mean, low, high = (float(v) for v in mean_interval(cell.gain(cell.fedrep, round_)))
+        mean, low, high = (float(v) for v in student_interval(cell.gain(cell.fedrep, round_)))
         row[f"round {round_}"] = round(mean, 4)
         row[f"round {round_} ahead"] = "FLUTE" if low > 0 else "FedRep" if high < 0 else "open"
     return row

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from commonground.papers.accuracy_table import SMALL, PaperTable, cifar_column, reduced, run_table
-from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.outcome import Outcome
 
 __all__ = ["TABLE"]
 

@@ -12,9 +12,11 @@ import numpy.typing as npt
 import torch
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request, Settings
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request, Settings
+from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.flute.linear import short
-from commonground.papers.over_seeds import claim, fraction, median_curve
+from commonground.papers.outcome import Outcome
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.bounds import (
     asymptotic_rate,
@@ -147,7 +149,7 @@ def _run(request: Request) -> Outcome:
         entered = _first_inside(phi, settings.k, start, step, convention, known.path.rounds[-1])
         _judge_theorem(outcome, settings, name, known, bound, entering, entered, step)
         table.append(_theorem_row(name, settings, values, step, known, bound, entering, entered, constant))
-    outcome.tables["Theorem 5.5 with known Φ"] = table
+    outcome.add_table("Theorem 5.5 with known Φ", table)
     _practical(outcome, settings, seeds)
     _samples(outcome, settings, seeds, phi)
     delta = float(gap(values, settings.k)[0])
@@ -415,7 +417,7 @@ def _practical(outcome: Outcome, settings: TheoremSettings, seeds: Sequence[int]
                 center="median",
             ),
         ]
-    outcome.tables["known Φ with singular values 2d/(i+1)"] = rows
+    outcome.add_table("known Φ with singular values 2d/(i+1)", rows)
 
 
 def _samples(outcome: Outcome, settings: TheoremSettings, seeds: Sequence[int], phi: torch.Tensor) -> None:

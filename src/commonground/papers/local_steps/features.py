@@ -12,8 +12,10 @@ import torch
 from pydantic import Field
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Claim, Curve, Settings
-from commonground.papers.over_seeds import fraction, mean_curve
+from commonground.papers.claims import fraction
+from commonground.papers.experiment import Settings
+from commonground.papers.figures import Curve, mean_curve
+from commonground.papers.outcome import Claim
 from commonground.theory.checks import at_least, positive
 from commonground.theory.features import (
     Dynamics,
@@ -169,7 +171,7 @@ def in_every_client(text: str, source: str, paper: str, happened: torch.Tensor, 
     """A statement about every client (or feature), judged by the share of pairs with a seed it is true for.
 
     Args:
-        text, source, paper: see :class:`~commonground.papers.base.Claim`.
+        text, source, paper: see :class:`~commonground.papers.outcome.Claim`.
         happened: [S, clients], bool.
         of: what the pairs are.
     """

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.local_steps.images import (
     SEEDS,
-    Arm,
+    Case,
     ImageSettings,
     image_notes,
     measure,
@@ -21,7 +22,7 @@ from commonground.papers.local_steps.images import (
     small_settings,
 )
 from commonground.papers.local_steps.pictures import write_pictures
-from commonground.papers.over_seeds import judge
+from commonground.papers.outcome import Outcome
 
 __all__ = ["distinctness"]
 
@@ -67,7 +68,7 @@ def _run(request: Request) -> Outcome:
     intervals = settings.with_parallel()
     seeds = list(request.seed_range(SEEDS))
     h, way = settings.heterogeneity[0], settings.augment[0]
-    arms = [Arm(i, h, way) for i in intervals]
+    arms = [Case(i, h, way) for i in intervals]
     found = measure(settings, arms, seeds, request)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     numbers = {arm: [distinctness(f) for f in found[arm].filters] for arm in arms}
@@ -85,15 +86,18 @@ def _run(request: Request) -> Outcome:
                 values,
                 "above" if more else "below",
             )
-    outcome.tables["how distinct the first layer's filters are"] = [
-        {
-            "method": name_of(arm.interval),
-            **{name: round(float(np.mean([n[name] for n in numbers[arm]])), 4) for name in NUMBERS},
-            "test accuracy (%)": round(float(found[arm].test.mean()), 2),
-            "training accuracy (%)": round(float(found[arm].train.mean()), 2),
-        }
-        for arm in arms
-    ]
+    outcome.add_table(
+        "how distinct the first layer's filters are",
+        [
+            {
+                "method": name_of(arm.interval),
+                **{name: round(float(np.mean([n[name] for n in numbers[arm]])), 4) for name in NUMBERS},
+                "test accuracy (%)": round(float(found[arm].test.mean()), 2),
+                "training accuracy (%)": round(float(found[arm].train.mean()), 2),
+            }
+            for arm in arms
+        ],
+    )
     _draw(request.folder, arms, [found[arm].filters[0] for arm in arms])
     outcome.notes = [
         *image_notes(settings, request),
@@ -104,7 +108,7 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def _draw(folder: Path, arms: Sequence[Arm], filters: Sequence[Tensor]) -> None:
+def _draw(folder: Path, arms: Sequence[Case], filters: Sequence[Tensor]) -> None:
     panels = {
         name_of(arm.interval): torch.sigmoid(CONTRAST * f.detach()).movedim(1, -1).contiguous().numpy()
         for arm, f in zip(arms, filters, strict=True)

@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
-from commonground.papers.base import Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.features import PAPER, SEEDS, FeatureSettings, remarks
-from commonground.papers.over_seeds import claim, mean_curve
+from commonground.papers.outcome import Outcome
 from commonground.theory.features import descend, draw_problem, gradient_signals, recorded_rounds, reduced_start
 from commonground.theory.threads import one_thread
 
@@ -51,7 +53,7 @@ def _run(request: Request) -> Outcome:
         outcome.claims.append(
             claim(what, REMARK, expected, value.numpy(), "within", expected, tolerance=exact * cubes[0])
         )
-    outcome.tables["feature 1 before and after averaging"] = rows
+    outcome.add_table("feature 1 before and after averaging", rows)
     before, after = -own[0][:, 0] / own[1][:, 0], -mean[0][:, 0] / mean[1][:, 0]
     outcome.claims += [
         claim(

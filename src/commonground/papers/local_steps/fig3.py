@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.local_steps.features import PAPER, SEEDS, FeatureSettings, by_group, in_every_client, remarks
-from commonground.papers.over_seeds import claim, median_curve
+from commonground.papers.outcome import Outcome
 from commonground.theory.features import (
     FeatureModel,
     Problem,
@@ -203,7 +205,7 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
                 center="median",
             )
         )
-    outcome.tables["stages"] = rows
+    outcome.add_table("stages", rows)
 
 
 Experiment("local-steps-fig3", "growth of signal and noise with global updates (Figure 3)", SOURCE, _run)

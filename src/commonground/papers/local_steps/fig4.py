@@ -9,10 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from commonground.data import FederatedDataset
-from commonground.papers.base import Experiment, Outcome, Request
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.local_steps.images import SEEDS, NoiseSettings, deal
 from commonground.papers.local_steps.pictures import write_pictures
-from commonground.papers.over_seeds import judge
+from commonground.papers.outcome import Outcome
 
 __all__ = ["Pictures"]
 
@@ -55,9 +56,10 @@ def _run(request: Request) -> Outcome:
         text = f"more noise at ρ = {more:g} than at {less:g}: the correlation falls"
         falls = np.array(correlations[more]) - np.array(correlations[less])
         judge(outcome, text, SOURCE, "slightly more noise", falls, "below")
-    outcome.tables["correlation of noisy with clean images"] = [
-        {"ρ": noise, "mean": round(float(np.mean(values)), 4)} for noise, values in correlations.items()
-    ]
+    outcome.add_table(
+        "correlation of noisy with clean images",
+        [{"ρ": noise, "mean": round(float(np.mean(values)), 4)} for noise, values in correlations.items()],
+    )
     outcome.notes = [
         f"One image of each of {settings.clients} clients, a row for each ρ, seed {seeds[0]}; correlations over "
         f"{settings.images} images of every client. Values below 0 are drawn as 0; models see them as they are. (The "

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Curve, Figure
 from commonground.papers.local_steps.images import (
     SEEDS,
-    Arm,
+    Case,
     NoiseSettings,
     image_notes,
     measure,
@@ -17,7 +19,7 @@ from commonground.papers.local_steps.images import (
     power_row,
     small_settings,
 )
-from commonground.papers.over_seeds import judge
+from commonground.papers.outcome import Outcome
 
 __all__: list[str] = []
 
@@ -40,7 +42,7 @@ def _run(request: Request) -> Outcome:
         raise ConfigError(f"intervals is {list(settings.intervals)}; it must be 1 (Parallel SGD) and one more")
     seeds = list(request.seed_range(SEEDS))
     h, way, interval = settings.heterogeneity[0], settings.augment[0], max(settings.intervals)
-    arms = {(i, noise): Arm(i, h, way, noise) for noise in noises for i in (1, interval)}
+    arms = {(i, noise): Case(i, h, way, noise) for noise in noises for i in (1, interval)}
     found = measure(settings, list(arms.values()), seeds, request)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     test = {key: found[arm].test for key, arm in arms.items()}
@@ -74,17 +76,20 @@ def _run(request: Request) -> Outcome:
         percent=True,
         reads="Lines are means over seeds, bands reach from the smallest to the largest, as in the paper.",
     )
-    outcome.tables["accuracy (%) and what so many seeds can show"] = [
-        {
-            "ρ": noise,
-            "Parallel SGD": round(float(test[1, noise].mean()), 2),
-            name_of(interval): round(float(test[interval, noise].mean()), 2),
-            "training, Parallel SGD": round(float(found[arms[1, noise]].train.mean()), 2),
-            f"training, {name_of(interval)}": round(float(found[arms[interval, noise]].train.mean()), 2),
-            **power_row(gaps[:, column]),
-        }
-        for column, noise in enumerate(noises)
-    ]
+    outcome.add_table(
+        "accuracy (%) and what so many seeds can show",
+        [
+            {
+                "ρ": noise,
+                "Parallel SGD": round(float(test[1, noise].mean()), 2),
+                name_of(interval): round(float(test[interval, noise].mean()), 2),
+                "training, Parallel SGD": round(float(found[arms[1, noise]].train.mean()), 2),
+                f"training, {name_of(interval)}": round(float(found[arms[interval, noise]].train.mean()), 2),
+                **power_row(gaps[:, column]),
+            }
+            for column, noise in enumerate(noises)
+        ],
+    )
     outcome.notes = [
         *image_notes(settings, request),
         "One foreign image per client, for its training and its test images alike. The authors' code subtracts in "

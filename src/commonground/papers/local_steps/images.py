@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
-from scipy import stats
 from torch import Tensor
 
-from commonground.compare.progress import ComparisonProgress, Step
 from commonground.data import FederatedDataset, Source, add_feature_noise, load_source
 from commonground.data.augment import Augment
 from commonground.data.feature_partition import Features
-from commonground.engine import Run, train
+from commonground.engine import Run
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
-from commonground.papers.base import Request, Settings, value_for
+from commonground.papers.experiment import Request, Settings, value_for
+from commonground.papers.sweep import Arm, sweep
+from commonground.statistics import Values, detectable_difference
 
 __all__ = [
-    "Arm",
+    "Accuracies",
+    "Case",
     "ImageSettings",
-    "Measured",
     "NoiseSettings",
     "deal",
     "image_notes",
@@ -41,8 +39,6 @@ __all__ = [
 ]
 
 SEEDS = 3
-
-Values = npt.NDArray[np.float64]
 
 
 class ImageSettings(Settings):
@@ -168,8 +164,8 @@ def small_settings(settings: type[Any], **changed: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One condition of an experiment: interval I, heterogeneity h, augmentation and feature noise ρ."""
+class Case:
+    """A method (its interval I) under a condition: heterogeneity h, augmentation and feature noise ρ."""
 
     interval: int
     heterogeneity: float
@@ -177,10 +173,10 @@ class Arm:
     noise: float = 0.0
 
     @property
-    def title(self) -> str:
-        """In words."""
+    def condition(self) -> str:
+        """All but the interval, in words."""
         noise = f", noise {self.noise:g}" if self.noise else ""
-        return f"{name_of(self.interval)}, h = {self.heterogeneity:g}, augmentation {self.augment}{noise}"
+        return f"h = {self.heterogeneity:g}, augmentation {self.augment}{noise}"
 
 
 def name_of(interval: int) -> str:
@@ -189,8 +185,8 @@ def name_of(interval: int) -> str:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the seeds of an arm gave.
+class Accuracies:
+    """What the seeds of a case gave.
 
     Attributes:
         test, train: [seeds] accuracies of the final global model, in percent.
@@ -228,62 +224,49 @@ def _source(settings: ImageSettings, data_dir: str | None, seed: int) -> Source:
 
 
 def measure(
-    settings: ImageSettings, arms: Sequence[Arm], seeds: Sequence[int], request: Request
-) -> dict[Arm, Measured]:
-    """Train and test every arm with every seed; finished runs in the folder are taken as they are."""
+    settings: ImageSettings, cases: Sequence[Case], seeds: Sequence[int], request: Request
+) -> dict[Case, Accuracies]:
+    """Train and test every case with every seed; finished runs in the folder are taken as they are."""
     dealt = cache(lambda h, noise, seed: deal(settings, request, h, noise, seed))
-    observer = ComparisonProgress(request.quiet)
-    runs = [(arm, seed) for arm in arms for seed in seeds]
-    steps = [Step(n, len(runs), arm.title, seed, _rounds(settings, arm)) for n, (arm, seed) in enumerate(runs, 1)]
-    observer.plan(steps)
-    found: dict[Arm, list[tuple[float, float, Tensor, float]]] = {arm: [] for arm in arms}
-    for (arm, seed), step in zip(runs, steps, strict=True):
-        data = dealt(arm.heterogeneity, arm.noise, seed)
-        run = _train(settings, arm, seed, data, request.folder, observer.step(step))
-        count = np.array([c["test_samples"] for c in run.clients], dtype=float)
-        right = count * np.array([c["global_accuracy"] for c in run.clients], dtype=float)
-        first = next(value for value in run.shared.values() if value.ndim == 4)
-        found[arm].append(
-            (100 * right.sum() / count.sum(), training_accuracy(run, data), first, float(run.summary["seconds"]))
-        )
-    return {
-        arm: Measured(
-            np.array([r[0] for r in rows]), np.array([r[1] for r in rows]), [r[2] for r in rows],
-            np.array([r[3] for r in rows]),
-        )
-        for arm, rows in found.items()
-    }  # fmt: skip
+    arms = {case: _arm(settings, case, partial(dealt, case.heterogeneity, case.noise)) for case in cases}
+    found = sweep(list(arms.values()), seeds, request, _read)
+    return {case: _joined(found[arm.key].details) for case, arm in arms.items()}
 
 
-def _rounds(settings: ImageSettings, arm: Arm) -> int:
-    return math.ceil(settings.steps_of(arm.augment) / arm.interval)
+def _arm(settings: ImageSettings, case: Case, data: Callable[[int], FederatedDataset]) -> Arm:
+    """A case as a sweep trains it."""
+    total = settings.steps_of(case.augment)
+    rounds = math.ceil(total / case.interval)
+    run: dict[str, Any] = {
+        "model": "resnet18",
+        "model_options": settings.model_options,
+        "options": {"total_steps": total} | ({"steps": case.interval} if case.interval > 1 else {}),
+        "rounds": rounds,
+        "batch_size": settings.batch_size,
+        "lr": settings.lr_of(case.augment),
+        "weight_decay": settings.weight_decay,
+        "augment": case.augment,
+        "eval_every": rounds,
+        "engine": settings.engine,
+        "workers": settings.workers,
+    }
+    algorithm = "local-sgd" if case.interval > 1 else "parallel-sgd"
+    folder = f"h-{case.heterogeneity:g}-{case.augment}-noise-{case.noise:g}-interval-{case.interval}"
+    return Arm(case.condition, name_of(case.interval), algorithm, data, run, folder)
 
 
-def _train(settings: ImageSettings, arm: Arm, seed: int, data: FederatedDataset, folder: Path, observer: Any) -> Run:
-    total = settings.steps_of(arm.augment)
-    options: dict[str, Any] = {"total_steps": total}
-    if arm.interval > 1:
-        options["steps"] = arm.interval
-    where = f"h-{arm.heterogeneity:g}-{arm.augment}-noise-{arm.noise:g}-interval-{arm.interval}"
-    return train(
-        "local-sgd" if arm.interval > 1 else "parallel-sgd",
-        data,
-        model="resnet18",
-        model_options=settings.model_options,
-        options=options,
-        rounds=_rounds(settings, arm),
-        batch_size=settings.batch_size,
-        lr=settings.lr_of(arm.augment),
-        weight_decay=settings.weight_decay,
-        augment=arm.augment,
-        seed=seed,
-        eval_every=_rounds(settings, arm),
-        engine=settings.engine,
-        workers=settings.workers,
-        out=folder / "runs" / where / f"seed-{seed}",
-        resume=True,
-        observer=observer,
-    )
+def _read(run: Run, data: FederatedDataset) -> tuple[float, float, Tensor, float]:
+    """Test and training accuracy in percent, the first convolution's weights, seconds."""
+    count = np.array([c["test_samples"] for c in run.clients], dtype=float)
+    right = count * np.array([c["global_accuracy"] for c in run.clients], dtype=float)
+    first = next(value for value in run.shared.values() if value.ndim == 4)
+    test = 100 * right.sum() / count.sum()
+    return test, training_accuracy(run, data), first, float(run.summary["seconds"])
+
+
+def _joined(runs: Sequence[tuple[float, float, Tensor, float]]) -> Accuracies:
+    test, train, filters, seconds = zip(*runs, strict=True)
+    return Accuracies(np.array(test), np.array(train), list(filters), np.array(seconds))
 
 
 def training_accuracy(run: Run, data: FederatedDataset) -> float:
@@ -311,15 +294,12 @@ def power_row(differences: Values) -> dict[str, float]:
         Mean and standard deviation, and the true difference that a 95 % interval of this spread would find with 80 %
         probability.
     """
-    n = len(differences)
-    if n < 2:
+    if len(differences) < 2:
         return {"difference": round(float(differences.mean()), 2)}
-    spread = float(differences.std(ddof=1))
-    shown = (stats.t.ppf(0.975, n - 1) + stats.t.ppf(0.8, n - 1)) * spread / math.sqrt(n)
     return {
         "difference": round(float(differences.mean()), 2),
-        "standard deviation": round(spread, 2),
-        "shown with 80 % power": round(float(shown), 2),
+        "standard deviation": round(float(differences.std(ddof=1)), 2),
+        "shown with 80 % power": round(detectable_difference(differences), 2),
     }
 
 

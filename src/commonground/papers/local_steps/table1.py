@@ -6,12 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from commonground.papers.base import Cell, Experiment, Figure, Outcome, Request, printed
+from commonground.papers.claims import Side, judge
+from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.images import (
     SEEDS,
-    Arm,
+    Accuracies,
+    Case,
     ImageSettings,
-    Measured,
     image_notes,
     measure,
     name_of,
@@ -19,7 +21,8 @@ from commonground.papers.local_steps.images import (
     power_row,
     small_settings,
 )
-from commonground.papers.over_seeds import Side, judge, mean_curve, mean_interval
+from commonground.papers.outcome import Cell, Outcome
+from commonground.statistics import student_interval
 
 __all__: list[str] = []
 
@@ -35,7 +38,7 @@ ROWS = {
 }
 
 
-def _paper(arm: Arm, column: str = "test_accuracy_percent") -> float | None:
+def _paper(arm: Case, column: str = "test_accuracy_percent") -> float | None:
     row = ROWS.get((arm.interval, arm.augment, arm.heterogeneity))
     return None if row is None else float(row[column])
 
@@ -46,28 +49,31 @@ def _run(request: Request) -> Outcome:
     intervals = settings.with_parallel()
     seeds = request.seed_range(SEEDS)
     columns = [(way, h) for way in settings.augment for h in settings.heterogeneity]
-    arms = [Arm(i, h, way) for way, h in columns for i in intervals]
+    arms = [Case(i, h, way) for way, h in columns for i in intervals]
     found = measure(settings, arms, list(seeds), request)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     for arm in arms:
-        mean, low, high = (float(v) for v in mean_interval(found[arm].test))
+        mean, low, high = (float(v) for v in student_interval(found[arm].test))
         outcome.cells.append(
             Cell(_column(arm), name_of(arm.interval), _paper(arm), mean, low, high, len(found[arm].test))
         )
     for way, h in columns:
-        _judge(outcome, [Arm(i, h, way) for i in intervals], found)
-    outcome.tables["training accuracy (%)"] = [_training(arm, found[arm]) for arm in arms]
-    outcome.tables["differences from Parallel SGD (points of test accuracy) and what so many seeds can show"] = [
-        {"setting": _column(arm), "method": name_of(arm.interval)}
-        | power_row(found[arm].test - found[Arm(1, arm.heterogeneity, arm.augment)].test)
-        for arm in arms
-        if arm.interval > 1
-    ]
+        _judge(outcome, [Case(i, h, way) for i in intervals], found)
+    outcome.add_table("training accuracy (%)", [_training(arm, found[arm]) for arm in arms])
+    outcome.add_table(
+        "differences from Parallel SGD (points of test accuracy) and what so many seeds can show",
+        [
+            {"setting": _column(arm), "method": name_of(arm.interval)}
+            | power_row(found[arm].test - found[Case(1, arm.heterogeneity, arm.augment)].test)
+            for arm in arms
+            if arm.interval > 1
+        ],
+    )
     for which in ("test", "train"):
         lines = {
-            _column(Arm(1, h, way)): mean_curve(
+            _column(Case(1, h, way)): mean_curve(
                 [float(i) for i in intervals],
-                np.stack([getattr(found[Arm(i, h, way)], which) for i in intervals], 1) / 100,
+                np.stack([getattr(found[Case(i, h, way)], which) for i in intervals], 1) / 100,
             )
             for way, h in columns
         }
@@ -77,12 +83,12 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def _column(arm: Arm) -> str:
+def _column(arm: Case) -> str:
     return f"{'with' if arm.augment != 'none' else 'no'} augmentation, h = {arm.heterogeneity:g}"
 
 
-def _training(arm: Arm, measured: Measured) -> dict[str, object]:
-    mean, low, high = (round(float(v), 2) for v in mean_interval(measured.train))
+def _training(arm: Case, measured: Accuracies) -> dict[str, object]:
+    mean, low, high = (round(float(v), 2) for v in student_interval(measured.train))
     theirs = _paper(arm, "train_accuracy_percent")
     return {
         "setting": _column(arm),
@@ -95,12 +101,12 @@ def _training(arm: Arm, measured: Measured) -> dict[str, object]:
     }
 
 
-def _judge(outcome: Outcome, arms: list[Arm], found: dict[Arm, Measured]) -> None:
+def _judge(outcome: Outcome, arms: list[Case], found: dict[Case, Accuracies]) -> None:
     """One column's claims; the first arm is Parallel SGD."""
     parallel, *local = arms
     where = _column(parallel)
 
-    def compare(text: str, one: Arm, other: Arm, side: Side, which: Literal["test", "train"] = "test") -> None:
+    def compare(text: str, one: Case, other: Case, side: Side, which: Literal["test", "train"] = "test") -> None:
         theirs = [_paper(arm, f"{which}_accuracy_percent") for arm in (one, other)]
         printed = None if None in theirs else round(theirs[0] - theirs[1], 2)  # type: ignore[operator]
         ours = getattr(found[one], which) - getattr(found[other], which)

@@ -9,7 +9,9 @@ import torch
 from pydantic import Field
 
 from commonground.errors import DivergenceError
-from commonground.papers.base import Claim, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.features import (
     PAPER,
     SEEDS,
@@ -19,7 +21,7 @@ from commonground.papers.local_steps.features import (
     in_every_client,
     remarks,
 )
-from commonground.papers.over_seeds import claim, mean_curve
+from commonground.papers.outcome import Claim, Outcome
 from commonground.theory.features import Problem, Trajectory, beta_limit, descend, draw_problem, recorded_rounds
 from commonground.theory.threads import one_thread
 
@@ -99,7 +101,7 @@ def _run(request: Request) -> Outcome:
     if settings.check_rounds:
         outcome.claims.append(_same_numbers(base))
     controls = _controls(settings, request, base, outcome)
-    outcome.tables["negative controls"] = controls
+    outcome.add_table("negative controls", controls)
     outcome.notes += [
         *remarks(settings, model),
         f"{base.shared.rounds[-1]} rounds of global updates, {base.local.rounds[-1]} local steps.",

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from commonground.errors import DivergenceError
-from commonground.papers.base import Claim, Curve, Experiment, Figure, Outcome, Request
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
 from commonground.papers.local_steps.features import (
     PAPER,
     SEEDS,
@@ -18,7 +20,7 @@ from commonground.papers.local_steps.features import (
     in_every_client,
     remarks,
 )
-from commonground.papers.over_seeds import claim, fraction, mean_curve, median_curve
+from commonground.papers.outcome import Claim, Outcome
 from commonground.theory.features import (
     FeatureModel,
     Problem,
@@ -115,7 +117,7 @@ def _run(request: Request) -> Outcome:
     )
     runs = _Runs(problem, shared, local, local.final.averaged(), error, stated)
     outcome.claims = [*_theorem_3(runs, early), *_theorem_4(runs)]
-    outcome.tables["beside the theorems"] = _beside(runs, early)
+    outcome.add_table("beside the theorems", _beside(runs, early))
     _draw(runs, outcome)
     _weak_noise(settings, request, outcome, runs)
     outcome.notes += [

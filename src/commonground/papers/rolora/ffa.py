@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from commonground.papers.base import Claim, Curve, Figure, Outcome, Request, Settings
-from commonground.papers.over_seeds import claim, mean_curve, mean_interval
+from commonground.papers.claims import claim
+from commonground.papers.experiment import Request, Settings
+from commonground.papers.figures import Curve, Figure, mean_curve
+from commonground.papers.outcome import Claim, Outcome
+from commonground.statistics import student_interval
 from commonground.theory.rolora import (
     expected_ffa_loss,
     ffa_draws,
@@ -62,7 +65,7 @@ def judge_ffa(outcome: Outcome, settings: FFASettings, request: Request, seeds: 
         excess = _measured_excess(settings, seeds, n, m)
         measured.setdefault(n, []).append(excess * n * m)
         known = ffa_excess(n, m)
-        mean, low, high = (float(v) for v in mean_interval(excess))
+        mean, low, high = (float(v) for v in student_interval(excess))
         steady = _steady(n, m)
         if steady:
             judged.append(_agreement(n, m, excess))
@@ -85,7 +88,7 @@ def judge_ffa(outcome: Outcome, settings: FFASettings, request: Request, seeds: 
         x = [m for m in settings.ffa_samples if ffa_excess(n, m) < math.inf]
         if x:
             lines[f"N = {n}, exact"] = Curve(x, [n * m * ffa_excess(n, m) for m in x])
-    outcome.tables["FFA-LoRA: c̃ of Proposition 5.5"] = rows
+    outcome.add_table("FFA-LoRA: c̃ of Proposition 5.5", rows)
     if lines:
         outcome.figures["c̃ times Nm"] = Figure(
             "samples per client m",

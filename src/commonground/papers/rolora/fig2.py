@@ -10,10 +10,12 @@ from pydantic import Field
 
 from commonground.data import FederatedDataset, limit_samples, load_data
 from commonground.errors import ConfigError
-from commonground.papers.base import Experiment, Outcome, Request
-from commonground.papers.over_seeds import judge
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.outcome import Outcome
 from commonground.papers.rolora.findings import Conditions, cell, curves, paired
-from commonground.papers.rolora.runs import METHODS, Arm, Protocol, measure, names_of
+from commonground.papers.rolora.protocol import METHODS, Protocol, measure, names_of
+from commonground.papers.sweep import Arm
 
 __all__: list[str] = []
 
@@ -25,7 +27,7 @@ CENTRAL = "Centralised"
 
 
 class TwoLayers(Protocol):
-    """What the experiment is run with, beside :class:`~commonground.papers.rolora.runs.Protocol`.
+    """What the experiment is run with, beside :class:`~commonground.papers.rolora.protocol.Protocol`.
 
     Attributes:
         clients: numbers of clients; each must divide the 10 labels.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Experiment, Outcome, Request
-from commonground.papers.over_seeds import judge
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.outcome import Outcome
 from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
     LABELS,
@@ -22,7 +23,7 @@ from commonground.papers.rolora.glue import (
     paper_settings,
     small_settings,
 )
-from commonground.papers.rolora.runs import measure, names_of
+from commonground.papers.rolora.protocol import measure, names_of
 
 __all__ = ["Budget", "Budgets"]
 

@@ -20,8 +20,9 @@ from commonground.data.text.samples import TextData, TextSamples
 from commonground.data.text.tokenizers import load_tokenizer
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
-from commonground.papers.base import Request, value_for
-from commonground.papers.rolora.runs import Arm, Protocol, names_of
+from commonground.papers.experiment import Request, value_for
+from commonground.papers.rolora.protocol import Protocol, names_of
+from commonground.papers.sweep import Arm
 
 __all__ = [
     "LABELS",
@@ -82,7 +83,7 @@ Layers = str | int | dict[str, str | int]
 
 
 class GlueSettings(Protocol):
-    """What a GLUE experiment is run with, beside :class:`~commonground.papers.rolora.runs.Protocol`.
+    """What a GLUE experiment is run with, beside :class:`~commonground.papers.rolora.protocol.Protocol`.
 
     Numbers and layer sets that differ between tasks are tables, as in ``rounds={sst2=500,rte=200}``.
 

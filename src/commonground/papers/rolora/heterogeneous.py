@@ -9,9 +9,12 @@ import torch
 from pydantic import Field
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request
-from commonground.papers.over_seeds import claim, fraction, mean_interval, median_curve
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Curve, Figure, median_curve
+from commonground.papers.outcome import Outcome
 from commonground.papers.rolora.ffa import FFASettings, judge_frozen_clients_that_differ
+from commonground.statistics import student_interval
 from commonground.theory.checks import positive
 from commonground.theory.rolora import (
     Draw,
@@ -201,7 +204,7 @@ def _judge_finite(
     for (gamma, m), run in runs.items():
         late = run.delta[:, settings.rounds // 2 :].square().mean(dim=1).sqrt()
         row: dict[str, Any] = {"γ": gamma, "m": m}
-        row |= dict(zip(("δ late (rms)", "low", "high"), (float(v) for v in mean_interval(late)), strict=True))
+        row |= dict(zip(("δ late (rms)", "low", "high"), (float(v) for v in student_interval(late)), strict=True))
         formed = step * settings.norm**2 < 1 and settings.draw == "step"
         if formed:
             problem = heterogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, gamma)
@@ -222,7 +225,7 @@ def _judge_finite(
                     )
                 )
         rows.append(row)
-    outcome.tables["where RoLoRA stalls with m samples per client"] = rows
+    outcome.add_table("where RoLoRA stalls with m samples per client", rows)
     clients = max(settings.clients, 2)
     n, m, d = clients, max(settings.ffa_samples), settings.ffa_dimension
     if m < 5:

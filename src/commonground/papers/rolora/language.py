@@ -20,7 +20,8 @@ from commonground.engine.state.folder import write_atomically
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 from commonground.models import keyed_weights
-from commonground.papers.rolora.runs import After, Arm, Protocol, names_of
+from commonground.papers.rolora.protocol import After, Protocol, names_of
+from commonground.papers.sweep import Arm
 
 __all__ = ["Instructions", "LanguageSettings", "arms", "kept", "tiny_llama"]
 
@@ -32,7 +33,7 @@ LLAMA = "hf:meta-llama/Llama-2-7b-hf"
 
 
 class LanguageSettings(Protocol):
-    """What an experiment with a language model is run with, beside :class:`~commonground.papers.rolora.runs.Protocol`.
+    """What an experiment with a language model is run with, beside what its :class:`Protocol` says.
 
     Attributes:
         model: ``hf:NAME_OR_FOLDER``; empty at the small scale means a tiny Llama with random weights.

@@ -9,8 +9,10 @@ import torch
 from pydantic import Field
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request, Settings
-from commonground.papers.over_seeds import claim, fraction, mean_curve, median_curve
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request, Settings
+from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
+from commonground.papers.outcome import Outcome
 from commonground.theory.checks import positive
 from commonground.theory.rolora import (
     Draw,
@@ -105,8 +107,8 @@ def _run(request: Request) -> Outcome:
     )
     outcome.figures["course at some steps"] = _courses(settings)
     outcome.figures["largest contracting step"] = _largest(settings)
-    outcome.tables["largest step by samples"] = _by_samples(settings, runs, shares, factors)
-    outcome.tables["first round: share of seeds that contract as claimed"] = _first_round(settings, seeds)
+    outcome.add_table("largest step by samples", _by_samples(settings, runs, shares, factors))
+    outcome.add_table("first round: share of seeds that contract as claimed", _first_round(settings, seeds))
     _judge(outcome, settings, seeds, runs, shares, factors)
     outcome.notes += [
         "The paper has no such experiment; both scales are the same setting. Steps are given as c = η‖b*‖², so that "

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Experiment, Outcome, Request, printed
-from commonground.papers.over_seeds import judge, mean_interval
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.outcome import Outcome
 from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
     LABELS,
@@ -17,7 +18,9 @@ from commonground.papers.rolora.glue import (
     paper_settings,
     small_settings,
 )
-from commonground.papers.rolora.runs import METHODS, Arm, Measured, measure, names_of
+from commonground.papers.rolora.protocol import METHODS, Found, measure, names_of
+from commonground.papers.sweep import Arm
+from commonground.statistics import student_interval
 
 __all__ = ["SMALL", "ClientNumbers"]
 
@@ -95,7 +98,7 @@ def _clients(found: Conditions, settings: ClientNumbers, task: str, names: list[
     if few == many:
         return
     label = LABELS[task]
-    lost: dict[str, Measured] = {}
+    lost: dict[str, Found] = {}
     falls = {}
     for name in names:
         one, other = (found.of(condition(task, n, rank), name) for n in (few, many))
@@ -145,7 +148,7 @@ def _averages(
     for clients, rank in cells:
         for name in names:
             values = [found.measured[condition(task, clients, rank), name].accuracies for task in settings.tasks]
-            mean, low, high = (round(float(v), 2) for v in mean_interval(sum(values) / len(values)))
+            mean, low, high = (round(float(v), 2) for v in student_interval(sum(values) / len(values)))
             theirs = [paper.get((name, task, clients, rank)) for task in settings.tasks]
             known = [v for v in theirs if v is not None]
             rows.append(
@@ -159,7 +162,7 @@ def _averages(
                     "high": high,
                 }
             )
-    found.outcome.tables[f"average over {', '.join(LABELS[t] for t in settings.tasks)} (%)"] = rows
+    found.outcome.add_table(f"average over {', '.join(LABELS[t] for t in settings.tasks)} (%)", rows)
 
 
 def _notes(settings: ClientNumbers, tasks: Tasks, request: Request) -> list[str]:

@@ -14,8 +14,9 @@ from commonground.data.text.prompts import alpaca_prompt
 from commonground.engine import Run
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
-from commonground.papers.base import Cell, Experiment, Outcome, Request, printed
-from commonground.papers.over_seeds import judge, mean_interval
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.outcome import Cell, Outcome
 from commonground.papers.rolora.code_execution import Limits, run_program
 from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer
@@ -31,7 +32,9 @@ from commonground.papers.rolora.language import (
     tiny_llama,
 )
 from commonground.papers.rolora.mmlu import KINDS, LETTERS, Question, kind_of, prompt_of, read_questions
-from commonground.papers.rolora.runs import Arm, Measured, measure, names_of
+from commonground.papers.rolora.protocol import Found, measure, names_of
+from commonground.papers.sweep import Arm
+from commonground.statistics import student_interval
 
 __all__ = ["Generation"]
 
@@ -143,7 +146,7 @@ def _run(request: Request) -> Outcome:
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     seeds = request.seed_range(SEEDS)
     asked = {"questions": settings.questions, "shots": settings.shots, "execute": settings.execute}
-    measured: dict[tuple[str, str], Measured] = {}
+    measured: dict[tuple[str, str], Found] = {}
     for benchmark, judge_run in judges.items():
         own = [arm for arm in every if arm.condition == benchmark]
         measured |= measure(own, seeds, settings, request, outcome.notes, kept(judge_run, asked))
@@ -163,10 +166,10 @@ def _scores(
 ) -> None:
     values: dict[tuple[str, str], Any] = {}
     for (_, name), one in found.measured.items():
-        for score in one.results[0].extra:
-            values[name, score] = np.array([100 * result.extra[score] for result in one.results])
+        for score in one.details[0].scores:
+            values[name, score] = np.array([100 * run.scores[score] for run in one.details])
     for (name, score), each in values.items():
-        mean, low, high = (float(v) for v in mean_interval(each))
+        mean, low, high = (float(v) for v in student_interval(each))
         outcome.cells.append(Cell(score, name, table.get((name, score)), mean, low, high, len(each)))
     if not judged:
         return

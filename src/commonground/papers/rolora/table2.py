@@ -14,8 +14,9 @@ from commonground.data.text.prompts import alpaca_prompt
 from commonground.engine import Run
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
-from commonground.papers.base import Cell, Experiment, Outcome, Request, printed
-from commonground.papers.over_seeds import judge, mean_interval
+from commonground.papers.claims import judge
+from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.outcome import Cell, Outcome
 from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer
 from commonground.papers.rolora.language import (
@@ -29,7 +30,8 @@ from commonground.papers.rolora.language import (
     part,
     tiny_llama,
 )
-from commonground.papers.rolora.runs import measure, names_of
+from commonground.papers.rolora.protocol import measure, names_of
+from commonground.statistics import student_interval
 
 __all__ = ["Commonsense", "made_up_questions"]
 
@@ -119,7 +121,7 @@ def _run(request: Request) -> Outcome:
     names = list(names_of(settings.methods))
     table = {} if made_up else {(r["method"], r["task"], int(r["rank"])): r for r in printed("rolora-table2-table10")}
     by_task = {
-        (task, rank, name): np.array([100 * r.extra[task] for r in measured[f"rank {rank}", name].results])
+        (task, rank, name): np.array([100 * run.scores[task] for run in measured[f"rank {rank}", name].details])
         for task in settings.tasks
         for rank in settings.ranks
         for name in names
@@ -127,7 +129,7 @@ def _run(request: Request) -> Outcome:
     for (task, rank, name), values in by_task.items():
         theirs = table.get((name, task, rank))
         paper = float(theirs["accuracy_percent"]) if theirs else None
-        mean, low, high = (float(v) for v in mean_interval(values))
+        mean, low, high = (float(v) for v in student_interval(values))
         outcome.cells.append(Cell(f"{task}, rank {rank}", name, paper, mean, low, high, len(values)))
     if not made_up:
         _judge(outcome, settings, names, by_task, table)

@@ -9,8 +9,10 @@ import torch
 from pydantic import Field
 
 from commonground.errors import ConfigError
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request
-from commonground.papers.over_seeds import claim, fraction, median_curve
+from commonground.papers.claims import claim, fraction
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.figures import Curve, Figure, median_curve
+from commonground.papers.outcome import Outcome
 from commonground.papers.rolora.ffa import FFASettings, judge_ffa, judge_frozen_clients_that_differ
 from commonground.theory.checks import positive
 from commonground.theory.rolora import (

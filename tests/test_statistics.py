@@ -6,15 +6,22 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonground.compare.statistics import (
+from commonground.statistics import (
+    accuracy_interval,
+    as_array,
     bootstrap_interval,
+    detectable_difference,
     holm,
+    median_interval,
     paired_difference,
+    proportion_interval,
     smallest_p,
     spread,
+    student_interval,
     wilcoxon_p,
 )
 
@@ -130,3 +137,56 @@ def test_clients_are_paired_not_just_counted():
     assert d.p_clients is not None
     assert d.p_clients < 1e-6
     assert (d.low, d.high) == pytest.approx((0.01, 0.01))
+
+
+def test_interval_over_seeds_is_students() -> None:
+    # mean 2, sample standard deviation 1, t(0.975, 2) = 4.302653: half width 4.302653 / √3
+    mean, low, high = accuracy_interval([1.0, 2.0, 3.0], [])
+    assert mean == 2.0
+    assert high - mean == pytest.approx(4.302653 / np.sqrt(3), rel=1e-5)
+    assert mean - low == pytest.approx(high - mean)
+
+
+def test_interval_of_one_seed_is_over_clients() -> None:
+    # four clients, sample standard deviation √(2/3)·… : values 0, 1, 1, 2 have variance 2/3
+    mean, low, high = accuracy_interval([1.1], [np.array([0.0, 1.0, 1.0, 2.0])])
+    assert mean == 1.1
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(2 / 3) / 2)
+
+
+def test_interval_of_the_median_covers_it() -> None:
+    rng = np.random.default_rng(0)
+    covered = [low < 0 < high for _, low, high in (median_interval(rng.standard_cauchy(20)) for _ in range(2000))]
+    assert 0.94 < np.mean(covered) < 0.985
+
+
+def test_an_interval_of_students_is_that_of_its_single_mean():
+    values = np.array([[1.0, 4.0], [2.0, 4.0], [3.0, 4.0]])
+    mean, low, high = student_interval(values)
+    assert mean.tolist() == [2.0, 4.0]
+    for column in range(2):
+        expected = accuracy_interval(values[:, column].tolist(), [])
+        assert (mean[column], low[column], high[column]) == pytest.approx(expected)
+    assert [v.tolist() for v in student_interval(values[:1])] == [[1.0, 4.0]] * 3  # one seed has no width
+
+
+def test_the_median_of_few_values_has_their_range():
+    assert [float(v) for v in median_interval([3.0, 1.0, 2.0])] == [2.0, 1.0, 3.0]
+
+
+def test_a_proportion_by_hand():
+    # 0 of n: the upper end of Clopper and Pearson's interval is 1 - 0.025^(1/n).
+    share, low, high = proportion_interval([False] * 5)
+    assert (share, low, high) == pytest.approx((0.0, 0.0, 1 - 0.025**0.2))
+    assert proportion_interval(torch.tensor([[True, False], [True, True]]))[0] == 0.75
+
+
+def test_the_difference_that_can_be_shown():
+    # t(0.975; 2) = 4.3027, t(0.8; 2) = 1.0607, standard deviation 1, three seeds.
+    assert detectable_difference(np.array([1.0, 2.0, 3.0])) == pytest.approx((4.3027 + 1.0607) / 3**0.5, rel=1e-4)
+
+
+def test_a_tensor_is_an_array():
+    tensor = torch.tensor([1, 2], dtype=torch.int32, requires_grad=False)
+    assert as_array(tensor).dtype == np.float64
+    assert as_array(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]

@@ -1,12 +1,16 @@
-"""Careful statistics: spread over seeds, and differences paired by client and by seed.
+"""Careful statistics: spread and intervals over seeds, and differences paired by client and by seed.
 
 Two questions are kept apart. *Over clients*: do these clients do better under one method than under the other, given
 these training runs? *Over seeds*: would the means differ again if splits, weights and batches were drawn anew? A few
 seeds cannot answer the second with a small p-value, however large the difference (:func:`smallest_p`).
+
+All intervals are 95 % ones unless a level is given.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +18,29 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-__all__ = ["Difference", "bootstrap_interval", "holm", "paired_difference", "smallest_p", "spread", "wilcoxon_p"]
+__all__ = [
+    "Difference",
+    "Numbers",
+    "Values",
+    "accuracy_interval",
+    "as_array",
+    "bootstrap_interval",
+    "detectable_difference",
+    "holm",
+    "median_interval",
+    "paired_difference",
+    "proportion_interval",
+    "smallest_p",
+    "spread",
+    "student_interval",
+    "wilcoxon_p",
+]
 
 Values = npt.NDArray[np.float64]
+Numbers = npt.ArrayLike | torch.Tensor
+"""What is computed with: anything NumPy understands, or a tensor on any device."""
 
 RESAMPLES = 9_999
 LARGE = 5_000  # beyond so many pairs the percentile interval equals the BCa one, which costs their square
@@ -28,6 +51,102 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
     """Mean and sample standard deviation (ddof = 1) over seeds; the latter is None for a single seed."""
     array = np.asarray(values, dtype=float)
     return {"mean": float(array.mean()), "std": float(array.std(ddof=1)) if len(array) > 1 else None}
+
+
+def as_array(values: Numbers) -> Values:
+    """The same numbers as a float64 array; a tensor is fetched from its device."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def student_interval(values: Numbers, axis: int = 0) -> tuple[Values, Values, Values]:
+    """Mean and its interval by Student's t over an axis of seeds.
+
+    Returns:
+        (mean, low, high), each without that axis; all three the mean for a single seed.
+    """
+    values = as_array(values)
+    count = values.shape[axis]
+    mean = values.mean(axis)
+    if count < 2:
+        return mean, mean, mean
+    half = _student_half_width(values.std(axis, ddof=1), count)
+    return mean, mean - half, mean + half
+
+
+def accuracy_interval(means: Sequence[float], clients: Sequence[Values]) -> tuple[float, float, float]:
+    """A mean accuracy with its interval: Student's over seeds, or with one seed the normal one over its clients.
+
+    Args:
+        means: one mean per seed.
+        clients: per seed, the clients' accuracies.
+
+    Returns:
+        (mean, low, high).
+    """
+    mean = statistics.mean(means)
+    if len(means) > 1:
+        half = float(_student_half_width(statistics.stdev(means), len(means)))
+    else:
+        values = clients[0]
+        half = 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+def _student_half_width(spread: Any, count: int) -> Any:
+    """t(0.975, n − 1) · s/√n; ``spread`` is a number or an array of sample standard deviations."""
+    from scipy.stats import t
+
+    return t.ppf(0.975, count - 1) * spread / math.sqrt(count)
+
+
+def median_interval(values: Numbers, axis: int = 0) -> tuple[Values, Values, Values]:
+    """Median and an at least 95 % interval of it from order statistics (exact for any distribution).
+
+    With fewer than 6 values the interval is their whole range, which covers less.
+
+    Returns:
+        (median, low, high), each without the axis.
+    """
+    from scipy.stats import binom
+
+    values = np.sort(as_array(values), axis=axis)
+    count = values.shape[axis]
+    # P(X_(j) < median < X_(n+1-j)) = 1 - 2 P(Bin(n, 1/2) < j)
+    below = max(int(binom.ppf(0.025, count, 0.5)), 1)
+    low, high = (np.take(values, i, axis) for i in (below - 1, count - below))
+    return np.median(values, axis=axis), low, high
+
+
+def proportion_interval(happened: Numbers) -> tuple[float, float, float]:
+    """The share of cases in which something is true, with its exact interval (Clopper and Pearson 1934).
+
+    Args:
+        happened: truth values of any shape.
+
+    Returns:
+        (share, low, high).
+    """
+    from scipy.stats import binomtest
+
+    cases = as_array(happened).ravel() != 0
+    around = binomtest(int(cases.sum()), len(cases)).proportion_ci(0.95)
+    return float(cases.mean()), float(around.low), float(around.high)
+
+
+def detectable_difference(differences: Values, power: float = 0.8) -> float:
+    """The true difference that a paired interval over so many seeds of this spread would find with a probability.
+
+    Args:
+        differences: one per seed, at least two.
+        power: that probability.
+    """
+    from scipy.stats import t
+
+    n = len(differences)
+    quantiles = t.ppf(0.975, n - 1) + t.ppf(power, n - 1)
+    return float(quantiles * float(differences.std(ddof=1)) / math.sqrt(n))
 
 
 def wilcoxon_p(differences: Sequence[float] | Values) -> float | None:
