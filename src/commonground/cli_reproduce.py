@@ -29,6 +29,13 @@ __all__ = ["report", "reproduce"]
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="another setting than the experiment's")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="folder for results, figures and runs")
 @click.option("--data-dir", help="folder of the data files")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="auto|cpu|cuda[:i]|mps",
+    help="where experiments that train no runs compute; the others know the CPU alone",
+)
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def reproduce(
     experiment: str,
@@ -38,6 +45,7 @@ def reproduce(
     assignments: tuple[str, ...],
     out: Path,
     data_dir: str | None,
+    device: str,
     quiet: bool,
 ) -> None:
     """Repeat EXPERIMENT (see `commonground list experiments`) and judge the paper's claims.
@@ -60,9 +68,9 @@ def reproduce(
         raise ConfigError(f"unknown experiment '{experiment}'; known are {', '.join(sorted(experiments))}")
     chosen = experiments[experiment]
     _check_free(out, experiment, {"scale": scale, "seed": seed, "seeds": seeds, "set": sorted(assignments)})
-    request = Request(
-        out, "paper" if scale == "paper" else "small", seed, seeds, data_dir, quiet, dict(map(_setting, assignments))
-    )
+    place = chosen.device(device)
+    overrides = dict(map(_setting, assignments))
+    request = Request(out, "paper" if scale == "paper" else "small", seed, seeds, data_dir, quiet, overrides, place)
     began = time.perf_counter()
     outcome = chosen.run(request)
     cores = default_workers()
@@ -75,9 +83,11 @@ def reproduce(
             ["commonground", "reproduce", experiment, "--scale", scale, "--seed", str(seed)]
             + ([] if seeds is None else ["--seeds", str(seeds)])
             + [part for assignment in assignments for part in ("--set", assignment)]
+            + ([] if place.type == "cpu" else ["--device", str(place)])
             + ["--out", out.name]
         ),
         "minutes": round((time.perf_counter() - began) / 60, 1),
+        **({} if place.type == "cpu" else {"device": str(place)}),
         "machine": f"{platform.system()} {platform.machine()}, {cores} core{'s' if cores != 1 else ''}",
         "versions": {
             "commonground": __version__,

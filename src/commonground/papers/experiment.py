@@ -10,17 +10,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 from rich.progress import track
 
 from commonground.config import one_sentence
+from commonground.devices import resolve_device
 from commonground.errors import ConfigError
 from commonground.papers.outcome import Outcome
 
 __all__ = ["Experiment", "Request", "Scale", "Settings", "experiments", "printed", "value_for"]
 
 Scale = Literal["small", "paper"]
+CPU = torch.device("cpu")
 
 
 class Settings(BaseModel):
@@ -64,6 +67,7 @@ class Request:
         data_dir: folder of the data files.
         quiet: show no progress.
         overrides: settings to use instead of the experiment's, by name.
+        device: where to compute, for the experiments that do so themselves (:attr:`Experiment.any_device`).
     """
 
     folder: Path
@@ -73,6 +77,7 @@ class Request:
     data_dir: str | None = None
     quiet: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device = CPU
 
     def choose(self, small: S, paper: S) -> S:
         """The settings of the scale asked for, with what the user overrides.
@@ -107,15 +112,36 @@ class Experiment:
         title: one line.
         source: the paper and its table or figure.
         run: carries it out.
+        any_device: whether it computes on the device of its request; the others train runs, on the CPU.
     """
 
     name: str
     title: str
     source: str
     run: Callable[[Request], Outcome]
+    any_device: bool = False
 
     def __post_init__(self) -> None:
         experiments[self.name] = self
+
+    def device(self, text: str) -> torch.device:
+        """The device that ``--device`` names, for this experiment.
+
+        Args:
+            text: see :func:`~commonground.devices.resolve_device`; ``auto`` is the CPU where the experiment knows no
+                other.
+
+        Raises:
+            ConfigError: there is no such device here, or the experiment cannot use it.
+        """
+        if not self.any_device and text == "auto":
+            return CPU
+        device = resolve_device(text)
+        if not self.any_device and device != CPU:
+            raise ConfigError(f"{self.name} trains on the CPU; leave --device {text} out")
+        if device.type == "mps":
+            raise ConfigError(f"{self.name} computes in float64, which the device 'mps' does not have; use cpu or cuda")
+        return device
 
 
 experiments: dict[str, Experiment] = {}

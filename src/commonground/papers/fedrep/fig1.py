@@ -75,9 +75,9 @@ def run(request: Request) -> Outcome:
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     errors: dict[tuple[str, int], torch.Tensor] = {}
     table = []
-    step, signal, floor = 0.0, torch.zeros(0), torch.zeros(0)
+    step, signal, floor = 0.0, torch.zeros(0, device="cpu"), torch.zeros(0, device="cpu")
     for m in request.progress(grid, "samples per client"):
-        case = Case(settings, settings.n, m)
+        case = Case(settings, settings.n, m, device=request.device)
         problem, data, start = case.draw(seeds)
         if m == grid[0]:
             step = settings.step or safe_step(problem, count)
@@ -113,9 +113,7 @@ def run(request: Request) -> Outcome:
             "samples per client m",
             "mean squared error on noise-free test data",
             {
-                name: median_curve(
-                    grid, torch.stack([middle(errors[name, m], 1) for m in grid], 1).clamp(min=1e-34).numpy()
-                )
+                name: median_curve(grid, torch.stack([middle(errors[name, m], 1) for m in grid], 1).clamp(min=1e-34))
                 for name in NAMES
             },
             log_y=True,
@@ -170,7 +168,8 @@ def _claims(
     few = [m for m in grid if m < s.d - 1]
     if few:
         share = torch.stack([means["Local Only", m] / signal for m in few], 1)
-        expected = torch.tensor([expected_error(s.d, m, s.noise / float(signal.mean()), 1.0) for m in few])
+        each = [expected_error(s.d, m, s.noise / float(signal.mean()), 1.0) for m in few]
+        expected = torch.tensor(each, device=signal.device)
         text = (
             f"Local Only keeps ‖θ‖²(1 − m/d) of the signal for m < d − 1 (mean ratio to it and the noise's part, "
             f"{len(few)} m)"
@@ -180,7 +179,7 @@ def _claims(
                 text,
                 "Collins et al. 2021, Section 4",
                 "1 (derived here)",
-                (share / expected).mean(1).numpy(),
+                (share / expected).mean(1),
                 "within",
                 1.0,
                 tolerance=0.02,
@@ -192,14 +191,12 @@ def _claims(
                 f"FedRep is below Local Only at every m with {s.k} < m < d − 1 (least log10 of the ratio of mean "
                 "errors)"
             )
-            claims.append(claim(text, SOURCE, "Local Only suffers with few samples", worst.amin(1).numpy(), "above"))
+            claims.append(claim(text, SOURCE, "Local Only suffers with few samples", worst.amin(1), "above"))
     m = grid[-1]
     text = (
         f"FedSGD's error stays a tenth of the signal or more however many samples, here m = {m} (share of the signal)"
     )
-    claims.append(
-        claim(text, SOURCE, "cannot overcome heterogeneity", (means["FedSGD", m] / signal).numpy(), "above", 0.1)
-    )
+    claims.append(claim(text, SOURCE, "cannot overcome heterogeneity", (means["FedSGD", m] / signal), "above", 0.1))
     enough = [m for m in grid if m > s.k]
     for what, middle, where, chosen in (
         ("mean", torch.mean, "at all m", grid),
@@ -209,8 +206,14 @@ def _claims(
         if chosen:
             every = torch.stack([middle(errors["FedRep", m], 1) <= s.small * signal for m in chosen], 1).all(1)
             text = f"FedRep's {what} error is at most {s.small:g} of the signal {where} shown (share of seeds)"
-            claims.append(fraction(text, SOURCE, "small error in all cases", every.numpy()))
+            claims.append(fraction(text, SOURCE, "small error in all cases", every))
     return claims
 
 
-Experiment("fedrep-fig1", "test error of Local Only, FedSGD and FedRep against samples per client", SOURCE, run)
+Experiment(
+    "fedrep-fig1",
+    "test error of Local Only, FedSGD and FedRep against samples per client",
+    SOURCE,
+    run,
+    any_device=True,
+)

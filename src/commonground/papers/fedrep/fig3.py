@@ -79,7 +79,7 @@ def run(request: Request) -> Outcome:
         outcome.claims = [*_each(settings, runs), *_growth(settings, runs, given)]
     else:
         runs, used = _at_best_steps(request, settings, seeds)
-        step = common_step(settings, settings.n, seeds)
+        step = common_step(settings, settings.n, seeds, request.device)
         given = f"one step size for all, {step:.3g}"
         same, _ = _at_one_step(request, settings, seeds, step, settings.head_step or min(step, HEAD_LIMIT))
         outcome.claims = [*_each(settings, runs), *_growth(settings, runs, "own best steps")]
@@ -89,7 +89,7 @@ def run(request: Request) -> Outcome:
         outcome.figures[f"distance to the true representation, n = {n}"] = Figure(
             "round",
             "principal angle distance",
-            {name: median_curve(range(settings.rounds + 1), _logs(run).exp().numpy()) for name, run in each.items()},
+            {name: median_curve(range(settings.rounds + 1), _logs(run).exp()) for name, run in each.items()},
             log_y=True,
             reads="Lines are medians over seeds, bands their 95 % intervals.",
         )
@@ -114,7 +114,7 @@ def _at_best_steps(request: Request, settings: Fig3Settings, seeds: Sequence[int
     runs: Runs = {}
     used = []
     for n in request.progress(settings.n, "own best steps"):
-        case = Case(settings, n, settings.m, settings.samples)
+        case = Case(settings, n, settings.m, settings.samples, request.device)
         drawn = case.draw(seeds)
         runs[n] = {}
         for head_steps in (None, *settings.head_steps):
@@ -133,7 +133,7 @@ def _at_one_step(
     runs: Runs = {}
     used = []
     for n in request.progress(settings.n, "one step size"):
-        case = Case(settings, n, settings.m, settings.samples)
+        case = Case(settings, n, settings.m, settings.samples, request.device)
         drawn = case.draw(seeds)
         runs[n] = {}
         for head_steps in (None, *settings.head_steps):
@@ -161,7 +161,12 @@ def _first(settings: Fig3Settings, runs: Mapping[str, Trajectory], name: str) ->
 def _lead(settings: Fig3Settings, runs: Mapping[str, Trajectory], name: str) -> torch.Tensor:
     """Mean over the rounds compared of log10 (the other's distance / FedRep's): [S]."""
     low, high = settings.rounds_compared
-    return (_logs(runs[name]) - _logs(runs["FedRep"]))[:, low : high + 1].mean(1) / torch.log(torch.tensor(10.0))
+    lead = (_logs(runs[name]) - _logs(runs["FedRep"]))[:, low : high + 1].mean(1)
+    return lead / _log_10(lead.device)
+
+
+def _log_10(device: torch.device) -> torch.Tensor:
+    return torch.log(torch.tensor(10.0, device=device))
 
 
 def _each(settings: Fig3Settings, runs: Runs) -> list[Claim]:
@@ -175,7 +180,7 @@ def _each(settings: Fig3Settings, runs: Runs) -> list[Claim]:
             text = (
                 f"FedRep is closer than {name} in rounds {low}–{high}, n = {n} (mean log10 of the ratio of distances)"
             )
-            claims.append(claim(text, SOURCE, "closer", _lead(settings, each, name).numpy(), "above"))
+            claims.append(claim(text, SOURCE, "closer", _lead(settings, each, name), "above"))
     return claims
 
 
@@ -190,10 +195,11 @@ def _growth(settings: Fig3Settings, runs: Runs, how: str) -> list[Claim]:
     for name in settings.names[1:]:
         growth = _lead(settings, runs[many], name) - _lead(settings, runs[few], name)
         text = f"FedRep's lead over {name} grows with clients {where} (difference of mean log10 ratios)"
-        claims.append(claim(text, SOURCE, "more so with more clients", growth.numpy(), "above"))
-    own = [_logs(runs[n]["FedRep"])[:, low : high + 1].mean(1) / torch.log(torch.tensor(10.0)) for n in (many, few)]
+        claims.append(claim(text, SOURCE, "more so with more clients", growth, "above"))
+    logs = [_logs(runs[n]["FedRep"])[:, low : high + 1].mean(1) for n in (many, few)]
+    own = [each / _log_10(each.device) for each in logs]
     text = f"With more clients FedRep is closer to the truth {where} (difference of mean log10 distances)"
-    claims.append(claim(text, SOURCE, "faster", (own[0] - own[1]).numpy(), "below"))
+    claims.append(claim(text, SOURCE, "faster", (own[0] - own[1]), "below"))
     return claims
 
 
@@ -219,7 +225,7 @@ def _last_round(settings: Fig3Settings, runs: Runs) -> list[dict[str, Any]]:
     for n, each in runs.items():
         for name in settings.names[1:]:
             logs = (_logs(each[name]) - _logs(each["FedRep"]))[:, -1]
-            ratio, low, high = (float(torch.tensor(v).exp()) for v in student_interval(logs.numpy()))
+            ratio, low, high = (float(torch.tensor(v, device="cpu").exp()) for v in student_interval(logs))
             rows.append({"n": n, "method": name, "distance over FedRep's": ratio, "low": low, "high": high})
     return rows
 
@@ -252,4 +258,10 @@ def _notes(settings: Fig3Settings, given: str, floors: list[dict[str, Any]]) -> 
     return notes
 
 
-Experiment("fedrep-fig3", "distance to the true representation against rounds, by number of clients", SOURCE, run)
+Experiment(
+    "fedrep-fig3",
+    "distance to the true representation against rounds, by number of clients",
+    SOURCE,
+    run,
+    any_device=True,
+)

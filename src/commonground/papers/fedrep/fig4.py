@@ -88,7 +88,7 @@ def run(request: Request) -> Outcome:
     seeds = request.seed_range(20)
     count = clients_per_round(settings.n, settings.r)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
-    case = Case(settings, settings.n, settings.m)
+    case = Case(settings, settings.n, settings.m, device=request.device)
     problem, data, start = case.draw(seeds)
     step = settings.step or safe_step(problem, count)
     method = Alternation(None, step)
@@ -115,14 +115,14 @@ def run(request: Request) -> Outcome:
             "start)",
             SOURCE,
             "does not learn the representation",
-            moved.numpy(),
+            moved,
             "above",
         ),
         claim(
             "FedRep ends closer than it starts (log10 of the distance at the end over that at the start)",
             SOURCE,
             "learns the representation",
-            (fedrep.distance[:, -1] / fedrep.distance[:, 0]).clamp(min=1e-17).log10().numpy(),
+            (fedrep.distance[:, -1] / fedrep.distance[:, 0]).clamp(min=1e-17).log10(),
             "below",
         ),
     ]
@@ -132,7 +132,7 @@ def run(request: Request) -> Outcome:
             "mean squared error on noise-free test data",
             {
                 name: median_curve(
-                    grid, torch.stack([_middle(what, errors[name, m]) for m in grid], 1).clamp(min=1e-34).numpy()
+                    grid, torch.stack([_middle(what, errors[name, m]) for m in grid], 1).clamp(min=1e-34)
                 )
                 for name in NAMES
             },
@@ -187,11 +187,11 @@ def _expected(
     """Expected error per seed over heads in all directions, of squared length ``signal``: [S]."""
     s = settings
     if basis is None:
-        return torch.full((len(B_star),), expected_error(s.d, m, s.noise, signal), dtype=B_star.dtype)
+        return B_star.new_full((len(B_star),), expected_error(s.d, m, s.noise, signal))
     own = orthonormal(basis)
     beyond = (B_star - own @ (own.mT @ B_star)).square().sum((1, 2)) * signal / s.k
     each = [expected_error(s.k, m, s.noise, signal - e, e) for e in beyond.tolist()]
-    return torch.tensor(each, dtype=B_star.dtype)
+    return B_star.new_tensor(each)
 
 
 def _shown(formula: torch.Tensor) -> float | str:
@@ -210,22 +210,22 @@ def _claims(
     m = grid[-1]
     text = f"FedSGD's error over FedRep's at m_new = {m} (log10 of the ratio of mean errors; tenfold or more)"
     gap = (errors["FedSGD", m].mean(1) / errors["FedRep", m].mean(1).clamp(min=1e-300)).log10()
-    claims.append(claim(text, SOURCE, "large error for FedSGD", gap.numpy(), "above", 1.0))
+    claims.append(claim(text, SOURCE, "large error for FedSGD", gap, "above", 1.0))
     medians = {key: each.quantile(0.5, dim=1) for key, each in errors.items()}
     enough = [m for m in grid if m >= s.k]
     accurate = torch.stack([medians["FedRep", m] <= s.small * signal for m in enough], 1).all(1)
     text = (
         f"FedRep's median error is at most {s.small:g} of the signal at every m_new ≥ k = {s.k} shown (share of seeds)"
     )
-    claims.append(fraction(text, SOURCE, "accurate as long as m_new ≥ k", accurate.numpy()))
+    claims.append(fraction(text, SOURCE, "accurate as long as m_new ≥ k", accurate))
     reached = torch.stack([medians["Local Only", m] <= s.small * signal for m in grid], 1)
-    first = torch.tensor(grid, dtype=torch.float64)[reached.int().argmax(1)]
+    first = torch.tensor(grid, dtype=torch.float64, device=reached.device)[reached.int().argmax(1)]
     never = ~reached.any(1)
     first[never] = float(grid[-1])  # at least so many
     text = (
         f"Samples Local Only needs for that, over d (median error; not within {grid[-1]} in {int(never.sum())} seeds)"
     )
-    claims.append(claim(text, SOURCE, "Ω(d)", (first / s.d).numpy(), "above", 0.9))
+    claims.append(claim(text, SOURCE, "Ω(d)", (first / s.d), "above", 0.9))
     for name, unknowns in (("FedRep", s.k), ("Local Only", s.d)):
         # The mean of one client's error has a variance only three samples beyond that.
         usable = [m for m in grid if (m > unknowns + 3 or m < unknowns - 3) and bool((formula[name, m] > 0).all())]
@@ -239,11 +239,9 @@ def _claims(
         )
         text = f"{name}'s mean error over {what} (mean ratio over {len(usable)} m_new)"
         claims.append(
-            claim(
-                text, "Collins et al. 2021, Section 4", "1 (derived here)", ratio.numpy(), "within", 1.0, tolerance=0.05
-            )
+            claim(text, "Collins et al. 2021, Section 4", "1 (derived here)", ratio, "within", 1.0, tolerance=0.05)
         )
     return claims
 
 
-Experiment("fedrep-fig4", "error of a new client against its own number of samples", SOURCE, run)
+Experiment("fedrep-fig4", "error of a new client against its own number of samples", SOURCE, run, any_device=True)

@@ -61,8 +61,8 @@ def run(request: Request) -> Outcome:
     settings.check(settings.n)
     seeds = request.seed_range(20)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
-    cases = [Case(settings, n, m) for m in settings.m for n in settings.n]
-    common = settings.step or common_step(settings, settings.n, seeds)
+    cases = [Case(settings, n, m, device=request.device) for m in settings.m for n in settings.n]
+    common = settings.step or common_step(settings, settings.n, seeds, request.device)
     how = "own best steps" if settings.step is None else f"step size {common:g}"
     runs: Runs = {}
     same: Runs = {}
@@ -91,7 +91,7 @@ def run(request: Request) -> Outcome:
                 "the ratio)",
                 SOURCE,
                 "below",
-                _lead(settings, each).numpy(),
+                _lead(settings, each),
                 "above",
             )
         )
@@ -124,7 +124,7 @@ def _logs(run: Trajectory) -> torch.Tensor:
 
 def _curve(run: Trajectory) -> Curve:
     """Geometric means over seeds."""
-    middle, low, high = student_interval(_logs(run).numpy())
+    middle, low, high = student_interval(_logs(run))
     return Curve(list(range(len(middle))), *((10**v).tolist() for v in (middle, low, high)))
 
 
@@ -195,7 +195,7 @@ def _growth(settings: Fig7Settings, runs: Runs, how: str) -> list[Claim]:
             f"against {few}, {how} (difference of mean log10 ratios)",
             SOURCE,
             "increases with n",
-            (_lead(settings, runs[m, many]) - _lead(settings, runs[m, few])).numpy(),
+            (_lead(settings, runs[m, many]) - _lead(settings, runs[m, few])),
             "above",
         )
         for m in settings.m
@@ -216,7 +216,7 @@ def _floors(settings: Fig7Settings, runs: Runs) -> list[Claim]:
                 "representation's small part",
                 "Collins et al. 2021, Section 4",
                 "1 (derived here)",
-                (runs[m, n]["FedRep"].value[:, -1] / floor).numpy(),
+                (runs[m, n]["FedRep"].value[:, -1] / floor),
                 "within",
                 1.0,
                 tolerance=0.15,
@@ -283,4 +283,4 @@ def _notes(settings: Fig7Settings, how: str, common: float) -> list[str]:
     return notes
 
 
-Experiment("fedrep-fig7", "function values of FedRep and GD-GD, by clients and samples", SOURCE, run)
+Experiment("fedrep-fig7", "function values of FedRep and GD-GD, by clients and samples", SOURCE, run, any_device=True)

@@ -13,7 +13,7 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from commonground.errors import DivergenceError
-from commonground.papers.experiment import Settings
+from commonground.papers.experiment import CPU, Settings
 from commonground.theory.linear import (
     Alternation,
     Problem,
@@ -142,11 +142,12 @@ class Case:
     n: int
     m: int
     samples: Literal["fixed", "fresh"] = "fixed"
+    device: torch.device = CPU
 
     def draw(self, seeds: Sequence[int], start: StartName | None = None) -> tuple[Problem, Samples, Start]:
         """Ground truth, training samples and start for these seeds."""
         s = self.settings
-        problem = draw_problem(seeds, s.d, s.k, self.n, s.noise, s.scaling)
+        problem = draw_problem(seeds, s.d, s.k, self.n, s.noise, s.scaling, self.device)
         data = draw_samples(problem, self.m)
         return problem, data, make_start(start or s.start, problem, data)
 
@@ -223,11 +224,12 @@ def run_best(
     return ranked[-1], run
 
 
-def common_step(settings: LinearSettings, n: Sequence[int], seeds: Sequence[int]) -> float:
+def common_step(settings: LinearSettings, n: Sequence[int], seeds: Sequence[int], device: torch.device) -> float:
     """The largest step size that Theorem 1 allows for all of these numbers of clients and seeds."""
     s = settings
     return min(
-        safe_step(draw_problem(seeds, s.d, s.k, each, 0.0, s.scaling), clients_per_round(each, s.r)) for each in n
+        safe_step(draw_problem(seeds, s.d, s.k, each, 0.0, s.scaling, device), clients_per_round(each, s.r))
+        for each in n
     )
 
 
@@ -271,7 +273,7 @@ def first_round(distance: torch.Tensor, target: torch.Tensor) -> npt.NDArray[np.
         distance: [S, T + 1].
         target: [S].
     """
-    reached = (distance <= target[:, None]).numpy()
+    reached = (distance <= target[:, None]).cpu().numpy()
     return np.where(reached.any(axis=1), reached.argmax(axis=1), distance.shape[1])
 
 

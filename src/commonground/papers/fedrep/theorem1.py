@@ -71,7 +71,7 @@ def run(request: Request) -> Outcome:
     counts = {r: clients_per_round(s.n, r) for r in s.r}
     seeds = request.seed_range(20)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
-    problem = draw_problem(seeds, s.d, s.k, s.n, s.noise, s.scaling)
+    problem = draw_problem(seeds, s.d, s.k, s.n, s.noise, s.scaling, request.device)
     table: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     away: list[str] = []
@@ -95,16 +95,16 @@ def run(request: Request) -> Outcome:
             row, claims, bound, factor = _judge(s, r, m, count, step, over, drawn, result)
             table.append(row)
             outcome.claims += claims
-            distance = result.distance.clamp(min=1e-17).numpy()
+            distance = result.distance.clamp(min=1e-17)
             lines[f"m = {m}"] = median_curve(range(s.rounds + 1), distance)
             if m == max(s.m):
-                lines[f"bound (11), m = {m}"] = median_curve(range(s.rounds + 1), bound.clamp(min=1e-17).numpy())
+                lines[f"bound (11), m = {m}"] = median_curve(range(s.rounds + 1), bound.clamp(min=1e-17))
             last = max(int((result.distance[:, :-1] > ROUNDING).all(0).sum()), 1)
             contraction = result.distance[:, 1:] / result.distance[:, :-1].clamp(min=1e-300)
-            ratios[f"m = {m}"] = median_curve(range(1, last + 1), contraction[:, :last].clamp(min=1e-17).numpy())
+            ratios[f"m = {m}"] = median_curve(range(1, last + 1), contraction[:, :last].clamp(min=1e-17))
             if m == max(s.m):
                 level = factor[:, None].expand(-1, last)
-                ratios[f"Lemma 6's factor, m = {m}"] = median_curve(range(1, last + 1), level.clamp(min=0).numpy())
+                ratios[f"Lemma 6's factor, m = {m}"] = median_curve(range(1, last + 1), level.clamp(min=0))
         if diverged == len(s.m) and step > limit:
             raise DivergenceError(
                 f"FedRep diverges at step size {step:g} (r = {r:g}), above Theorem 1's limit of {limit:.3g}: for "
@@ -154,7 +154,7 @@ def _judge(
     """A row of the table, the claims, the bound [S, T + 1] and Lemma 6's factor [S]."""
     distance = run.distance
     E0 = 1 - distance[:, 0].square()
-    size = torch.tensor(step, dtype=distance.dtype)
+    size = torch.tensor(step, dtype=distance.dtype, device=distance.device)
     factor = contraction_factor(size, E0, over.smallest)
     strict = contraction_factor(size, E0, drawn.smallest)
     bound = distance_bound(factor, distance[:, 0], s.rounds)
@@ -164,7 +164,7 @@ def _judge(
     contracts = (ratio <= factor[:, None] * (1 + 1e-9)) | ~judged
     strictly = (ratio <= strict[:, None] * (1 + 1e-9)) | ~judged
     unit = sample_size_unit(s.d, s.k, count, over.kappa, E0)
-    seen = ratio[judged] if bool(judged.any()) else torch.ones(1, dtype=ratio.dtype)
+    seen = ratio[judged] if bool(judged.any()) else ratio.new_ones(1)
     row = {
         "r": r,
         "m": m,
@@ -185,13 +185,13 @@ def _judge(
             f"The distance is within (11) after every one of {s.rounds} rounds, {where}",
             SOURCE,
             "holds for m large enough",
-            below.all(1).numpy(),
+            below.all(1),
         ),
         fraction(
             f"Every round contracts the distance by √(1 − ηE0σ̄²_min/2) or more, {where}",
             LEMMA,
             "holds for m large enough",
-            contracts.all(1).numpy(),
+            contracts.all(1),
         ),
     ]
     return row, claims, bound, factor
@@ -254,4 +254,4 @@ def _notes(s: Theorem1Settings, table: list[dict[str, Any]], steps: list[dict[st
     return notes
 
 
-Experiment("fedrep-theorem1", "FedRep's contraction per round against Theorem 1", SOURCE, run)
+Experiment("fedrep-theorem1", "FedRep's contraction per round against Theorem 1", SOURCE, run, any_device=True)

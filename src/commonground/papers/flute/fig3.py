@@ -21,4 +21,10 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-Experiment("flute-fig3", "FLUTE, FedRep and FedRep(RI) on linear models, Φ with singular values 2d/(i+1)", SOURCE, _run)
+Experiment(
+    "flute-fig3",
+    "FLUTE, FedRep and FedRep(RI) on linear models, Φ with singular values 2d/(i+1)",
+    SOURCE,
+    _run,
+    any_device=True,
+)

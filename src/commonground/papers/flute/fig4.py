@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
@@ -15,7 +14,7 @@ from commonground.papers.experiment import Experiment, Request, Settings
 from commonground.papers.figures import Figure, mean_curve, median_curve
 from commonground.papers.flute.linear import short, thinned
 from commonground.papers.outcome import Claim, Outcome
-from commonground.statistics import student_interval
+from commonground.statistics import Values, as_array, student_interval
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.method import flute
 from commonground.theory.flute.problem import Generator, models, random_start, sample_problem
@@ -88,8 +87,8 @@ class Panel:
     generator: Generator
     samples: int
     runs: dict[float, Trajectory]
-    floor: npt.NDArray[np.float64]
-    local: npt.NDArray[np.float64]
+    floor: Values
+    local: Values
     best_norm: torch.Tensor  # ‖Φ_k‖_F
 
     @property
@@ -104,7 +103,9 @@ def _run(request: Request) -> Outcome:
     settings.check()
     seeds = request.seed_range(SEEDS)
     grid = [(generator, n) for generator in settings.generators for n in settings.samples]
-    panels = [_panel(settings, seeds, *point) for point in request.progress(grid, "penalties", len(grid))]
+    panels = [
+        _panel(settings, seeds, *point, request.device) for point in request.progress(grid, "penalties", len(grid))
+    ]
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     outcome.claims = [c for panel in panels for c in _best_claims(panel, settings)] + _divergence_claims(
         panels, settings
@@ -114,7 +115,7 @@ def _run(request: Request) -> Outcome:
         for ratio in settings.ratios:
             path = panel.runs[ratio]
             shown = thinned(path.rounds)
-            errors = path.error.numpy()[:, shown]
+            errors = path.error[:, shown]
             lines[f"γ1 = {_ratio(ratio)}γ2"] = short(mean_curve([path.rounds[i] for i in shown], errors))
         ends = [0, settings.rounds]
         lines["rank-k floor"] = short(mean_curve(ends, np.repeat(panel.floor[:, None], 2, axis=1)))
@@ -137,8 +138,10 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def _panel(settings: PenaltySettings, seeds: Sequence[int], generator: Generator, samples: int) -> Panel:
-    phi = models(generator, seeds, settings.d, settings.clients)
+def _panel(
+    settings: PenaltySettings, seeds: Sequence[int], generator: Generator, samples: int, device: torch.device
+) -> Panel:
+    phi = models(generator, seeds, settings.d, settings.clients, device)
     problem = sample_problem(seeds, phi, samples, settings.noise_variance)
     start = random_start(problem, settings.k, 1 / (10 * settings.d) if settings.alpha is None else settings.alpha)
     runs = {}
@@ -159,11 +162,11 @@ def _panel(settings: PenaltySettings, seeds: Sequence[int], generator: Generator
             raise DivergenceError(f"with γ1 = {_ratio(ratio)}γ2, N = {samples}: {error}") from None
     local = mean_client_error(local_least_squares(problem), phi)
     best = torch.linalg.matrix_norm(best_rank_k(phi, settings.k))
-    return Panel(generator, samples, runs, rank_k_floor(phi, settings.k).numpy(), local.numpy(), best)
+    return Panel(generator, samples, runs, as_array(rank_k_floor(phi, settings.k)), as_array(local), best)
 
 
 def _best_claims(panel: Panel, settings: PenaltySettings) -> list[Claim]:
-    chosen = panel.runs[settings.claimed_best].error[:, -1].numpy()
+    chosen = panel.runs[settings.claimed_best].error[:, -1]
     named = panel.samples in (8, 9, 10) and settings.claimed_best == 1
     return [
         claim(
@@ -171,7 +174,7 @@ def _best_claims(panel: Panel, settings: PenaltySettings) -> list[Claim]:
             f"of their errors after {settings.rounds} rounds, above 0",
             SOURCE,
             "γ1 = γ2 best for N = 8, 9 and 10" if named else None,
-            panel.runs[ratio].error[:, -1].numpy() - chosen,
+            panel.runs[ratio].error[:, -1] - chosen,
             "above",
         )
         for ratio in settings.ratios
@@ -184,7 +187,7 @@ def _divergence_claims(panels: Sequence[Panel], settings: PenaltySettings) -> li
     for generator in settings.generators:
         for ratio in settings.diverging:
             runs = [panel.runs[ratio] for panel in panels if panel.generator == generator]
-            ended = torch.cat([run.diverged >= 0 for run in runs]).numpy()
+            ended = torch.cat([run.diverged >= 0 for run in runs])
             claims.append(
                 fraction(
                     f"γ1 = {_ratio(ratio)}γ2 diverges, {NAMES[generator]}: share of runs over all N that diverge "
@@ -201,7 +204,7 @@ def _divergence_claims(panels: Sequence[Panel], settings: PenaltySettings) -> li
 
 def _row(panel: Panel, ratio: float) -> dict[str, str | int | float]:
     error = panel.runs[ratio].error
-    mean, low, high = (round(float(v), 4) for v in student_interval(error[:, -1].numpy()))
+    mean, low, high = (round(float(v), 4) for v in student_interval(error[:, -1]))
     lowest = error.mean(dim=0)
     return {
         "Φ": NAMES[panel.generator],
@@ -236,4 +239,4 @@ def _ratio(ratio: float) -> str:
     return "" if ratio == 1 else "(2/3)" if abs(ratio - 2 / 3) < 1e-3 else f"{ratio:g}"
 
 
-Experiment("flute-fig4", "FLUTE with other ratios of its penalties, few samples", SOURCE, _run)
+Experiment("flute-fig4", "FLUTE with other ratios of its penalties, few samples", SOURCE, _run, any_device=True)

@@ -14,7 +14,7 @@ from commonground.papers.claims import claim
 from commonground.papers.experiment import Request, Settings
 from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
 from commonground.papers.outcome import Claim, Outcome
-from commonground.statistics import Values, median_interval, student_interval
+from commonground.statistics import Values, as_array, median_interval, student_interval
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.fedrep import fedrep, moment_start
 from commonground.theory.flute.method import Convention, flute
@@ -112,7 +112,7 @@ class Cell:
     def gain(self, other: Trajectory, round: int | None = None) -> Values:
         """How far FLUTE's error lies below another method's after a round (by default the last): [S]."""
         at = -1 if round is None else _index(self.rounds, round)
-        return _array(other.error[:, at] - self.flute.error[:, at])
+        return as_array(other.error[:, at] - self.flute.error[:, at])
 
     def rounds_saved(self, other: Trajectory, within: float) -> Values:
         """How many rounds earlier FLUTE comes within a share of the lower of both methods' last errors: [S]."""
@@ -134,7 +134,7 @@ def compare_all(request: Request, settings: ComparisonSettings) -> list[Cell]:
     grid = [(m, n, k) for m in settings.clients for n in settings.samples for k in settings.ks]
     cells = []
     for m, n, k in request.progress(grid, "FLUTE and FedRep", len(grid)):
-        phi = models(settings.generator, seeds, settings.d, m)
+        phi = models(settings.generator, seeds, settings.d, m, request.device)
         problem = sample_problem(seeds, phi, n, settings.noise_variance)
         start = random_start(problem, k, settings.start_deviation)
         try:
@@ -148,7 +148,7 @@ def compare_all(request: Request, settings: ComparisonSettings) -> list[Cell]:
         best = losses.index(min(losses))
         local = mean_client_error(local_least_squares(problem), phi)
         references = (rank_k_floor(phi, k), local, mean_client_error(torch.zeros_like(phi), phi))
-        cells.append(Cell(m, n, k, path, tried[0], random, tried[best], steps[best], *map(_array, references)))
+        cells.append(Cell(m, n, k, path, tried[0], random, tried[best], steps[best], *map(as_array, references)))
     return cells
 
 
@@ -309,7 +309,7 @@ def _figures(outcome: Outcome, cells: Sequence[Cell], settings: ComparisonSettin
         paths = {"FLUTE": cell.flute, "FedRep": cell.fedrep, "FedRep(RI)": cell.random}
         shown = thinned(cell.rounds)
         x = [cell.rounds[i] for i in shown]
-        lines = {name: short(mean_curve(x, _array(path.error)[:, shown])) for name, path in paths.items()}
+        lines = {name: short(mean_curve(x, as_array(path.error)[:, shown])) for name, path in paths.items()}
         ends = [0, cell.rounds[-1]]
         lines["rank-k floor"] = short(mean_curve(ends, np.repeat(cell.floor[:, None], 2, axis=1)))
         lines["Local least squares (median)"] = short(median_curve(ends, np.repeat(cell.local[:, None], 2, axis=1)))
@@ -382,18 +382,13 @@ def _index(rounds: Sequence[int], round: int) -> int:
 def _first(path: Trajectory, target: torch.Tensor) -> Values:
     """First recorded round with an error of at most ``target``, or one recording step after the last: [S]."""
     reached = path.error <= target[:, None]
-    rounds = torch.tensor(path.rounds, dtype=torch.float64)
+    rounds = torch.tensor(path.rounds, dtype=torch.float64, device=target.device)
     beyond = rounds[-1] + (rounds[1] - rounds[0] if len(rounds) > 1 else 1)
-    return _array(torch.where(reached.any(dim=1), rounds[reached.int().argmax(dim=1)], beyond))
+    return as_array(torch.where(reached.any(dim=1), rounds[reached.int().argmax(dim=1)], beyond))
 
 
 def _last(path: Trajectory) -> Values:
-    return _array(path.error[:, -1])
-
-
-def _array(tensor: torch.Tensor) -> Values:
-    values: Values = tensor.numpy()
-    return values
+    return as_array(path.error[:, -1])
 
 
 def _mean(per_cell: Sequence[Values]) -> Values:

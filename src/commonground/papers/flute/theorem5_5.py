@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from commonground.errors import ConfigError
@@ -17,6 +16,7 @@ from commonground.papers.experiment import Experiment, Request, Settings
 from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.flute.linear import short
 from commonground.papers.outcome import Outcome
+from commonground.statistics import as_array
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.bounds import (
     asymptotic_rate,
@@ -105,7 +105,7 @@ class TheoremSettings(Settings):
     @property
     def singular_values(self) -> list[float]:
         """Φ's, in descending order."""
-        top = torch.linspace(self.lambda_1, self.lambda_k, self.k, dtype=torch.float64).tolist()
+        top = torch.linspace(self.lambda_1, self.lambda_k, self.k, dtype=torch.float64, device="cpu").tolist()
         return top + [self.lambda_after / i for i in range(1, min(self.d, self.clients) - self.k + 1)]
 
 
@@ -132,8 +132,8 @@ def _run(request: Request) -> Outcome:
     settings.check()
     seeds = request.seed_range(SEEDS)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
-    phi = models_with_singular_values(seeds, settings.d, settings.clients, settings.singular_values)
-    values = torch.tensor([settings.singular_values], dtype=torch.float64).expand(len(seeds), -1)
+    phi = models_with_singular_values(seeds, settings.d, settings.clients, settings.singular_values, request.device)
+    values = phi.new_tensor([settings.singular_values]).expand(len(seeds), -1)
     step = float(step_size_limit(values, settings.k)[0]) if settings.step is None else settings.step
     problem = population_problem(seeds, phi)
     start = random_start(problem, settings.k, settings.start_deviation)
@@ -144,13 +144,13 @@ def _run(request: Request) -> Outcome:
     table = []
     for name, convention in CONVENTIONS.items():
         known = _known(problem, settings.k, step, start, entering, convention, settings.rounds)
-        times = torch.tensor(known.path.rounds, dtype=torch.float64)
+        times = phi.new_tensor(known.path.rounds)
         bound = theorem_bound(values, settings.k, step, settings.clients, times, constant)
         entered = _first_inside(phi, settings.k, start, step, convention, known.path.rounds[-1])
         _judge_theorem(outcome, settings, name, known, bound, entering, entered, step)
         table.append(_theorem_row(name, settings, values, step, known, bound, entering, entered, constant))
     outcome.add_table("Theorem 5.5 with known Φ", table)
-    _practical(outcome, settings, seeds)
+    _practical(outcome, settings, seeds, request.device)
     _samples(outcome, settings, seeds, phi)
     delta = float(gap(values, settings.k)[0])
     outcome.notes = [
@@ -211,7 +211,7 @@ def _late_rate(relative: torch.Tensor) -> torch.Tensor:
         if not 0 < begin < end:
             begin, end = 3 * last // 4, last
         rates.append(float((row[end] / row[begin]) ** (1 / max(end - begin, 1))))
-    return torch.tensor(rates, dtype=torch.float64)
+    return relative.new_tensor(rates)
 
 
 def _judge_theorem(
@@ -226,7 +226,7 @@ def _judge_theorem(
 ) -> None:
     path, seeds = known.path, len(entering)
     rounding = DONE * settings.lambda_1
-    after = torch.tensor(path.rounds)[None, :] > entering[:, None]
+    after = torch.tensor(path.rounds, device=entering.device)[None, :] > entering[:, None]
     within = (path.mean_to_best <= bound + rounding)[after]
     anchored = (path.mean_to_best <= _anchored(path, entering, 1 - step * _delta(settings) / 16) + rounding)[after]
     if bool(after.any()):
@@ -301,7 +301,7 @@ def _anchored(path: Trajectory, entering: torch.Tensor, factor: float) -> torch.
     """The error at T_R (rounded up) times factor^(t − T_R): [S, R]."""
     begin = entering.ceil().long().clamp(max=path.rounds[-1])
     at = path.mean_to_best.gather(1, begin[:, None])
-    exponent = torch.tensor(path.rounds)[None, :] - begin[:, None]
+    exponent = torch.tensor(path.rounds, device=begin.device)[None, :] - begin[:, None]
     line: torch.Tensor = at * factor ** exponent.clamp(min=0).to(at.dtype)
     return line
 
@@ -330,7 +330,8 @@ def _theorem_row(
     constant: torch.Tensor,
 ) -> dict[str, Any]:
     path = known.path
-    after = (torch.tensor(path.rounds)[None, :] > entering[:, None]) & (path.mean_to_best > DONE * settings.lambda_1)
+    rounds = torch.tensor(path.rounds, device=entering.device)
+    after = (rounds[None, :] > entering[:, None]) & (path.mean_to_best > DONE * settings.lambda_1)
     ratio = torch.where(after, path.mean_to_best / bound, torch.zeros_like(bound)).amax(dim=1)
     return {
         "update": name,
@@ -362,7 +363,7 @@ def _first_inside(
     """First round (looked at every ``stride``, and so up to that much late) with Θ in ℛ; ``rounds`` + 1 if none."""
     problem = population_problem(range(len(phi)), phi)
     B, W = start
-    entered = torch.full((len(phi),), rounds + 1)
+    entered = torch.full((len(phi),), rounds + 1, device=phi.device)
     for round_ in range(rounds + 1):
         if round_ % stride == 0:
             entered = torch.where(in_region(phi, k, B, W), entered.clamp(max=round_), entered)
@@ -372,10 +373,10 @@ def _first_inside(
     return entered
 
 
-def _practical(outcome: Outcome, settings: TheoremSettings, seeds: Sequence[int]) -> None:
+def _practical(outcome: Outcome, settings: TheoremSettings, seeds: Sequence[int], device: torch.device) -> None:
     """App. C.1's step and spectrum, which the theorem's limit on η excludes: rate and end with known Φ."""
     values = harmonic_singular_values(settings.d, settings.clients)
-    phi = models_with_singular_values(seeds, settings.d, settings.clients, values)
+    phi = models_with_singular_values(seeds, settings.d, settings.clients, values, device)
     problem = population_problem(seeds, phi)
     rows = []
     for k in settings.practical_ks:
@@ -430,7 +431,7 @@ def _samples(outcome: Outcome, settings: TheoremSettings, seeds: Sequence[int], 
         path = flute(problem, settings.k, settings.sample_rounds, settings.practical_step, start, every=10)
         left.append(path.mean_to_best[:, -1])
         lines[f"N = {n}"] = _positive(median_curve(path.rounds, path.mean_to_best))
-    errors: npt.NDArray[np.float64] = torch.stack(left, dim=1).numpy()
+    errors = as_array(torch.stack(left, dim=1))
     x = np.log(counts)
     slopes = ((x - x.mean()) @ np.log(errors).T) / ((x - x.mean()) ** 2).sum()
     label = "(1/M) Σ ‖Bw_i − (Φ_k)_i‖"
@@ -463,4 +464,10 @@ def _samples(outcome: Outcome, settings: TheoremSettings, seeds: Sequence[int], 
     )
 
 
-Experiment("flute-theorem5.5", "FLUTE's convergence against Theorem 5.5, with known Φ and with N samples", SOURCE, _run)
+Experiment(
+    "flute-theorem5.5",
+    "FLUTE's convergence against Theorem 5.5, with known Φ and with N samples",
+    SOURCE,
+    _run,
+    any_device=True,
+)

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Annotated
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import Field
 
@@ -154,7 +152,7 @@ def remarks(settings: FeatureSettings, model: FeatureModel) -> list[str]:
 
 
 def by_group(model: FeatureModel) -> dict[str, torch.Tensor]:
-    """Clients by kind, [N] bool each; a kind without clients is left out."""
+    """Clients by kind, [N] bool each, on the CPU; a kind without clients is left out."""
     groups = {"confounding": model.confounded, "normal": ~model.confounded}
     return {name: mask for name, mask in groups.items() if bool(mask.any())}
 
@@ -162,8 +160,7 @@ def by_group(model: FeatureModel) -> dict[str, torch.Tensor]:
 def group_curves(x: Sequence[float], what: str, values: torch.Tensor, model: FeatureModel) -> dict[str, Curve]:
     """A curve of the mean over each kind's clients, from [S, R, N]."""
     return {
-        f"{what}, {name} clients": mean_curve(x, values[..., mask].mean(-1).numpy())
-        for name, mask in by_group(model).items()
+        f"{what}, {name} clients": mean_curve(x, values[..., mask].mean(-1)) for name, mask in by_group(model).items()
     }
 
 
@@ -175,5 +172,5 @@ def in_every_client(text: str, source: str, paper: str, happened: torch.Tensor, 
         happened: [S, clients], bool.
         of: what the pairs are.
     """
-    cases: npt.NDArray[np.bool_] = happened.numpy()
-    return fraction(f"{text} (share of all pairs of {of}; {SURE})", source, paper, cases, LEAST_SHARE, seeds=len(cases))
+    text = f"{text} (share of all pairs of {of}; {SURE})"
+    return fraction(text, source, paper, happened, LEAST_SHARE, seeds=len(happened))

@@ -26,7 +26,7 @@ def _run(request: Request) -> Outcome:
     settings = request.choose(FeatureSettings(), FeatureSettings())
     model = settings.model()
     seeds = request.seed_range(SEEDS)
-    problem = draw_problem(model, seeds)
+    problem = draw_problem(model, seeds, request.device)
     signals = gradient_signals(problem)
     own = signals.positive[:, 0], signals.negative[:, 0]  # client 0 holds feature 0, a confounding one
     mean = signals.averaged
@@ -38,7 +38,7 @@ def _run(request: Request) -> Outcome:
     outcome.figures["signals in the gradients at the start"] = Figure(
         f"feature (the first {model.K0} confound)",
         "signal intensity",
-        {f"{sign}, {when}": mean_curve(x, pair[i].numpy()) for when, pair in parts.items() for i, sign in _SIGNS},
+        {f"{sign}, {when}": mean_curve(x, pair[i]) for when, pair in parts.items() for i, sign in _SIGNS},
         reads="Lines are means over seeds of what feature patches (positive) and feature noise patches (negative) put "
         "into the negative gradient, in units of the update rule at ν = 1/2; bands their 95 % intervals.",
     )
@@ -50,9 +50,7 @@ def _run(request: Request) -> Outcome:
         ("negative signal of feature 1 after averaging", mean[1][:, 0], -cubes[1] * model.K0 / model.K),
     ):
         rows.append({"signal": what, "paper": expected, "measured": float(value.mean())})
-        outcome.claims.append(
-            claim(what, REMARK, expected, value.numpy(), "within", expected, tolerance=exact * cubes[0])
-        )
+        outcome.claims.append(claim(what, REMARK, expected, value, "within", expected, tolerance=exact * cubes[0]))
     outcome.add_table("feature 1 before and after averaging", rows)
     before, after = -own[0][:, 0] / own[1][:, 0], -mean[0][:, 0] / mean[1][:, 0]
     outcome.claims += [
@@ -60,7 +58,7 @@ def _run(request: Request) -> Outcome:
             "positive over negative signal of a confounding feature in its client: it dominates",
             SOURCE,
             cubes[0] / cubes[1],
-            before.numpy(),
+            before,
             "above",
             1.5,
         ),
@@ -68,7 +66,7 @@ def _run(request: Request) -> Outcome:
             "positive over negative signal of a confounding feature after averaging: they nearly cancel",
             SOURCE,
             cubes[0] / (model.K0 * cubes[1]),
-            after.numpy(),
+            after,
             "within",
             1.0,
             tolerance=0.05,
@@ -78,7 +76,7 @@ def _run(request: Request) -> Outcome:
             "the client",
             SOURCE,
             "same scale",
-            (mean[1][:, 0] / own[1][:, 0]).numpy(),
+            (mean[1][:, 0] / own[1][:, 0]),
             "within",
             model.K0 / model.K,
             tolerance=exact,
@@ -87,12 +85,12 @@ def _run(request: Request) -> Outcome:
             'the positive signal "significantly shrinks": averaged over that in the client',
             SOURCE,
             "shrinks",
-            (mean[0][:, 0] / own[0][:, 0]).numpy(),
+            (mean[0][:, 0] / own[0][:, 0]),
             "below",
             model.K0 / model.K,
         ),
     ]
-    _over_rounds(settings, seeds, outcome)
+    _over_rounds(settings, seeds, outcome, request.device)
     outcome.notes += [
         *remarks(settings, model),
         f"The negative signal keeps its scale up to the factor K0/K = {model.K0 / model.K:.3g}: it shrinks as well, "
@@ -105,10 +103,10 @@ def _run(request: Request) -> Outcome:
 _SIGNS = ((0, "positive"), (1, "negative"))
 
 
-def _over_rounds(settings: FeatureSettings, seeds: range, outcome: Outcome) -> None:
+def _over_rounds(settings: FeatureSettings, seeds: range, outcome: Outcome, device: torch.device) -> None:
     """The same while training with global updates: intensities fall with ν_i as clients fit their samples."""
     model = settings.model()
-    problem = draw_problem(model, seeds)
+    problem = draw_problem(model, seeds, device)
     rounds = settings.global_rounds(model)
     run = descend(
         problem,
@@ -130,8 +128,8 @@ def _over_rounds(settings: FeatureSettings, seeds: range, outcome: Outcome) -> N
         "both, after averaging": alpha * share[0] - rho * share[1],
     }
     outcome.figures["signals of feature 1 while training with global updates"] = Figure(
-        "rounds", "signal intensity", {name: mean_curve(run.rounds, values.numpy()) for name, values in lines.items()}
+        "rounds", "signal intensity", {name: mean_curve(run.rounds, values) for name, values in lines.items()}
     )
 
 
-Experiment("local-steps-fig2", "gradient signals before and after averaging (Figure 2)", SOURCE, _run)
+Experiment("local-steps-fig2", "gradient signals before and after averaging (Figure 2)", SOURCE, _run, any_device=True)

@@ -42,7 +42,7 @@ class Fig3Settings(FeatureSettings):
 def _run(request: Request) -> Outcome:
     settings = request.choose(Fig3Settings(), Fig3Settings())
     model = settings.model()
-    problem = draw_problem(model, request.seed_range(SEEDS))
+    problem = draw_problem(model, request.seed_range(SEEDS), request.device)
     rounds = settings.global_rounds(model)
     run = descend(
         problem,
@@ -57,13 +57,11 @@ def _run(request: Request) -> Outcome:
     lines: dict[str, Curve] = {}
     for kind, mask in by_group(model).items():
         which = model.held[mask].unique()
-        lines[f"Γ of {kind} features"] = median_curve(run.rounds, gamma[..., which].median(-1).values.numpy())
+        lines[f"Γ of {kind} features"] = median_curve(run.rounds, gamma[..., which].median(-1).values)
         of_clients = xi[:, :, mask].flatten(2)
-        lines[f"yΞ in {kind} clients"] = median_curve(run.rounds, of_clients.median(-1).values.numpy())
+        lines[f"yΞ in {kind} clients"] = median_curve(run.rounds, of_clients.median(-1).values)
     largest = (run.xi * problem.labels[:, None, :, None, :]).amax(3)[:, :, model.confounded].flatten(2)
-    lines["yΞ in confounding clients, largest of all filters"] = median_curve(
-        run.rounds, largest.median(-1).values.numpy()
-    )
+    lines["yΞ in confounding clients, largest of all filters"] = median_curve(run.rounds, largest.median(-1).values)
     positive = all(min(line.low or line.mean) > 0 for line in lines.values())
     outcome.figures["growth of signal and noise with global updates"] = Figure(
         "rounds",
@@ -111,7 +109,7 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
     hidden, records = model.confounded, len(run.rounds)
     memorised = _first(run, (signed[:, :, hidden] >= noise_threshold(model)).flatten(2))
     confounding = run.gamma[:, :, 0, :, : model.K0].abs().amax((2, 3))  # [S, R]
-    rounds = torch.tensor([*run.rounds, run.rounds[-1]])
+    rounds = torch.tensor([*run.rounds, run.rounds[-1]], device=leading.device)
     rows: list[dict[str, Any]] = []
 
     def at(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -141,7 +139,7 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
                 f"when all normal features are learned: largest |Γ| of the confounding ones, {growth}",
                 LEMMA_1,
                 "Õ(σ0)",
-                (at(confounding, learned) / confounding[:, 0]).numpy(),
+                (at(confounding, learned) / confounding[:, 0]),
                 "below",
                 logarithm,
                 center="median",
@@ -150,7 +148,7 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
                 f"when all normal features are learned: largest |Ξ| of confounding clients, {growth}",
                 LEMMA_1,
                 "Õ(σ0 σ_ξ √d)",
-                (at(signed[:, :, hidden].amax((2, 3)), learned) / signed[:, 0, hidden].amax((1, 2))).numpy(),
+                (at(signed[:, :, hidden].amax((2, 3)), learned) / signed[:, 0, hidden].amax((1, 2))),
                 "below",
                 logarithm,
                 center="median",
@@ -160,7 +158,7 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
                 "features are learned (median)",
                 SOURCE,
                 "above 1",
-                (rounds[memorised].double() / rounds[learned].clamp_min(1)).numpy(),
+                (rounds[memorised].double() / rounds[learned].clamp_min(1)),
                 "above",
                 1.0,
                 center="median",
@@ -179,7 +177,7 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
             f"when all of it is memorised: largest |Γ| of the confounding features, {growth}",
             LEMMA_3,
             "Õ(σ0)",
-            (at(confounding, memorised) / confounding[:, 0]).numpy(),
+            (at(confounding, memorised) / confounding[:, 0]),
             "below",
             logarithm,
             center="median",
@@ -199,7 +197,7 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
                 f"by log d = {logarithm:.1f})",
                 f"{PAPER}, Induction hypothesis B.1 (b)",
                 "Õ(d^-1/2) for any t",
-                (signed[:, :, ~hidden].amax((1, 2, 3)) * math.sqrt(model.d)).numpy(),
+                (signed[:, :, ~hidden].amax((1, 2, 3)) * math.sqrt(model.d)),
                 "below",
                 logarithm,
                 center="median",
@@ -208,4 +206,6 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
     outcome.add_table("stages", rows)
 
 
-Experiment("local-steps-fig3", "growth of signal and noise with global updates (Figure 3)", SOURCE, _run)
+Experiment(
+    "local-steps-fig3", "growth of signal and noise with global updates (Figure 3)", SOURCE, _run, any_device=True
+)

@@ -83,7 +83,7 @@ class _Runs:
 
 def _one_shot(settings: Theorem3Settings, request: Request, points: int) -> tuple[Problem, Trajectory, torch.Tensor]:
     model = settings.model()
-    problem = draw_problem(model, request.seed_range(SEEDS))
+    problem = draw_problem(model, request.seed_range(SEEDS), request.device)
     steps = settings.steps(model)
     record = recorded_rounds(steps, points)
     local = descend(problem, "local", settings.eta, steps, record=record, dynamics=settings.dynamics)
@@ -136,7 +136,7 @@ def _run(request: Request) -> Outcome:
 
 def _theorem_3(runs: _Runs, early: torch.Tensor) -> list[Claim]:
     model, gamma = runs.problem.model, runs.shared.gamma[:, :, 0]  # [S, R, m, K]
-    rounds = torch.tensor(runs.shared.rounds)
+    rounds = torch.tensor(runs.shared.rounds, device=early.device)
     within = rounds <= early[:, None]
     not_doubled = gamma.amax((2, 3)) <= 2 * gamma[:, :1].amax((2, 3))
     claims = [
@@ -145,7 +145,7 @@ def _theorem_3(runs: _Runs, early: torch.Tensor) -> list[Claim]:
             "the recorded rounds of all seeds)",
             f"{PAPER}, Appendix D.1",
             "always",
-            not_doubled[within].numpy(),
+            not_doubled[within],
             seeds=len(gamma),
         )
     ]
@@ -162,7 +162,7 @@ def _theorem_3(runs: _Runs, early: torch.Tensor) -> list[Claim]:
                 f"(median; Õ is judged by log d = {math.log(model.d):.1f})",
                 THEOREM_3,
                 paper,
-                (now.amax((1, 2)) / start).numpy(),
+                (now.amax((1, 2)) / start),
                 "below",
                 math.log(model.d),
                 center="median",
@@ -195,7 +195,7 @@ def _theorem_4(runs: _Runs) -> list[Claim]:
             "smallest max Γ over the features after one-shot averaging, as a multiple of σ0",
             f"{THEOREM_4}, (1)",
             "Ω̃(1)/σ0",
-            (learned.amin(1) / model.sigma_0).numpy(),
+            (learned.amin(1) / model.sigma_0),
             "above",
             math.log(model.d),
         ),
@@ -217,7 +217,7 @@ def _theorem_4(runs: _Runs) -> list[Claim]:
             "round of communication (mean over clients, difference in percentage points)",
             f"{PAPER}, Section 7",
             "generalises better",
-            100 * now.numpy(),
+            100 * now,
             "above",
         )
     )
@@ -252,7 +252,7 @@ def _beside(runs: _Runs, early: torch.Tensor) -> list[dict[str, Any]]:
         done = part.all(2)
         row(f"all {kind} features learned by global updates at the end", done[:, -1])
         if bool(done.any(1).all()):
-            first = torch.tensor(runs.shared.rounds)[done.int().argmax(1)]
+            first = torch.tensor(runs.shared.rounds, device=done.device)[done.int().argmax(1)]
             row(f"first recorded round with all {kind} features learned by global updates", first)
     return rows
 
@@ -266,9 +266,9 @@ def _draw(runs: _Runs, outcome: Outcome) -> None:
             if run is runs.shared:
                 part = run.gamma[:, :shown, 0].amax(2)[:, :, model.held[mask].unique()]
             else:
-                own = run.gamma.amax(3)[:, :, torch.arange(model.N), model.held]  # [S, R, N]
+                own = run.gamma.amax(3)[:, :, torch.arange(model.N, device="cpu"), model.held]  # [S, R, N]
                 part = own[:, : sum(r <= SHOWN * runs.stated for r in run.rounds), mask]
-            lines[f"{what}, {kind}"] = median_curve(run.rounds[: part.shape[1]], part.median(2).values.numpy())
+            lines[f"{what}, {kind}"] = median_curve(run.rounds[: part.shape[1]], part.median(2).values)
     positive = all(min(line.low or line.mean) > 0 for line in lines.values())
     outcome.figures["signal intensity Γ"] = Figure(
         "rounds or local steps",
@@ -282,10 +282,8 @@ def _draw(runs: _Runs, outcome: Outcome) -> None:
     errors: dict[str, Curve] = {}
     x = runs.shared.rounds[:shown]
     for kind, mask in by_group(model).items():
-        errors[f"global updates, {kind} clients"] = mean_curve(
-            x, runs.shared.test_error[:, :shown, mask].mean(-1).numpy()
-        )
-        ends = runs.average_error[:, mask].mean(1, keepdim=True).expand(-1, 2).numpy()
+        errors[f"global updates, {kind} clients"] = mean_curve(x, runs.shared.test_error[:, :shown, mask].mean(-1))
+        ends = runs.average_error[:, mask].mean(1, keepdim=True).expand(-1, 2)
         errors[f"one-shot average, {kind} clients"] = mean_curve([0, x[-1]], ends)
     outcome.figures["test error"] = Figure("rounds of global updates", "test error", errors, percent=True)
 
@@ -305,9 +303,7 @@ def _weak_noise(settings: Theorem3Settings, request: Request, outcome: Outcome, 
         errors[share] = error
     errors = dict(sorted(errors.items()))
     lines = {
-        f"{kind} clients": mean_curve(
-            list(errors), torch.stack([e[:, mask].mean(1) for e in errors.values()], 1).numpy()
-        )
+        f"{kind} clients": mean_curve(list(errors), torch.stack([e[:, mask].mean(1) for e in errors.values()], 1))
         for kind, mask in by_group(model).items()
     }
     if len(errors) > 1:
@@ -321,7 +317,7 @@ def _weak_noise(settings: Theorem3Settings, request: Request, outcome: Outcome, 
                 "the confounding clients is above 5 %",
                 f"{PAPER}, Parameter 2",
                 "ρ = 1/poly(d)",
-                errors[largest][:, model.confounded].mean(1).numpy(),
+                errors[largest][:, model.confounded].mean(1),
                 "above",
                 0.05,
             )
@@ -333,4 +329,5 @@ Experiment(
     "one-shot averaging learns every feature in one round, global updates not within the stated rounds (Theorems 3, 4)",
     f"{PAPER}, Theorems 3 and 4",
     _run,
+    any_device=True,
 )

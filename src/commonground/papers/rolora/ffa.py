@@ -62,7 +62,7 @@ def judge_ffa(outcome: Outcome, settings: FFASettings, request: Request, seeds: 
     judged: list[Claim] = []
     measured: dict[int, list[torch.Tensor]] = {}
     for n, m in request.progress(sizes, "FFA-LoRA", len(sizes)):
-        excess = _measured_excess(settings, seeds, n, m)
+        excess = _measured_excess(settings, seeds, n, m, request.device)
         measured.setdefault(n, []).append(excess * n * m)
         known = ffa_excess(n, m)
         mean, low, high = (float(v) for v in student_interval(excess))
@@ -109,7 +109,7 @@ def judge_ffa(outcome: Outcome, settings: FFASettings, request: Request, seeds: 
                 f"At N = {n}, m = {m}: Nm·c̃ is the exact {n * m * ffa_excess(n, m):.4g} (within 0.1)",
                 SOURCE,
                 "O(1)",
-                _measured_excess(settings, seeds, n, m) * n * m,
+                _measured_excess(settings, seeds, n, m, request.device) * n * m,
                 "within",
                 n * m * ffa_excess(n, m),
                 tolerance=0.1,
@@ -132,10 +132,12 @@ def _agreement(clients: int, samples: int, excess: torch.Tensor) -> Claim:
     )
 
 
-def judge_frozen_clients_that_differ(outcome: Outcome, settings: FFASettings, seeds: Sequence[int]) -> None:
+def judge_frozen_clients_that_differ(
+    outcome: Outcome, settings: FFASettings, seeds: Sequence[int], device: torch.device
+) -> None:
     """Judge Proposition A.17: FFA-LoRA's loss over clients that differ, with infinitely many samples."""
     clients = max(settings.clients, 2)
-    apart = heterogeneous(seeds, clients, settings.dimension, settings.delta0, settings.norm, settings.gamma)
+    apart = heterogeneous(seeds, clients, settings.dimension, settings.delta0, settings.norm, settings.gamma, device)
     b = rolora(apart, 0, 1.0).b
     loss = population_loss(apart, apart.a_start, b)
     said = expected_ffa_loss(clients, None, settings.delta0, settings.norm**2, settings.gamma**2)
@@ -157,8 +159,10 @@ def _steady(clients: int, samples: int) -> bool:
     return clients == 1 or samples >= 5
 
 
-def _measured_excess(settings: FFASettings, seeds: Sequence[int], clients: int, samples: int) -> torch.Tensor:
+def _measured_excess(
+    settings: FFASettings, seeds: Sequence[int], clients: int, samples: int, device: torch.device
+) -> torch.Tensor:
     """c̃ of each seed, from the loss on the samples b was fitted to: [S]."""
-    problem = homogeneous(seeds, clients, settings.ffa_dimension, settings.delta0, settings.norm)
+    problem = homogeneous(seeds, clients, settings.ffa_dimension, settings.delta0, settings.norm, device)
     losses = ffa_draws(problem, samples, settings.ffa_draws)
     return (losses.sharper / (settings.norm * settings.delta0) ** 2 - 1).mean(dim=1)

@@ -78,7 +78,8 @@ def _run(request: Request) -> Outcome:
     limit = 1 / (2 * largest**2)
     step = 0.5 * limit if settings.step is None else settings.step
     outcome = Outcome(settings=settings.model_dump(mode="json") | {"l_max": largest, "step": step})
-    problem = heterogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, settings.gamma)
+    sizes = (settings.clients, settings.dimension, settings.delta0, settings.norm)
+    problem = heterogeneous(seeds, *sizes, settings.gamma, request.device)
 
     # The paper's setting: the population loss.
     edge = heterogeneous_step_limit(settings.delta0) / settings.norm**2
@@ -86,11 +87,11 @@ def _run(request: Request) -> Outcome:
     needed = _needed(settings, step)
     exact = rolora_steps(problem, max(settings.rounds, needed or 0, 400), steps)
     _judge_population(outcome, settings, exact, steps, needed)
-    judge_frozen_clients_that_differ(outcome, settings, seeds)
+    judge_frozen_clients_that_differ(outcome, settings, seeds, request.device)
 
     # Beyond it: m samples per client.
     runs = _finite(request, settings, seeds, step)
-    _judge_finite(outcome, settings, seeds, step, runs)
+    _judge_finite(outcome, settings, seeds, step, runs, request.device)
     outcome.figures |= _figures(settings, exact, runs, step)
     outcome.notes += [
         "Appendix A.5 has no experiment and treats the population loss only; both scales are the same setting. "
@@ -133,7 +134,7 @@ def _judge_population(
     outcome: Outcome, settings: RoLoRAHeterogeneous, exact: Trace, steps: Sequence[float], needed: int | None
 ) -> None:
     factors = [heterogeneous_factor(settings.delta0, step * settings.norm**2) for step in steps]
-    holds, judged = contracts(exact.delta, torch.tensor(factors, dtype=torch.float64))
+    holds, judged = contracts(exact.delta, exact.delta.new_tensor(factors))
     for which, name in ((0, f"η = {steps[0]:g}"), (1, f"its limit η = 1/(2L_max²) = {steps[1]:g}")):
         outcome.claims.append(
             fraction(
@@ -188,7 +189,8 @@ def _finite(
     pairs += [(settings.gamma, m) for m in settings.vary_samples]
     runs = {}
     for gamma, m in request.progress(dict.fromkeys(pairs), "samples", len(pairs)):
-        problem = heterogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, gamma)
+        sizes = (settings.clients, settings.dimension, settings.delta0, settings.norm)
+        problem = heterogeneous(seeds, *sizes, gamma, request.device)
         runs[gamma, m] = rolora(problem, settings.rounds, step, m, settings.draw)
     return runs
 
@@ -199,6 +201,7 @@ def _judge_finite(
     seeds: range,
     step: float,
     runs: dict[tuple[float, int], Trace],
+    device: torch.device,
 ) -> None:
     rows: list[dict[str, Any]] = []
     for (gamma, m), run in runs.items():
@@ -207,7 +210,8 @@ def _judge_finite(
         row |= dict(zip(("δ late (rms)", "low", "high"), (float(v) for v in student_interval(late)), strict=True))
         formed = step * settings.norm**2 < 1 and settings.draw == "step"
         if formed:
-            problem = heterogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, gamma)
+            sizes = (settings.clients, settings.dimension, settings.delta0, settings.norm)
+            problem = heterogeneous(seeds, *sizes, gamma, late.device)
             floor = angle_floor(problem, m, step)
             row["first-order formula"] = float(floor.mean()) if gamma > 0 else 0.0
             if (gamma, m) == (settings.gamma, settings.samples) and gamma > 0:
@@ -230,7 +234,7 @@ def _judge_finite(
     n, m, d = clients, max(settings.ffa_samples), settings.ffa_dimension
     if m < 5:
         return
-    problem = heterogeneous(seeds, n, d, settings.delta0, settings.norm, settings.gamma)
+    problem = heterogeneous(seeds, n, d, settings.delta0, settings.norm, settings.gamma, device)
     size = (settings.norm, settings.delta0)
     said = expected_ffa_loss(n, m, size[1], size[0] ** 2, settings.gamma**2)
     plain = expected_ffa_loss(n, None, size[1], size[0] ** 2, settings.gamma**2)
@@ -288,4 +292,4 @@ def _figures(
     }
 
 
-Experiment("rolora-heterogeneous", "RoLoRA and FFA-LoRA when clients differ", PAPER, _run)
+Experiment("rolora-heterogeneous", "RoLoRA and FFA-LoRA when clients differ", PAPER, _run, any_device=True)

@@ -72,9 +72,9 @@ def _run(request: Request) -> Outcome:
     for delta0 in (settings.delta0, *settings.deltas):
         if not SMALLEST < delta0 < 1:
             raise ConfigError(f"an initial angle distance is {delta0:g}; it must lie between {SMALLEST:g} and 1")
-    problem = homogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm)
+    problem = homogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, request.device)
     steps = [share / settings.norm**2 for share in shares]
-    factors = _factors(settings, shares)
+    factors = _factors(settings, shares, request.device)
     runs: dict[str, torch.Tensor] = {}
     for m in request.progress(settings.samples, "samples", len(settings.samples)):
         runs[f"m = {m}"] = rolora_steps(problem, settings.rounds, steps, m, settings.draw).delta
@@ -108,7 +108,9 @@ def _run(request: Request) -> Outcome:
     outcome.figures["course at some steps"] = _courses(settings)
     outcome.figures["largest contracting step"] = _largest(settings)
     outcome.add_table("largest step by samples", _by_samples(settings, runs, shares, factors))
-    outcome.add_table("first round: share of seeds that contract as claimed", _first_round(settings, seeds))
+    outcome.add_table(
+        "first round: share of seeds that contract as claimed", _first_round(settings, seeds, request.device)
+    )
     _judge(outcome, settings, seeds, runs, shares, factors)
     outcome.notes += [
         "The paper has no such experiment; both scales are the same setting. Steps are given as c = η‖b*‖², so that "
@@ -127,8 +129,8 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def _factors(settings: StepSize, shares: Sequence[float]) -> torch.Tensor:
-    return torch.tensor([lemma_factor(settings.delta0, share) for share in shares], dtype=torch.float64)
+def _factors(settings: StepSize, shares: Sequence[float], device: torch.device) -> torch.Tensor:
+    return torch.tensor([lemma_factor(settings.delta0, share) for share in shares], dtype=torch.float64, device=device)
 
 
 def _courses(settings: StepSize) -> Figure:
@@ -184,7 +186,7 @@ def _every_round(delta: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
 def _up_to(delta: torch.Tensor, factors: torch.Tensor, shares: list[float]) -> torch.Tensor:
     """Per seed the largest step such that it and all smaller ones contract in every round, 0 if none: [S]."""
     count = _every_round(delta, factors).int().cumprod(dim=1).sum(dim=1)
-    return torch.tensor([0.0, *shares], dtype=torch.float64)[count]
+    return delta.new_tensor([0.0, *shares])[count]
 
 
 def _by_samples(
@@ -211,16 +213,16 @@ def _by_samples(
     return rows
 
 
-def _first_round(settings: StepSize, seeds: range) -> list[dict[str, Any]]:
+def _first_round(settings: StepSize, seeds: range, device: torch.device) -> list[dict[str, Any]]:
     """Whether δ^1 ≤ δ^0 × the lemma's factor at half its limit, by start and samples; 'random' is a random a^0."""
     rows = []
     step = 0.5 / settings.norm**2
     for delta0 in (*settings.deltas, None):
-        problem = homogeneous(seeds, settings.clients, settings.dimension, delta0, settings.norm)
+        problem = homogeneous(seeds, settings.clients, settings.dimension, delta0, settings.norm, device)
         row: dict[str, Any] = {"δ^0": "random" if delta0 is None else delta0}
         for m in settings.samples:
             delta = rolora(problem, 1, step, m, settings.draw).delta
-            factor = torch.tensor([lemma_factor(float(start), 0.5) for start in delta[:, 0]], dtype=torch.float64)
+            factor = delta.new_tensor([lemma_factor(float(start), 0.5) for start in delta[:, 0]])
             row[f"m = {m}"] = float(contracts(delta, factor)[0].double().mean())
         rows.append(row)
     return rows
@@ -259,11 +261,11 @@ def _judge(
                     [True] * len(seeds),
                 )
             )
-    problem = homogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm)
+    problem = homogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, factors.device)
     edge = lemma_step_limit(settings.delta0)
     around = [0.998 * edge, min(1.002 * edge, 1.0)]
     delta = rolora_steps(problem, settings.long_rounds, [c / settings.norm**2 for c in around]).delta
-    every = _every_round(delta, _factors(settings, around))
+    every = _every_round(delta, _factors(settings, around, factors.device))
     outcome.claims += [
         fraction(
             f"With infinitely many samples it holds in every round up to η = (3 + (δ^0)²)/(4‖b*‖²) = {edge:.4g}/‖b*‖² "
@@ -296,4 +298,4 @@ def _judge(
     ]
 
 
-Experiment("rolora-step-size", "where RoLoRA's claimed contraction stops holding", SOURCE, _run)
+Experiment("rolora-step-size", "where RoLoRA's claimed contraction stops holding", SOURCE, _run, any_device=True)

@@ -78,10 +78,9 @@ class RoLoRATheory(FFASettings):
             raise ConfigError(f"l_max is {largest:g}; Assumption 5.1 has ‖b*‖ ≤ L_max, and ‖b*‖ is {self.norm:g}")
         return 1 / largest**2
 
-    def problem(self, seeds: Sequence[int], **other: int) -> Problem:
+    def problem(self, seeds: Sequence[int], device: torch.device) -> Problem:
         """Clients alike."""
-        sizes = {"clients": self.clients, "dimension": self.dimension, **other}
-        return homogeneous(seeds, **sizes, delta0=self.delta0, norm=self.norm)
+        return homogeneous(seeds, self.clients, self.dimension, self.delta0, self.norm, device)
 
 
 @one_thread()
@@ -94,19 +93,19 @@ def _run(request: Request) -> Outcome:
     step = 0.5 * limit if settings.step is None else settings.step
     steps = [step, settings.near_limit * limit, limit]
     shares = [eta * settings.norm**2 for eta in steps]  # c = η‖b*‖² of each
-    problem = settings.problem(seeds)
+    problem = settings.problem(seeds, request.device)
     needed = [_needed(settings, c) for c in shares]
     longest = max(settings.rounds, *(n for n in needed if n is not None), 0)
     trace = rolora_steps(problem, longest, steps, settings.samples, settings.draw)
     exact = rolora_steps(problem, longest, steps)  # infinitely many samples
 
     outcome = Outcome(settings=settings.model_dump(mode="json") | {"l_max": limit**-0.5, "step": step})
-    outcome.figures |= _angles(settings, seeds, step)
+    outcome.figures |= _angles(settings, seeds, step, request.device)
     outcome.figures["contraction per round"] = _ratios(settings, trace, exact, steps)
     _judge_lemma(outcome, settings, trace, exact, steps)
     _judge_theorem(outcome, settings, trace, steps, needed)
     judge_ffa(outcome, settings, request, seeds)
-    judge_frozen_clients_that_differ(outcome, settings, seeds)
+    judge_frozen_clients_that_differ(outcome, settings, seeds, request.device)
     outcome.figures["loss on new samples"] = _losses(settings, problem, trace)
     _remark(outcome, settings, shares)
     return outcome
@@ -124,7 +123,7 @@ def _drawn(delta: torch.Tensor) -> torch.Tensor:
     return delta.clamp_min(DRAWN)
 
 
-def _angles(settings: RoLoRATheory, seeds: Sequence[int], step: float) -> dict[str, Figure]:
+def _angles(settings: RoLoRATheory, seeds: Sequence[int], step: float, device: torch.device) -> dict[str, Figure]:
     """δ^t for several N, m, d."""
     c, x = step * settings.norm**2, list(range(settings.rounds + 1))
     bound = [max(settings.delta0 * lemma_factor(settings.delta0, c) ** t, DRAWN) for t in x]
@@ -139,7 +138,7 @@ def _angles(settings: RoLoRATheory, seeds: Sequence[int], step: float) -> dict[s
         lines = {}
         for value in values:
             chosen = settings.model_copy(update={name: value})
-            run = rolora(chosen.problem(seeds), settings.rounds, step, chosen.samples, settings.draw)
+            run = rolora(chosen.problem(seeds, device), settings.rounds, step, chosen.samples, settings.draw)
             lines[f"{symbol} = {value}"] = median_curve(x, _drawn(run.delta))
         lines["m = ∞ (exact)"] = Curve(x, exact)
         lines["Lemma 5.3's bound"] = Curve(x, bound)
@@ -302,4 +301,10 @@ def _remark(outcome: Outcome, settings: RoLoRATheory, shares: Sequence[float]) -
         outcome.notes.append(f"L_max is larger than ‖b*‖: at the lemma's limit η‖b*‖² = {limit:.4g}.")
 
 
-Experiment("rolora-theory", "RoLoRA's angle and FFA-LoRA's loss on the linear model", f"{PAPER}, Section 5", _run)
+Experiment(
+    "rolora-theory",
+    "RoLoRA's angle and FFA-LoRA's loss on the linear model",
+    f"{PAPER}, Section 5",
+    _run,
+    any_device=True,
+)

@@ -1,0 +1,50 @@
+"""Which device to compute on: from what a user writes to a device that is there."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from commonground.errors import ConfigError
+
+__all__ = ["resolve_device"]
+
+KNOWN = "auto, cpu, cuda, cuda:INDEX and mps"
+
+
+def resolve_device(text: str) -> torch.device:
+    """The device a text names.
+
+    Args:
+        text: ``auto`` (the first CUDA GPU, or the CPU where there is none), ``cpu``, ``cuda`` (the first GPU),
+            ``cuda:INDEX``, or ``mps`` (Apple's GPUs: only when asked for, since they have no float64).
+
+    Returns:
+        A device that exists on this machine; a GPU with its index, so that it equals its tensors' ``device``.
+
+    Raises:
+        ConfigError: the text names no device, or one that PyTorch does not see here.
+    """
+    if text == "auto":
+        text = "cuda" if torch.cuda.is_available() else "cpu"
+    if text == "cpu":
+        return torch.device("cpu")
+    if text == "mps":
+        if not torch.backends.mps.is_available():
+            raise ConfigError("the device is 'mps', but PyTorch sees no Apple GPU here; use cpu or auto")
+        return torch.device("mps", 0)
+    # An index is written as PyTorch writes it, so that one device has one name.
+    match = re.fullmatch(r"cuda(?::(0|[1-9][0-9]*))?", text, re.ASCII)
+    if match is None:
+        raise ConfigError(f"unknown device {text!r}; known are {KNOWN}")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"the device is '{text}', but PyTorch sees no CUDA GPU here; use cpu or auto")
+    index, count = int(match[1] or 0), torch.cuda.device_count()
+    if index >= count:
+        raise ConfigError(f"the device is '{text}', but PyTorch sees {_gpus(count)} here")
+    return torch.device("cuda", index)
+
+
+def _gpus(count: int) -> str:
+    return "one CUDA GPU (cuda:0)" if count == 1 else f"{count} CUDA GPUs (cuda:0 to cuda:{count - 1})"
