@@ -8,12 +8,15 @@ import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.table import Table
 
 from commonground.errors import ConfigError, RunError
+from commonground.table import Column, Table
+
+if TYPE_CHECKING:
+    from commonground.papers.outcome import Outcome
 
 __all__ = ["report", "reproduce"]
 
@@ -26,6 +29,13 @@ __all__ = ["report", "reproduce"]
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="another setting than the experiment's")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="folder for results, figures and runs")
 @click.option("--data-dir", help="folder of the data files")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    metavar="auto|cpu|cuda[:i]|mps",
+    help="where experiments that train no runs compute; the others know the CPU alone",
+)
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def reproduce(
     experiment: str,
@@ -35,6 +45,7 @@ def reproduce(
     assignments: tuple[str, ...],
     out: Path,
     data_dir: str | None,
+    device: str,
     quiet: bool,
 ) -> None:
     """Repeat EXPERIMENT (see `commonground list experiments`) and judge the paper's claims.
@@ -49,17 +60,17 @@ def reproduce(
     from commonground.console import standard_output
     from commonground.engine.backends.processes import default_workers
     from commonground.papers import experiments
-    from commonground.papers.base import Request, write_outcome
+    from commonground.papers.experiment import Request
+    from commonground.papers.writing import write_outcome
     from commonground.report import write_reproduction_report
-    from commonground.report.format import show
 
     if experiment not in experiments:
         raise ConfigError(f"unknown experiment '{experiment}'; known are {', '.join(sorted(experiments))}")
     chosen = experiments[experiment]
     _check_free(out, experiment, {"scale": scale, "seed": seed, "seeds": seeds, "set": sorted(assignments)})
-    request = Request(
-        out, "paper" if scale == "paper" else "small", seed, seeds, data_dir, quiet, dict(map(_setting, assignments))
-    )
+    place = chosen.device(device)
+    overrides = dict(map(_setting, assignments))
+    request = Request(out, "paper" if scale == "paper" else "small", seed, seeds, data_dir, quiet, overrides, place)
     began = time.perf_counter()
     outcome = chosen.run(request)
     cores = default_workers()
@@ -72,9 +83,11 @@ def reproduce(
             ["commonground", "reproduce", experiment, "--scale", scale, "--seed", str(seed)]
             + ([] if seeds is None else ["--seeds", str(seeds)])
             + [part for assignment in assignments for part in ("--set", assignment)]
+            + ([] if place.type == "cpu" else ["--device", str(place)])
             + ["--out", out.name]
         ),
         "minutes": round((time.perf_counter() - began) / 60, 1),
+        **({} if place.type == "cpu" else {"device": str(place)}),
         "machine": f"{platform.system()} {platform.machine()}, {cores} core{'s' if cores != 1 else ''}",
         "versions": {
             "commonground": __version__,
@@ -88,27 +101,37 @@ def reproduce(
         return
     console = standard_output()
     if outcome.cells:
-        columns = list(dict.fromkeys(cell.column for cell in outcome.cells))
-        table = Table("method", *columns, title=f"{chosen.source} (scale {scale}): paper | measured, percent")
-        for method in dict.fromkeys(cell.method for cell in outcome.cells):
-            cells = {c.column: c for c in outcome.cells if c.method == method}
-            table.add_row(
-                method,
-                *(
-                    f"{'–' if c.paper is None else f'{c.paper:.1f}'} | {c.measured:.1f} [{c.low:.1f}, {c.high:.1f}]"
-                    for c in (cells[column] for column in columns)
-                ),
-            )
-        console.print(table)
-    table = Table("claim", "paper", "measured (95 %)", "holds", title="Claims")
-    for claim in outcome.claims:
-        verdict = {True: "yes", False: "no", None: "open"}[claim.holds]
-        paper = claim.paper if isinstance(claim.paper, str) else show(claim.paper)
-        table.add_row(claim.claim, paper, f"{show(claim.measured)} [{show(claim.low)}, {show(claim.high)}]", verdict)
-    console.print(table)
+        console.print(_cells(outcome, f"{chosen.source} (scale {scale}): paper | measured, percent").to_rich())
+    console.print(_claims(outcome).to_rich())
     for note in outcome.notes:
         console.print(f"• {note}")
     console.print(f"report: {page}")
+
+
+def _cells(outcome: Outcome, title: str) -> Table:
+    """A paper's table, a row per method and a column per partition."""
+    rows = {method: {"method": method} for method in dict.fromkeys(cell.method for cell in outcome.cells)}
+    for cell in outcome.cells:
+        paper = "–" if cell.paper is None else f"{cell.paper:.1f}"
+        rows[cell.method][cell.column] = f"{paper} | {cell.measured:.1f} [{cell.low:.1f}, {cell.high:.1f}]"
+    return Table.of(title, list(rows.values()))
+
+
+def _claims(outcome: Outcome) -> Table:
+    """The claims with their verdicts."""
+    from commonground.report.format import show
+
+    columns = tuple(map(Column, ("claim", "paper", "measured (95 %)", "holds")))
+    rows = [
+        {
+            "claim": claim.claim,
+            "paper": claim.paper if isinstance(claim.paper, str) else show(claim.paper),
+            "measured (95 %)": f"{show(claim.measured)} [{show(claim.low)}, {show(claim.high)}]",
+            "holds": {True: "yes", False: "no", None: "open"}[claim.holds],
+        }
+        for claim in outcome.claims
+    ]
+    return Table("Claims", columns, rows)
 
 
 def _check_free(out: Path, experiment: str, asked: Mapping[str, Any]) -> None:

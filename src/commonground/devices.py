@@ -1,4 +1,4 @@
-"""Which device computes."""
+"""Which device to compute on: from what a user writes to a device that is there."""
 
 from __future__ import annotations
 
@@ -10,32 +10,44 @@ from commonground.errors import ConfigError
 
 __all__ = ["check_precision", "resolve_device", "use_precision"]
 
+KNOWN = "auto, cpu, cuda, cuda:INDEX and mps"
+
 
 def resolve_device(text: str) -> torch.device:
-    """The device a setting names.
+    """The device a text names.
 
     Args:
-        text: ``auto`` (the first CUDA device if there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+        text: ``auto`` (the first CUDA GPU, or the CPU where there is none), ``cpu``, ``cuda`` (the first GPU),
+            ``cuda:INDEX``, or ``mps`` (Apple's GPUs: only when asked for, since they have no float64).
+
+    Returns:
+        A device that exists on this machine; a GPU with its index, so that it equals its tensors' ``device``.
 
     Raises:
-        ConfigError: it names no device, or one that this machine does not have.
+        ConfigError: the text names no device, or one that PyTorch does not see here.
     """
     if text == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-    match = re.fullmatch(r"cpu|mps|cuda(?::(\d+))?", text)
-    if match is None:
-        raise ConfigError(f"the device is {text!r}; it is auto, cpu, cuda, cuda:NUMBER or mps")
+        text = "cuda" if torch.cuda.is_available() else "cpu"
     if text == "cpu":
         return torch.device("cpu")
     if text == "mps":
         if not torch.backends.mps.is_available():
-            raise ConfigError("the device is mps, and this machine (or this build of PyTorch) has none; take cpu")
-        return torch.device("mps")
-    number, found = int(match[1] or 0), torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if number >= found:
-        there = f"{found} of them" if found else "none"
-        raise ConfigError(f"the device is {text}, and this machine (or this build of PyTorch) has {there}; take cpu")
-    return torch.device("cuda", number)
+            raise ConfigError("the device is 'mps', but PyTorch sees no Apple GPU here; use cpu or auto")
+        return torch.device("mps", 0)
+    # An index is written as PyTorch writes it, so that one device has one name.
+    match = re.fullmatch(r"cuda(?::(0|[1-9][0-9]*))?", text, re.ASCII)
+    if match is None:
+        raise ConfigError(f"unknown device {text!r}; known are {KNOWN}")
+    if not torch.cuda.is_available():
+        raise ConfigError(f"the device is '{text}', but PyTorch sees no CUDA GPU here; use cpu or auto")
+    index, count = int(match[1] or 0), torch.cuda.device_count()
+    if index >= count:
+        raise ConfigError(f"the device is '{text}', but PyTorch sees {_gpus(count)} here")
+    return torch.device("cuda", index)
+
+
+def _gpus(count: int) -> str:
+    return "one CUDA GPU (cuda:0)" if count == 1 else f"{count} CUDA GPUs (cuda:0 to cuda:{count - 1})"
 
 
 def check_precision(precision: str, device: torch.device) -> None:

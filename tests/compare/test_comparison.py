@@ -17,10 +17,10 @@ from commonground import train
 from commonground.cli_compare import compare as command
 from commonground.compare import Comparison, compare
 from commonground.compare.progress import Silent
-from commonground.compare.statistics import holm
 from commonground.console import ConsoleProgress
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, Interrupted, RunError
+from commonground.statistics import holm
 from tests.helpers import made_data, training
 
 module = import_module("commonground.compare.comparison")

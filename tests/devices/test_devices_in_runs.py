@@ -22,15 +22,9 @@ from tests.helpers import EXACT, Dropping, TwoLayer, images, made_data, normed, 
 NO_GPU = not torch.cuda.is_available()
 
 
-@pytest.mark.parametrize("text", ["gpu", "cuda:", "cuda:x", "cpu:0", ""])
-def test_an_unknown_device_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"it is auto, cpu, cuda, cuda:NUMBER or mps"):
-        resolve_device(text)
-
-
 @pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
 def test_a_device_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the device is cuda:1, and this machine .* has none; take cpu"):
+    with pytest.raises(ConfigError, match="the device is 'cuda:1', but PyTorch sees no CUDA GPU here"):
         train("fedavg", made_data(), model=seeded(TwoLayer), device="cuda:1")
     assert resolve_device("auto") == torch.device("cpu")
 

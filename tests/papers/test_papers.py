@@ -11,39 +11,15 @@ import pytest
 
 from commonground.cli import main
 from commonground.papers import experiments
-from commonground.papers.base import Curve, Experiment, Figure, Outcome, Request, difference, interval, printed
-from commonground.papers.fedrep_fig6 import new_clients
-from commonground.papers.fedrep_table1 import TABLE as FEDREP
-from commonground.papers.flute_table1 import TABLE as FLUTE
-from commonground.papers.tables import Column, PaperTable, run_table
-
-
-def test_interval_over_seeds_is_students() -> None:
-    # mean 2, sample standard deviation 1, t(0.975, 2) = 4.302653: half width 4.302653 / √3
-    mean, low, high = interval([1.0, 2.0, 3.0], [])
-    assert mean == 2.0
-    assert high - mean == pytest.approx(4.302653 / np.sqrt(3), rel=1e-5)
-    assert mean - low == pytest.approx(high - mean)
-
-
-def test_interval_of_one_seed_is_over_clients() -> None:
-    # four clients, sample standard deviation √(2/3)·… : values 0, 1, 1, 2 have variance 2/3
-    mean, low, high = interval([1.1], [np.array([0.0, 1.0, 1.0, 2.0])])
-    assert mean == 1.1
-    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(2 / 3) / 2)
-
-
-@pytest.mark.parametrize(("shift", "holds"), [(0.2, True), (-0.2, False), (0.0, None)])
-def test_a_difference_is_paired_by_client(shift: float, holds: bool | None) -> None:
-    # Clients differ by far more than the methods: unpaired, no shift of 0.2 would show.
-    clients = np.linspace(0, 1, 50)
-    noise = np.where(np.arange(50) % 2, 0.01, -0.01)
-    other = clients + shift + noise
-    claim = difference(
-        "a above b", "paper", 1.0, ([float(other.mean())], [other]), ([float(clients.mean())], [clients])
-    )
-    assert claim.holds is holds
-    assert claim.measured == pytest.approx(100 * shift, abs=1e-9)
+from commonground.papers.accuracy_table import PaperColumn, PaperTable, run_table
+from commonground.papers.claims import difference
+from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.fedrep.fig6 import new_clients
+from commonground.papers.fedrep.table1 import TABLE as FEDREP
+from commonground.papers.figures import Curve, Figure
+from commonground.papers.flute.table1 import TABLE as FLUTE
+from commonground.papers.outcome import Outcome
+from commonground.table import Table
 
 
 @pytest.mark.parametrize("table", [FEDREP, FLUTE], ids=["fedrep", "flute"])
@@ -61,7 +37,7 @@ def test_a_table_measures_every_cell_and_judges_every_pair(tmp_path: Path) -> No
         "fedrep-table1",
         "test",
         {"FedRep": "fedrep:head_epochs={local_epochs}", "FedAvg": "fedavg", "FedAvg+FT": "fedavg+ft"},
-        [Column("digits (6, 2)", ("cifar10", "100", "2"), "digits", settings)],
+        [PaperColumn("digits (6, 2)", ("cifar10", "100", "2"), "digits", settings)],
         ["FedRep"],
     )
     outcome = run_table(table, table.columns, Request(tmp_path, seed=4, quiet=True), seeds=2)
@@ -87,7 +63,11 @@ def test_a_column_without_its_data_is_left_out_by_name(tmp_path: Path, monkeypat
         "fedrep-table1",
         "test",
         {"FedRep": "fedrep"},
-        [Column("CIFAR-100 (100, 5)", ("cifar100", "100", "5"), "cifar100", {"clients": 100, "classes_per_client": 5})],
+        [
+            PaperColumn(
+                "CIFAR-100 (100, 5)", ("cifar100", "100", "5"), "cifar100", {"clients": 100, "classes_per_client": 5}
+            )
+        ],
         ["FedRep"],
     )
     request = Request(tmp_path / "out", data_dir=str(tmp_path / "empty"), quiet=True)
@@ -104,7 +84,7 @@ def test_reproduce_writes_claims_figures_and_page(
     outcome = Outcome(
         claims=[difference("a above b", "a paper", 3.0, ([0.6], [values]), ([0.4], [values - 0.2]))],
         figures={"a figure": Figure("epochs", "accuracy", {"FedRep": line}, log_y=True)},
-        tables={"Rounds needed": [{"method": "FedRep", "rounds": 12}]},
+        tables=[Table.of("Rounds needed", [{"method": "FedRep", "rounds": 12}])],
         notes=["Reduced: everything."],
     )
     Experiment("a-test", "title", "a paper", lambda request: outcome)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
-from commonground.papers.over_seeds import claim, fraction, mean_interval, median_interval
 from commonground.theory.checks import at_least, between, positive, raise_if_diverged
 from commonground.theory.draws import normal, permutations
 from commonground.theory.subspace import principal_angle_distance
@@ -40,20 +38,3 @@ def test_refusals_name_the_number() -> None:
             positive("step", value)
     with pytest.raises(DivergenceError, match=r"FedRep diverges.*round 3 \(seed 8, step size 9\)"):
         raise_if_diverged(torch.tensor([[1.0], [math.nan]]), "FedRep", 3, [7, 8], 9.0)
-
-
-def test_interval_of_the_median_covers_it() -> None:
-    rng = np.random.default_rng(0)
-    covered = [low < 0 < high for _, low, high in (median_interval(rng.standard_cauchy(20)) for _ in range(2000))]
-    assert 0.94 < np.mean(covered) < 0.985
-
-
-def test_claims_are_judged_by_their_interval() -> None:
-    values = [1.0, 2.0, 3.0]
-    _, low, high = mean_interval(values)
-    assert (claim("", "", None, values, "above", float(low) - 0.01).holds) is True
-    assert (claim("", "", None, values, "above", 2.0).holds) is None
-    assert (claim("", "", None, values, "below", float(low) - 0.01).holds) is False
-    assert (claim("", "", None, values, "within", 2.0, tolerance=float(high - low)).holds) is True
-    assert fraction("", "", None, [True] * 19 + [False]).holds is False
-    assert fraction("", "", None, [True] * 19 + [False], 0.9).measured == pytest.approx(0.95)

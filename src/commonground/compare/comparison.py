@@ -70,25 +70,27 @@ class Comparison:
         """Accuracies with differences to the reference, to print with rich; see :meth:`footnotes`."""
         from commonground.compare.tables import accuracy_table
 
-        return accuracy_table(self.result)
+        return accuracy_table(self.result).to_rich(framed=False)
 
     def cost_table(self) -> Table:
         """The last ten rounds, global accuracies, bytes and seconds, to print with rich."""
         from commonground.compare.tables import cost_table
 
-        return cost_table(self.result)
+        return cost_table(self.result).to_rich(framed=False)
 
     def target_table(self) -> Table | None:
         """What the target accuracy costs, to print with rich; None without a target."""
         from commonground.compare.tables import target_table
 
-        return target_table(self.result)
+        table = target_table(self.result)
+        return None if table is None else table.to_rich(framed=False)
 
     def tuning_table(self) -> Table | None:
         """Every candidate of a grid with its validation accuracy; None without a grid."""
         from commonground.compare.tables import tuning_table
 
-        return tuning_table(self.result)
+        table = tuning_table(self.result)
+        return None if table is None else table.to_rich(framed=False)
 
     def footnotes(self) -> list[str]:
         """What each number is, in sentences."""
@@ -381,11 +383,11 @@ class _Comparing:
 
 def _write(comparison: Comparison, folder: Path) -> None:
     """``comparison.json``, ``table.csv`` and ``report.html``."""
-    from commonground.compare.tables import as_csv
+    from commonground.compare.tables import method_table
     from commonground.report import write_comparison_report
 
     try:
-        write_atomically(folder / "table.csv", as_csv(comparison.result))
+        write_atomically(folder / "table.csv", method_table(comparison.result).to_csv())
         text = json.dumps(comparison.result, indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(folder / "comparison.json", text + "\n")
     except OSError as error:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from commonground.compare.methods import Method
-from commonground.compare.statistics import holm, paired_difference, smallest_p, spread
 from commonground.engine import Run
 from commonground.keys import numpy_stream
+from commonground.statistics import holm, paired_difference, smallest_p, spread
 
 __all__ = ["Tuning", "summarize"]
 

@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from rich import box
-from rich.table import Table
 
 from commonground.compare.methods import as_text
 from commonground.console import human_bytes, percent
+from commonground.table import Column, Table
 
-__all__ = ["accuracy_table", "as_csv", "cost_table", "spread_text", "target_table", "tuning_table"]
+__all__ = ["accuracy_table", "cost_table", "method_table", "spread_text", "target_table", "tuning_table"]
 
 
 def accuracy_table(result: Mapping[str, Any]) -> Table:
-    """Accuracies over clients and differences to the reference."""
+    """Accuracies over clients and differences to the reference; the best method is bold."""
     reference = next(entry["title"] for entry in result["methods"] if entry["method"] == result["reference"])
     seeds = result["seeds"]
     over = f"mean ± std over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    table = _table(f"{result['data']}, {result['clients']:,} clients, {result['rounds']} rounds, {over}")
-    table.add_column("method")
-    _numbers(table, "accuracy %", "worst\ntenth %", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
-    best = max(entry["personal_accuracy"]["mean"] for entry in result["methods"])
+    title = f"{result['data']}, {result['clients']:,} clients, {result['rounds']} rounds, {over}"
+    names = ("accuracy %", "worst\ntenth %", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
+    means = [entry["personal_accuracy"]["mean"] for entry in result["methods"]]
+    rows = []
     for entry in result["methods"]:
         d = entry["differences"]
-        table.add_row(
-            entry["title"],
-            spread_text(entry["personal_accuracy"]),
-            spread_text(entry["p10"]),
-            "reference" if d is None else _difference(d),
-            "" if d is None else _p(d["p_adjusted"]),
-            "" if d is None else _p(d["p_seeds"]),
-            style="bold" if entry["personal_accuracy"]["mean"] == best else "",
+        rows.append(
+            (
+                entry["title"],
+                spread_text(entry["personal_accuracy"]),
+                spread_text(entry["p10"]),
+                "reference" if d is None else _difference(d),
+                "" if d is None else _p(d["p_adjusted"]),
+                "" if d is None else _p(d["p_seeds"]),
+            )
         )
-    return table
+    best = frozenset(index for index, mean in enumerate(means) if mean == max(means))
+    return _table(title, ("method",), names, rows, best)
 
 
 def cost_table(result: Mapping[str, Any]) -> Table:
     """The other accuracies, and what a run costs."""
-    table = _table("per run")
-    table.add_column("method")
-    _numbers(table, "last 10\nrounds %", "global\naccuracy %", "sent by\nclients", "sent by\nserver", "\nseconds")
-    for entry in result["methods"]:
-        table.add_row(
+    names = ("last 10\nrounds %", "global\naccuracy %", "sent by\nclients", "sent by\nserver", "\nseconds")
+    rows = [
+        (
             entry["title"],
             spread_text(entry["last10"]),
             "–" if entry["global_accuracy"] is None else spread_text(entry["global_accuracy"]),
@@ -53,35 +49,33 @@ def cost_table(result: Mapping[str, Any]) -> Table:
             human_bytes(entry["bytes_down"]),
             f"{entry['seconds']:.1f}",
         )
-    return table
+        for entry in result["methods"]
+    ]
+    return _table("per run", ("method",), names, rows)
 
 
 def target_table(result: Mapping[str, Any]) -> Table | None:
     """What the target accuracy costs; None without a target."""
     if result["target"] is None:
         return None
-    table = _table(f"to {100 * result['target']:g} % accuracy")
-    table.add_column("method")
-    _numbers(table, "rounds", "bytes", "seconds", "seeds that reach it")
+    rows = []
     for entry in result["methods"]:
         cost, seeds = entry["to_accuracy"], len(result["seeds"])
         if cost is None:
-            table.add_row(entry["title"], "–", "–", "–", f"0 of {seeds}")
+            rows.append((entry["title"], "–", "–", "–", f"0 of {seeds}"))
         else:
             figures = f"{cost['rounds']:.3g}", human_bytes(cost["bytes"]), f"{cost['seconds']:.1f}"
-            table.add_row(entry["title"], *figures, f"{cost['reached']} of {seeds}")
-    return table
+            rows.append((entry["title"], *figures, f"{cost['reached']} of {seeds}"))
+    names = ("rounds", "bytes", "seconds", "seeds that reach it")
+    return _table(f"to {100 * result['target']:g} % accuracy", ("method",), names, rows)
 
 
 def tuning_table(result: Mapping[str, Any]) -> Table | None:
     """A row per method and candidate, a column per seed; the chosen ones are marked."""
     if not result["tuning"]:
         return None
-    table = _table("tuning: validation accuracy %  (* chosen)")
-    table.add_column("method")
-    table.add_column("candidate")
     seeds = result["seeds"]
-    _numbers(table, *(f"seed {seed}" for seed in seeds))
+    rows = []
     for label in dict.fromkeys(each["method"] for each in result["tuning"]):
         mine = {each["seed"]: each for each in result["tuning"] if each["method"] == label}
         for number, candidate in enumerate(mine[seeds[0]]["candidates"]):
@@ -92,18 +86,14 @@ def tuning_table(result: Mapping[str, Any]) -> Table | None:
                 score = tried["validation_accuracy"]
                 cells.append("diverged" if score is None else f"{100 * score:.1f}{mark}")
             title = mine[seeds[0]]["title"] if number == 0 else ""
-            table.add_row(title, as_text(candidate["settings"], ", "), *cells)
-    return table
+            rows.append((title, as_text(candidate["settings"], ", "), *cells))
+    names = [f"seed {seed}" for seed in seeds]
+    return _table("tuning: validation accuracy %  (* chosen)", ("method", "candidate"), names, rows)
 
 
-def as_csv(result: Mapping[str, Any]) -> str:
-    """A line per method; accuracies are shares, not percent."""
-    rows = [_flat(entry, result["target"]) for entry in result["methods"]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def method_table(result: Mapping[str, Any]) -> Table:
+    """Every figure of every method, as in ``table.csv``; accuracies are shares, not percent."""
+    return Table.of("methods", [_flat(entry, result["target"]) for entry in result["methods"]])
 
 
 def _flat(entry: Mapping[str, Any], target: float | None) -> dict[str, Any]:
@@ -122,16 +112,17 @@ def _flat(entry: Mapping[str, Any], target: float | None) -> dict[str, Any]:
     return row
 
 
-def _table(title: str) -> Table:
-    padding = (0, 1, 0, 0)
-    return Table(
-        title=title, title_justify="left", title_style="", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding
-    )
-
-
-def _numbers(table: Table, *columns: str) -> None:
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
+def _table(
+    title: str,
+    words: Sequence[str],
+    numbers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    bold: frozenset[int] = frozenset(),
+) -> Table:
+    """Columns of words first, of numbers after them; ``rows`` are in that order."""
+    columns = (*(Column(name) for name in words), *(Column(name, numeric=True) for name in numbers))
+    names = [column.name for column in columns]
+    return Table(title, columns, [dict(zip(names, row, strict=True)) for row in rows], bold)
 
 
 def spread_text(value: Mapping[str, float | None]) -> str:

@@ -1,11 +1,14 @@
-"""The papers' experiments: reported values beside measured ones. A module put into this folder is found by itself."""
+"""The papers' experiments: reported values beside measured ones, a folder per paper.
+
+A module put into a paper's folder is found by itself.
+"""
 
 import importlib
 import pkgutil
 
-from commonground.papers.base import Experiment, Scale, experiments
+from commonground.papers.experiment import Experiment, Scale, experiments
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
 
 __all__ = ["Experiment", "Scale", "experiments"]

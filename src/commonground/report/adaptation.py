@@ -7,8 +7,9 @@ from typing import Any
 
 from commonground.errors import RunError
 from commonground.report.charts import Line, LineChart
-from commonground.report.page import Cell, Column, Page, table
+from commonground.report.page import Cell, Page, table
 from commonground.report.read import read_json
+from commonground.table import Column
 
 __all__ = ["add_adaptation"]
 

@@ -14,9 +14,10 @@ from commonground.errors import RunError
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
 from commonground.report.format import Unit, number, show
 from commonground.report.metrics import extra_metrics
-from commonground.report.page import Cell, Column, Page, escape, table
+from commonground.report.page import Cell, Page, escape, table
 from commonground.report.read import RunFiles, algorithm_title, read_json, read_run
 from commonground.report.run import split_chart
+from commonground.table import Column
 
 __all__ = ["Comparison", "add_comparison", "read_comparison", "write_comparison_report"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -18,8 +18,9 @@ from commonground.report.charts import Chart
 from commonground.report.drawing import Drawing, draw
 from commonground.report.format import Unit, number, show
 from commonground.report.palette import css_variables, dash
+from commonground.table import Column, Table
 
-__all__ = ["Cell", "Column", "Page", "day", "escape", "table"]
+__all__ = ["Cell", "Page", "day", "draw_table", "escape", "measured_cell", "table"]
 
 escape = html.escape
 
@@ -60,14 +61,6 @@ class Cell:
         return f"<{' '.join(p for p in parts if p)}>{self.text if self.html else escape(self.text)}</{tag}>"
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its heading, and whether it holds numbers."""
-
-    heading: str
-    numeric: bool = False
-
-
 def table(
     name: str,
     columns: Sequence[Column],
@@ -87,7 +80,7 @@ def table(
     """
     heads = "".join(
         f'<th scope="col"{" class=n" if c.numeric else ""}>'
-        + (f'<button type="button">{escape(c.heading)}</button>' if sortable else escape(c.heading))
+        + (f'<button type="button">{escape(c.name)}</button>' if sortable else escape(c.name))
         + "</th>"
         for c in columns
     )
@@ -102,6 +95,46 @@ def table(
         f"<table{' class=sortable' if sortable else ''}><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
         f'</div>\n<p class="source">From {_files(sources)}</p>'
     )
+
+
+def draw_table(drawn: Table, sources: Sequence[str]) -> str:
+    """A :class:`~commonground.table.Table` as HTML; a column with a number in it is set as numbers.
+
+    Args:
+        drawn: the table; its title is for those who hear the page.
+        sources: files the numbers are from.
+    """
+
+    def numeric(name: str) -> bool:
+        values = (row.get(name) for row in drawn.rows)
+        return any(number(value) is not None or isinstance(value, Mapping) for value in values)
+
+    heads = [name.replace("_", " ") for name in drawn.names]
+    columns = [
+        Column(head[:1].upper() + head[1:], numeric(name)) for head, name in zip(heads, drawn.names, strict=True)
+    ]
+    rows = [
+        [
+            Cell("✓" if row[name] else "✗", kind="yes" if row[name] else "no")
+            if isinstance(row.get(name), bool)
+            else measured_cell(row.get(name), f"[{index}].{name}")
+            for name in drawn.names
+        ]
+        for index, row in enumerate(drawn.rows)
+    ]
+    return table(drawn.title, columns, rows, sources)
+
+
+def measured_cell(value: Any, key: str = "") -> Cell:
+    """A value whose unit only the words beside it know: a number, a mean with its deviation, or a text."""
+    if isinstance(value, Mapping):
+        mean, std = number(value.get("mean")), number(value.get("std"))
+        text = f"{show(mean)} ± {show(std)}" if std is not None else show(mean)
+        return Cell(text, mean, f"{key}.mean" if key else "")
+    count = number(value)
+    if count is not None:
+        return Cell.of(count, "number", key)
+    return Cell("–" if value is None else str(value), None, key)
 
 
 def _files(sources: Sequence[str]) -> str:

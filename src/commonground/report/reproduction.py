@@ -9,9 +9,10 @@ from typing import Any
 from commonground.errors import RunError
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
 from commonground.report.comparison import add_comparison, read_comparison
-from commonground.report.format import number, show, slug
-from commonground.report.page import Cell, Column, Page, table
+from commonground.report.format import number, slug
+from commonground.report.page import Cell, Page, draw_table, measured_cell, table
 from commonground.report.read import read_json
+from commonground.table import Column, Table
 
 __all__ = ["write_reproduction_report"]
 
@@ -57,10 +58,10 @@ def write_reproduction_report(folder: str | Path) -> Path:
     page.figures(_charts(claims, "results.json", "claims", "Claims"))
     for title, rows in dict(about.get("tables") or {}).items():
         page.section(title[:1].upper() + title[1:])
-        page.add(_free_table(title, rows))
+        page.add(draw_table(Table.of(title, rows), [f"{slug(title)}.csv", ABOUT]))
     if cells:
         page.section("The paper's table", "Reported beside measured, cell by cell.")
-        page.add(_cell_table(cells))
+        page.add(draw_table(Table.of("The paper's table", cells), ["cells.json"]))
         page.figures(_charts(cells, "cells.json", "cells", "The paper's table"))
     for one in sorted(folder.rglob("comparison.json")):
         comparison = read_comparison(one.parent)
@@ -129,33 +130,21 @@ def _claim_table(claims: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for index, claim in enumerate(claims):
         low, high = number(claim.get("low")), number(claim.get("high"))
-        between = "–" if low is None or high is None else f"{_plain(low).text} to {_plain(high).text}"
+        between = "–" if low is None or high is None else f"{measured_cell(low).text} to {measured_cell(high).text}"
         seeds, holds = claim.get("seeds"), claim.get("holds")
         verdict = Cell("✓ holds", kind="yes") if holds is True else Cell("✗ does not", kind="no")
         rows.append(
             [
                 Cell(str(claim["claim"]), kind="long"),
                 verdict if isinstance(holds, bool) else Cell("open"),
-                _plain(claim.get("measured"), f"[{index}].measured"),
+                measured_cell(claim.get("measured"), f"[{index}].measured"),
                 Cell(between, low, f"[{index}].low"),
-                _plain(claim.get("paper"), f"[{index}].paper"),
+                measured_cell(claim.get("paper"), f"[{index}].paper"),
                 Cell(", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds or "–")),
                 *([Cell(str(claim.get("source") or "–"), kind="how")] if several else []),
             ]
         )
     return table("Claims", columns, rows, ["results.json"])
-
-
-def _plain(value: Any, key: str = "") -> Cell:
-    """A value whose unit only the claim's text knows."""
-    if isinstance(value, Mapping):
-        mean, std = number(value.get("mean")), number(value.get("std"))
-        text = f"{show(mean)} ± {show(std)}" if std is not None else show(mean)
-        return Cell(text, mean, f"{key}.mean" if key else "")
-    count = number(value)
-    if count is not None:
-        return Cell.of(count, "number", key)
-    return Cell("–" if value is None else str(value), None, key)
 
 
 def _read_cells(path: Path) -> list[dict[str, Any]]:
@@ -166,30 +155,6 @@ def _read_cells(path: Path) -> list[dict[str, Any]]:
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise RunError(f"'{path}' is damaged: it should hold a list of objects, one per cell")
     return cells
-
-
-def _cell_table(cells: Sequence[Mapping[str, Any]]) -> str:
-    return _rows_table("The paper's table", cells, ["cells.json"])
-
-
-def _free_table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    return _rows_table(title, rows, [f"{slug(title)}.csv", ABOUT])
-
-
-def _rows_table(title: str, cells: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> str:
-    keys = list(dict.fromkeys(key for cell in cells for key in cell))
-    numeric = {k for k in keys if any(number(c.get(k)) is not None or isinstance(c.get(k), Mapping) for c in cells)}
-    columns = [Column(key.replace("_", " ")[:1].upper() + key.replace("_", " ")[1:], key in numeric) for key in keys]
-    rows = [
-        [
-            Cell("✓" if cell[key] else "✗", kind="yes" if cell[key] else "no")
-            if isinstance(cell.get(key), bool)
-            else _plain(cell.get(key), f"[{index}].{key}")
-            for key in keys
-        ]
-        for index, cell in enumerate(cells)
-    ]
-    return table(title, columns, rows, sources)
 
 
 def _charts(rows: Sequence[Mapping[str, Any]], source: str, name: str, title: str) -> list[Chart]:

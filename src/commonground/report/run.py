@@ -11,8 +11,9 @@ from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
 from commonground.report.format import Unit, show
 from commonground.report.metrics import extra_metrics
-from commonground.report.page import Cell, Column, Page, day, table
+from commonground.report.page import Cell, Page, day, table
 from commonground.report.read import RunFiles, as_number, read_run
+from commonground.table import Column
 
 __all__ = ["split_chart", "write_run_report"]
 

@@ -1,4 +1,6 @@
-"""Random tensors for a list of seeds at once."""
+"""Random tensors for a list of seeds at once: drawn on the CPU, whatever device they go to, so that all devices see the
+same numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,14 @@ import torch
 
 from commonground.keys import torch_stream
 
-__all__ = ["normal", "permutations"]
+__all__ = ["Device", "normal", "permutations"]
+
+Device = torch.device | str
 
 
-def normal(seeds: Sequence[int], purpose: str, *shape: int, ids: tuple[int, ...] = ()) -> torch.Tensor:
+def normal(
+    seeds: Sequence[int], purpose: str, *shape: int, ids: tuple[int, ...] = (), device: Device = "cpu"
+) -> torch.Tensor:
     """Standard normal draws, each seed from a stream of its own.
 
     Args:
@@ -19,16 +25,20 @@ def normal(seeds: Sequence[int], purpose: str, *shape: int, ids: tuple[int, ...]
         purpose: what is drawn, for example ``"inputs"``.
         *shape: for one seed.
         ids: what else the stream is keyed by, for example the round.
+        device: where the draws are put.
 
     Returns:
         [S, *shape], float64.
     """
-    draws = torch.empty(len(seeds), *shape, dtype=torch.float64)
+    draws = torch.empty(len(seeds), *shape, dtype=torch.float64, device="cpu")
     for index, seed in enumerate(seeds):
         draws[index].normal_(generator=torch_stream(seed, purpose, *ids))
-    return draws
+    return draws.to(device)
 
 
-def permutations(seeds: Sequence[int], purpose: str, count: int, ids: tuple[int, ...] = ()) -> torch.Tensor:
+def permutations(
+    seeds: Sequence[int], purpose: str, count: int, ids: tuple[int, ...] = (), device: Device = "cpu"
+) -> torch.Tensor:
     """A random order of ``count`` things per seed: [S, count], int64."""
-    return torch.stack([torch.randperm(count, generator=torch_stream(seed, purpose, *ids)) for seed in seeds])
+    streams = [torch_stream(seed, purpose, *ids) for seed in seeds]
+    return torch.stack([torch.randperm(count, generator=stream, device="cpu") for stream in streams]).to(device)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from commonground.theory.checks import at_least
-from commonground.theory.draws import normal
+from commonground.theory.draws import Device, normal
 from commonground.theory.features import network
 from commonground.theory.features.problem import FeatureModel, Problem, patches
 
@@ -19,10 +19,10 @@ def training_error(margin: torch.Tensor) -> torch.Tensor:
     return (margin < 0).double().mean(-1)
 
 
-def directions(seeds: Sequence[int], filters: int, count: int) -> torch.Tensor:
+def directions(seeds: Sequence[int], filters: int, count: int, device: Device = "cpu") -> torch.Tensor:
     """Uniform unit vectors for :func:`population_test_error`: [S, count, m]."""
     at_least("directions", count, 1, "unit vectors per test error")
-    drawn = normal(seeds, "test directions", count, filters)
+    drawn = normal(seeds, "test directions", count, filters, device=device)
     units: torch.Tensor = drawn / drawn.norm(dim=-1, keepdim=True)
     return units
 
@@ -47,7 +47,7 @@ def population_test_error(
     Returns:
         [S, N].
     """
-    s = (gamma.pow(3).sum(2) * model.signals()).sum(-1)  # [S, N]
+    s = (gamma.pow(3).sum(2) * model.signals(gamma.device)).sum(-1)  # [S, N]
     values, vectors = torch.linalg.eigh(noise_gram)
     root = (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)) @ vectors.mT  # the symmetric root: it is unique
     cubes = (units.unsqueeze(1) @ root).pow(3).sum(-1).abs()  # [S, A, U]
@@ -71,8 +71,8 @@ def sampled_test_error(problem: Problem, weights: torch.Tensor, samples: int) ->
     """
     model = problem.model
     sizes = (model.N, samples)
-    y = torch.where(normal(problem.seeds, "fresh labels", *sizes) < 0, -1.0, 1.0).double()
-    xi = model.sigma_xi * normal(problem.seeds, "fresh noise", *sizes, model.d)
+    y = torch.where(normal(problem.seeds, "fresh labels", *sizes, device=problem.device) < 0, -1.0, 1.0).double()
+    xi = model.sigma_xi * normal(problem.seeds, "fresh noise", *sizes, model.d, device=problem.device)
     v = problem.features.unsqueeze(1)
     xi = xi - (xi @ v) @ v.mT
     return training_error(network.margin(weights, patches(problem, y, xi), y))

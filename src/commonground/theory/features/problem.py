@@ -10,7 +10,7 @@ import torch
 
 from commonground.errors import ConfigError
 from commonground.theory.checks import at_least, between, positive
-from commonground.theory.draws import normal
+from commonground.theory.draws import Device, normal
 from commonground.theory.subspace import orthonormal
 
 __all__ = ["FeatureModel", "Problem", "beta_limit", "draw_problem", "patches", "rho_for_gap"]
@@ -75,25 +75,25 @@ class FeatureModel:
 
     @property
     def held(self) -> torch.Tensor:
-        """The feature of every client: [N], int64."""
-        return torch.arange(self.N) % self.K
+        """The feature of every client: [N], int64, on the CPU (where it can index a tensor on any device)."""
+        return torch.arange(self.N, device="cpu") % self.K
 
     @property
     def confounded(self) -> torch.Tensor:
-        """Which clients hold a confounding feature: [N], bool."""
+        """Which clients hold a confounding feature: [N], bool, on the CPU like :attr:`held`."""
         return self.held < self.K0
 
-    def signals(self) -> torch.Tensor:
+    def signals(self, device: Device = "cpu") -> torch.Tensor:
         """[N, K]: by how much y·F of a sample of client i grows per Σ_r Γ_{r,k}³.
 
         α³ for the feature held, −ρ³ for every confounding feature in a confounding client, −K0β³ for the own feature in
         a normal one. The same numbers drive the update rules (B.1), (B.2), (C.1)–(C.3).
         """
         held = torch.nn.functional.one_hot(self.held, self.K).double()
-        noise = torch.zeros(self.N, self.K, dtype=torch.float64)
+        noise = torch.zeros(self.N, self.K, dtype=torch.float64, device="cpu")
         noise[self.confounded, : self.K0] = self.rho**3
         noise[~self.confounded] = self.K0 * self.beta**3 * held[~self.confounded]
-        return self.alpha**3 * held - noise
+        return (self.alpha**3 * held - noise).to(device)
 
 
 def rho_for_gap(alpha: float, K0: int, gap: float) -> float:
@@ -137,16 +137,21 @@ class Problem:
     labels: torch.Tensor
     start: torch.Tensor
 
+    @property
+    def device(self) -> torch.device:
+        """Where it is computed with."""
+        return self.features.device
 
-def draw_problem(model: FeatureModel, seeds: Sequence[int]) -> Problem:
+
+def draw_problem(model: FeatureModel, seeds: Sequence[int], device: Device = "cpu") -> Problem:
     """Draw features (uniformly among orthonormal systems; the paper leaves them open), labels, noise and start."""
     sizes = (model.N, model.n)
-    v = orthonormal(normal(seeds, "features", model.d, model.K))
-    xi = model.sigma_xi * normal(seeds, "noise patches", *sizes, model.d)
+    v = orthonormal(normal(seeds, "features", model.d, model.K, device=device))
+    xi = model.sigma_xi * normal(seeds, "noise patches", *sizes, model.d, device=device)
     flat = xi.flatten(1, 2)
     xi = (flat - flat @ v @ v.mT).view_as(xi)
-    labels = torch.where(normal(seeds, "labels", *sizes) < 0, -1.0, 1.0).double()
-    start = model.sigma_0 * normal(seeds, "filters", model.m, model.d)
+    labels = torch.where(normal(seeds, "labels", *sizes, device=device) < 0, -1.0, 1.0).double()
+    start = model.sigma_0 * normal(seeds, "filters", model.m, model.d, device=device)
     return Problem(model, tuple(seeds), v, xi, labels, start)
 
 
@@ -166,10 +171,11 @@ def patches(problem: Problem, labels: torch.Tensor | None = None, noise: torch.T
     xi = problem.noise if noise is None else noise
     v = problem.features.mT  # [S, K, d]
     own = v[:, model.held]  # [S, N, d]
-    x = torch.empty(*y.shape, model.K0 + 2, model.d, dtype=torch.float64)
+    x = y.new_empty(*y.shape, model.K0 + 2, model.d)
     x[..., 0, :] = model.alpha * y[..., None] * own[:, :, None]
+    confounded = model.confounded.to(x.device)
     for p in range(model.K0):
-        noisy = torch.where(model.confounded[:, None], model.rho * v[:, p, None], model.beta * own)
+        noisy = torch.where(confounded[:, None], model.rho * v[:, p, None], model.beta * own)
         x[..., p + 1, :] = -y[..., None] * noisy[:, :, None]
     x[..., -1, :] = xi
     return x

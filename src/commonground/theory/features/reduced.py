@@ -116,7 +116,7 @@ def reduced_start(problem: Problem, local: bool) -> ReducedState:
     gamma = problem.start @ problem.features
     beside = problem.start - gamma @ problem.features.mT
     xi = problem.start @ noise.mT
-    products = Products(model.signals(), problem.labels, gram, own, xi, beside @ beside.mT)
+    products = Products(model.signals(problem.device), problem.labels, gram, own, xi, beside @ beside.mT)
     shape = (len(problem.seeds), model.N, model.m, model.n)
     models = model.N if local else 1
     start = _clients(xi, shape)

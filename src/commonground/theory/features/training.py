@@ -85,7 +85,7 @@ def descend(
     state: State = (reduced_start if dynamics == "reduced" else full_start)(problem, local)
     wanted = sorted({r for r in ([0, rounds] if record is None else record) if 0 <= r <= rounds})
     wanted_set = set(wanted)
-    draws = directions(problem.seeds, problem.model.m, units) if units else None
+    draws = directions(problem.seeds, problem.model.m, units, problem.device) if units else None
     kept: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
     errors = []
     name = f"gradient descent with {updates} updates"
@@ -104,7 +104,7 @@ def descend(
 
 def error_of(problem: Problem, state: State, units: int) -> torch.Tensor:
     """Test error of a state, for example of an average: [S, N]."""
-    draws = directions(problem.seeds, problem.model.m, units)
+    draws = directions(problem.seeds, problem.model.m, units, problem.device)
     return population_test_error(problem.model, state.gamma, state.noise_gram, draws)
 
 

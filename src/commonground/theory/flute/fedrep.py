@@ -103,5 +103,5 @@ def fedrep(
         B = orthonormal(moved)
         W = exact_heads(problem, B)
         recorder.record(round, rounds, B, W)
-    never = torch.full((len(problem.seeds),), -1, dtype=torch.int64)
+    never = torch.full((len(problem.seeds),), -1, dtype=torch.int64, device=problem.device)
     return recorder.finish("FedRep", B, W, never)

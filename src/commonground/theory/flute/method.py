@@ -84,7 +84,7 @@ def flute(
     at_least("gamma2", gamma2, 0)
     B, W = start
     scale = max(1.0, float(problem.phi.abs().max()))
-    ended = torch.full((len(problem.seeds),), -1, dtype=torch.int64)
+    ended = torch.full((len(problem.seeds),), -1, dtype=torch.int64, device=problem.device)
     recorder = Recorder(problem, k, every)
     recorder.record(0, rounds, B, W)
     for round in range(1, rounds + 1):

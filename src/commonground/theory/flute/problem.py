@@ -11,7 +11,7 @@ import torch
 from commonground.errors import ConfigError
 from commonground.keys import torch_stream
 from commonground.theory.checks import at_least, positive
-from commonground.theory.draws import normal
+from commonground.theory.draws import Device, normal
 from commonground.theory.subspace import orthonormal
 
 __all__ = [
@@ -54,6 +54,11 @@ class LinearProblem:
     samples: int | None
 
     @property
+    def device(self) -> torch.device:
+        """Where it is computed with."""
+        return self.phi.device
+
+    @property
     def dimension(self) -> int:
         """Number of inputs d."""
         return self.phi.shape[1]
@@ -93,7 +98,7 @@ class LinearProblem:
         return quadratic.mean(dim=1)
 
 
-def gaussian_models(seeds: Sequence[int], d: int, clients: int) -> torch.Tensor:
+def gaussian_models(seeds: Sequence[int], d: int, clients: int, device: Device = "cpu") -> torch.Tensor:
     """Φ with independent standard normal columns (§7.1): [S, d, M].
 
     A client's model does not depend on how many clients there are beside it.
@@ -102,7 +107,7 @@ def gaussian_models(seeds: Sequence[int], d: int, clients: int) -> torch.Tensor:
         ConfigError: d < 1 or M < 1.
     """
     _check_sizes(d, clients)
-    columns = [normal(seeds, "flute models", d, ids=(client,)) for client in range(clients)]
+    columns = [normal(seeds, "flute models", d, ids=(client,), device=device) for client in range(clients)]
     return torch.stack(columns, dim=2)
 
 
@@ -113,7 +118,11 @@ def harmonic_singular_values(d: int, clients: int) -> list[float]:
 
 
 def models_with_singular_values(
-    seeds: Sequence[int], d: int, clients: int, singular_values: Sequence[float] | None = None
+    seeds: Sequence[int],
+    d: int,
+    clients: int,
+    singular_values: Sequence[float] | None = None,
+    device: Device = "cpu",
 ) -> torch.Tensor:
     """Φ = UΛVᵀ with random orthonormal U and V (App. C.1): [S, d, M].
 
@@ -125,6 +134,7 @@ def models_with_singular_values(
         seeds: S seeds.
         d, clients: sizes of Φ.
         singular_values: at most min(d, M) values ≥ 0, in any order; by default 2d/(i+1).
+        device: where Φ, and all that follows from it, is computed.
 
     Raises:
         ConfigError: sizes below 1, too many singular values, or a negative one.
@@ -135,16 +145,16 @@ def models_with_singular_values(
         raise ConfigError(f"{len(values)} singular values given; a {d} × {clients} matrix has 1 to {min(d, clients)}")
     for value in values:
         at_least("a singular value", value, 0)
-    left = orthonormal(normal(seeds, "flute left basis", d, len(values)))
-    right = orthonormal(normal(seeds, "flute right basis", clients, len(values)))
-    return (left * torch.tensor(values, dtype=torch.float64)) @ right.mT
+    left = orthonormal(normal(seeds, "flute left basis", d, len(values), device=device))
+    right = orthonormal(normal(seeds, "flute right basis", clients, len(values), device=device))
+    return (left * torch.tensor(values, dtype=torch.float64, device=device)) @ right.mT
 
 
-def models(generator: Generator, seeds: Sequence[int], d: int, clients: int) -> torch.Tensor:
+def models(generator: Generator, seeds: Sequence[int], d: int, clients: int, device: Device = "cpu") -> torch.Tensor:
     """Φ of §7.1 (``gaussian``) or of App. C.1 (``spectrum``): [S, d, M]."""
     if generator == "gaussian":
-        return gaussian_models(seeds, d, clients)
-    return models_with_singular_values(seeds, d, clients)
+        return gaussian_models(seeds, d, clients, device)
+    return models_with_singular_values(seeds, d, clients, device=device)
 
 
 def population_problem(seeds: Sequence[int], phi: torch.Tensor) -> LinearProblem:
@@ -156,7 +166,7 @@ def population_problem(seeds: Sequence[int], phi: torch.Tensor) -> LinearProblem
     """
     power = phi.square().sum(dim=1)
     # E[(φᵀx)² xxᵀ] = 2φφᵀ + ‖φ‖² I
-    identity = torch.eye(phi.shape[1], dtype=phi.dtype)
+    identity = torch.eye(phi.shape[1], dtype=phi.dtype, device=phi.device)
     moment = 2 * phi @ phi.mT / phi.shape[2] + power.mean(dim=1)[:, None, None] * identity
     return LinearProblem(tuple(seeds), phi, None, phi.mT, power, moment, None)
 
@@ -179,17 +189,18 @@ def sample_problem(seeds: Sequence[int], phi: torch.Tensor, samples: int, noise_
     at_least("N", samples, 1, "samples per client")
     at_least("noise_variance", noise_variance, 0)
     d, clients = phi.shape[1:]
-    covariance = torch.empty(len(seeds), clients, d, d, dtype=torch.float64)
-    cross = torch.empty(len(seeds), clients, d, dtype=torch.float64)
-    power = torch.empty(len(seeds), clients, dtype=torch.float64)
-    moment = torch.empty(len(seeds), d, d, dtype=torch.float64)
+    covariance = phi.new_empty(len(seeds), clients, d, d)
+    cross = phi.new_empty(len(seeds), clients, d)
+    power = phi.new_empty(len(seeds), clients)
+    moment = phi.new_empty(len(seeds), d, d)
     for s, seed in enumerate(seeds):  # one seed at a time: its samples are dropped once their moments are known
-        x = torch.empty(clients, samples, d, dtype=torch.float64)
-        noise = torch.empty(clients, samples, dtype=torch.float64)
+        x = torch.empty(clients, samples, d, dtype=torch.float64, device="cpu")
+        noise = torch.empty(clients, samples, dtype=torch.float64, device="cpu")
         for i in range(clients):
             stream = torch_stream(seed, "flute samples", i)
             x[i].normal_(generator=stream)
             noise[i].normal_(generator=stream)
+        x, noise = x.to(phi.device), noise.to(phi.device)
         y = (x @ phi[s].T.unsqueeze(2)).squeeze(2) + noise_variance**0.5 * noise
         covariance[s] = x.mT @ x / samples
         cross[s] = (x.mT @ y.unsqueeze(2)).squeeze(2) / samples
@@ -213,8 +224,8 @@ def random_start(problem: LinearProblem, k: int, alpha: float, *, draw: int = 0)
     """
     problem.check_rank(k)
     positive("alpha", alpha, "standard deviation of the random start")
-    body = alpha * normal(problem.seeds, "flute start B", problem.dimension, k, ids=(draw,))
-    heads = alpha * normal(problem.seeds, "flute start W", k, problem.clients, ids=(draw,))
+    body = alpha * normal(problem.seeds, "flute start B", problem.dimension, k, ids=(draw,), device=problem.device)
+    heads = alpha * normal(problem.seeds, "flute start W", k, problem.clients, ids=(draw,), device=problem.device)
     return body, heads
 
 

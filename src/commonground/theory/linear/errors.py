@@ -97,7 +97,7 @@ def new_client_error(
     theta = new.theta
     if B is None:
         estimate = least_squares(samples.x, samples.y)
-        return (estimate - theta).square().sum(-1), torch.zeros(theta.shape[:2], dtype=theta.dtype)
+        return (estimate - theta).square().sum(-1), theta.new_zeros(theta.shape[:2])
     basis = orthonormal(B)
     estimate = least_squares(samples.x @ basis[:, None], samples.y) @ basis.mT
     return (estimate - theta).square().sum(-1), outside(basis, theta)

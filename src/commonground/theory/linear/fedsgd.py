@@ -60,7 +60,7 @@ def fedsgd(problem: Problem, start: Start, rounds: int, step: float, data: Sampl
     pulls = (data.x.mT @ data.y[..., None])[..., 0] / data.m
     powers = data.y.square().mean(-1)
     B, w = start.B.clone(), start.W.mean(1)
-    rows = torch.arange(len(problem.seeds))[:, None]
+    rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]
     distances, training = [], []
     gram, pull, power = grams.mean(1), pulls.mean(1), powers.mean(1)
     for round in range(rounds + 1):

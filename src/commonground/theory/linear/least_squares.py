@@ -27,7 +27,7 @@ def least_squares(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
     diagonal = r.diagonal(dim1=-2, dim2=-1).abs()
     deficient = ~(diagonal.amin(-1) > RANK * diagonal.amax(-1))
     if bool(deficient.any()):
-        r = torch.where(deficient[..., None, None], torch.eye(r.shape[-1], dtype=r.dtype), r)
+        r = torch.where(deficient[..., None, None], torch.eye(r.shape[-1], dtype=r.dtype, device=r.device), r)
     column = targets[..., None]
     if wide:
         column_solution = q @ torch.linalg.solve_triangular(r.mT, column, upper=False)
@@ -35,8 +35,9 @@ def least_squares(features: torch.Tensor, targets: torch.Tensor) -> torch.Tensor
         column_solution = torch.linalg.solve_triangular(r, q.mT @ column, upper=True)
     solution: torch.Tensor = column_solution[..., 0]
     if bool(deficient.any()):
-        again = torch.linalg.lstsq(features[deficient], column[deficient], driver="gelsd").solution
-        solution[deficient] = again[..., 0]
+        few = features[deficient].cpu(), column[deficient].cpu()  # only there has PyTorch this driver
+        again = torch.linalg.lstsq(*few, driver="gelsd").solution
+        solution[deficient] = again[..., 0].to(solution.device)
     return solution
 
 

@@ -117,7 +117,7 @@ def alternate(
         raise ConfigError("give either data (fixed samples) or m (fresh samples per round), and not both")
     count = clients_per_round(problem.n, r)
     B, W = start.B, start.W.clone()
-    rows = torch.arange(len(problem.seeds))[:, None]
+    rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]
     head_step = method.head_step or method.step
     which = "representation" if method.head_steps is None else f"representation; head step {head_step:g}"
     distances, training, values = [], [], []

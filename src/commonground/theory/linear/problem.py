@@ -10,7 +10,7 @@ import torch
 
 from commonground.errors import ConfigError
 from commonground.theory.checks import at_least, between
-from commonground.theory.draws import normal, permutations
+from commonground.theory.draws import Device, normal, permutations
 from commonground.theory.subspace import orthonormal
 
 __all__ = [
@@ -43,6 +43,11 @@ class Problem:
     B_star: torch.Tensor
     W_star: torch.Tensor
     noise: float
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is computed with."""
+        return self.B_star.device
 
     @property
     def d(self) -> int:
@@ -84,12 +89,18 @@ class Samples:
 
     def of(self, clients: torch.Tensor) -> Samples:
         """The samples of these clients: ``clients`` is [S, c'], int64."""
-        seeds = torch.arange(len(clients))[:, None]
+        seeds = torch.arange(len(clients), device=clients.device)[:, None]
         return Samples(self.x[seeds, clients], self.y[seeds, clients])
 
 
 def draw_problem(
-    seeds: Sequence[int], d: int, k: int, n: int, noise: float = 1e-3, scaling: Scaling = "rows"
+    seeds: Sequence[int],
+    d: int,
+    k: int,
+    n: int,
+    noise: float = 1e-3,
+    scaling: Scaling = "rows",
+    device: Device = "cpu",
 ) -> Problem:
     """Draw a ground truth per seed.
 
@@ -105,6 +116,7 @@ def draw_problem(
         d, k, n: dimension of inputs, of the representation, number of clients; k ≤ min(d, n).
         noise: variance of the label noise; 1e-3 in Section 5.1, 0 in the theory.
         scaling: of W*.
+        device: where everything about the problem is computed; it is drawn the same for all.
 
     Raises:
         ConfigError: dimensions that make no sense, or a negative noise variance.
@@ -112,8 +124,8 @@ def draw_problem(
     check_dimensions(d, k, n, noise)
     if scaling not in ("rows", "appendix"):
         raise ConfigError(f"scaling is '{scaling}'; known are rows (Assumption 3) and appendix (A.1 read literally)")
-    B_star = orthonormal(normal(seeds, "linear B*", d, k))
-    W_star = normal(seeds, "linear W*", n, k)
+    B_star = orthonormal(normal(seeds, "linear B*", d, k, device=device))
+    W_star = normal(seeds, "linear W*", n, k, device=device)
     W_star = _rows(W_star) if scaling == "rows" else k**0.5 * orthonormal(W_star)
     return Problem(tuple(seeds), B_star, W_star, float(noise))
 
@@ -155,19 +167,20 @@ def draw_samples(
     at_least("m", m, 1, "samples per client")
     theta = problem.theta
     if clients is not None:
-        theta = theta[torch.arange(len(clients))[:, None], clients]
+        theta = theta[torch.arange(len(clients), device=clients.device)[:, None], clients]
     count = theta.shape[1]
-    x = normal(problem.seeds, f"linear x {purpose}", count, m, problem.d, ids=ids)
+    x = normal(problem.seeds, f"linear x {purpose}", count, m, problem.d, ids=ids, device=problem.device)
     y = (x @ theta[..., None])[..., 0]
     if problem.noise:
-        y = y + problem.noise**0.5 * normal(problem.seeds, f"linear noise {purpose}", count, m, ids=ids)
+        noise = normal(problem.seeds, f"linear noise {purpose}", count, m, ids=ids, device=problem.device)
+        y = y + problem.noise**0.5 * noise
     return Samples(x, y)
 
 
 def draw_clients(problem: Problem, count: int, ids: tuple[int, ...] = ()) -> Problem:
     """The same representation with ``count`` new clients, whose heads are as long as the old ones in the mean."""
     at_least("new_clients", count, 1, "number of new clients")
-    rows = _rows(normal(problem.seeds, "linear new W*", count, problem.k, ids=ids))
+    rows = _rows(normal(problem.seeds, "linear new W*", count, problem.k, ids=ids, device=problem.device))
     length = problem.W_star.square().sum(-1).mean(1).sqrt()[:, None, None]
     return Problem(problem.seeds, problem.B_star, rows * length / problem.k**0.5, problem.noise)
 
@@ -189,7 +202,7 @@ def participants(problem: Problem, count: int, round: int) -> torch.Tensor | Non
     """The clients of a round, drawn without replacement, ascending: [S, count]; None stands for all of them."""
     if count == problem.n:
         return None
-    order = permutations(problem.seeds, "linear participants", problem.n, ids=(round,))
+    order = permutations(problem.seeds, "linear participants", problem.n, ids=(round,), device=problem.device)
     return order[:, :count].sort(dim=1).values
 
 

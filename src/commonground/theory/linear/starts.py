@@ -87,7 +87,7 @@ def projected_gradient(problem: Problem, samples: Samples, rounds: int = 10, ste
     x, y, m, k = samples.x, samples.y, samples.m, problem.k
     step = m / (m + problem.d + 1) if step is None else step
     positive("start_step", step)
-    M = torch.zeros(*x.shape[:2], problem.d, dtype=x.dtype)
+    M = x.new_zeros(*x.shape[:2], problem.d)
     U, sizes, Vh = torch.linalg.svd(M, full_matrices=False)
     for round in range(1, rounds + 1):
         residual = (x @ M[..., None])[..., 0] - y
@@ -101,5 +101,5 @@ def projected_gradient(problem: Problem, samples: Samples, rounds: int = 10, ste
 
 def random_start(problem: Problem) -> Start:
     """B the Q of a Gaussian matrix, heads standard normal (about as long as the true ones)."""
-    B = orthonormal(normal(problem.seeds, "linear start B", problem.d, problem.k))
-    return Start(B, normal(problem.seeds, "linear start W", problem.n, problem.k))
+    B = orthonormal(normal(problem.seeds, "linear start B", problem.d, problem.k, device=problem.device))
+    return Start(B, normal(problem.seeds, "linear start W", problem.n, problem.k, device=problem.device))

@@ -61,9 +61,10 @@ def subset_extremes(problem: Problem, count: int) -> SubsetExtremes:
     between("rn", count, 1, problem.n, "clients per round")
     products = problem.W_star[..., :, None] * problem.W_star[..., None, :] / count  # [S, n, k, k]
     if math.comb(problem.n, count) <= MOST_SUBSETS:
-        member = torch.zeros(math.comb(problem.n, count), problem.n, dtype=products.dtype)
+        member = torch.zeros(math.comb(problem.n, count), problem.n, dtype=products.dtype, device="cpu")
         for row, subset in enumerate(combinations(range(problem.n), count)):
             member[row, list(subset)] = 1
+        member = member.to(products.device)
         spectra = torch.stack(
             [torch.linalg.eigvalsh((member @ p.flatten(1)).unflatten(1, p.shape[1:])) for p in products]
         )
@@ -77,7 +78,7 @@ def subset_extremes(problem: Problem, count: int) -> SubsetExtremes:
 def drawn_extremes(problem: Problem, count: int, rounds: int) -> SubsetExtremes:
     """The same over the subsets that take part in rounds 0 … T − 1 only."""
     at_least("rounds", rounds, 1)
-    rows = torch.arange(len(problem.seeds))[:, None]
+    rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]
     spectra = []
     for round in range(rounds):
         chosen = participants(problem, count, round)
@@ -86,7 +87,7 @@ def drawn_extremes(problem: Problem, count: int, rounds: int) -> SubsetExtremes:
         if chosen is None:
             break
     values = torch.stack(spectra, 1)  # [S, rounds, min(rn, k)]
-    smallest = values[..., -1].amin(1) if count >= problem.k else torch.zeros(len(rows), dtype=values.dtype)
+    smallest = values[..., -1].amin(1) if count >= problem.k else values.new_zeros(len(rows))
     return SubsetExtremes(smallest, values[..., 0].amax(1), "drawn")
 
 
@@ -108,7 +109,7 @@ def distance_bound(factor: torch.Tensor, distance: torch.Tensor, rounds: int) ->
         distance: [S], dist(B⁰, B*).
         rounds: T.
     """
-    return distance[:, None] * factor[:, None] ** torch.arange(rounds + 1, dtype=factor.dtype)
+    return distance[:, None] * factor[:, None] ** torch.arange(rounds + 1, dtype=factor.dtype, device=factor.device)
 
 
 def sample_size_unit(d: int, k: int, count: int, kappa: torch.Tensor, E0: torch.Tensor) -> torch.Tensor:
@@ -121,9 +122,9 @@ def sample_size_unit(d: int, k: int, count: int, kappa: torch.Tensor, E0: torch.
 
 def _search(problem: Problem, products: torch.Tensor, count: int, largest: bool) -> torch.Tensor:
     """The most extreme eigenvalue that alternation between subset and direction finds: [S]."""
-    u = normal(problem.seeds, "linear directions", STARTS, problem.k)
+    u = normal(problem.seeds, "linear directions", STARTS, problem.k, device=problem.device)
     which = -1 if largest else 0
-    best = torch.full(u.shape[:2], -math.inf if largest else math.inf, dtype=u.dtype)
+    best = u.new_full(u.shape[:2], -math.inf if largest else math.inf)
     for _ in range(SWEEPS):
         scores = (u @ problem.W_star.mT).square()  # [S, starts, n]
         member = torch.zeros_like(scores).scatter_(2, scores.topk(count, dim=2, largest=largest).indices, 1.0)

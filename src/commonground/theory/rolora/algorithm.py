@@ -113,7 +113,7 @@ def rolora_steps(
         raise ConfigError(f"samples cannot be drawn per {draw!r}; known are {', '.join(get_args(Draw))}")
     for step in steps:
         positive("the step size eta", step)
-    size = torch.tensor(list(steps), dtype=torch.float64)
+    size = torch.tensor(list(steps), dtype=torch.float64, device=problem.device)
     a = problem.a_start[:, :, None].repeat(1, 1, len(steps))  # [S, d, C]: the C step sizes come last
     delta, error = [], []
     for t in range(rounds + 1):
@@ -133,7 +133,9 @@ def _inputs(problem: Problem, samples: int | None, draw: Draw, t: int, part: int
     if samples is None:
         return None
     ids = {"step": (t, part), "round": (t, 0), "fixed": (0, 0)}[draw]
-    return normal(problem.seeds, "rolora-inputs", problem.clients, samples, problem.dimension, ids=ids)
+    return normal(
+        problem.seeds, "rolora-inputs", problem.clients, samples, problem.dimension, ids=ids, device=problem.device
+    )
 
 
 def _targets(inputs: torch.Tensor, problem: Problem) -> torch.Tensor:

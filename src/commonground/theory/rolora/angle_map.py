@@ -30,13 +30,13 @@ def next_angle(delta: torch.Tensor, c: torch.Tensor | float) -> torch.Tensor:
     Returns:
         [...].
     """
-    c = torch.as_tensor(c, dtype=delta.dtype)
+    c = torch.as_tensor(c, dtype=delta.dtype, device=delta.device)
     along = 1 - delta.square()
     return delta * (1 - 2 * c * along).abs() / (1 + 4 * c.square() * delta.square() * along).sqrt()
 
 
 def angles(delta0: float, c: float, rounds: int) -> torch.Tensor:
-    """δ^0 … δ^T for infinitely many samples: [T+1].
+    """δ^0 … δ^T for infinitely many samples: [T+1], on the CPU.
 
     Raises:
         ConfigError: δ^0 outside [0, 1], c not positive, T < 0.
@@ -49,7 +49,7 @@ def angles(delta0: float, c: float, rounds: int) -> torch.Tensor:
         delta = course[-1]
         along = 1 - delta * delta
         course.append(delta * abs(1 - 2 * c * along) / math.sqrt(1 + 4 * c * c * delta * delta * along))
-    return torch.tensor(course, dtype=torch.float64)
+    return torch.tensor(course, dtype=torch.float64, device="cpu")
 
 
 def lemma_step_limit(delta0: float) -> float:

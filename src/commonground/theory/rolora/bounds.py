@@ -78,7 +78,7 @@ def contracts(delta: torch.Tensor, factor: torch.Tensor | float) -> tuple[torch.
         (true where it is so, true where it was judged), both [..., T]. Rounds that start below 1e-12 are not judged,
         and 1e-15 is allowed for rounding.
     """
-    factor = torch.as_tensor(factor, dtype=delta.dtype)[..., None]
+    factor = torch.as_tensor(factor, dtype=delta.dtype, device=delta.device)[..., None]
     before, after = delta[..., :-1], delta[..., 1:]
     return after <= factor * before + ROUNDING, before > SMALLEST
 

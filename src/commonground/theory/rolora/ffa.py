@@ -123,7 +123,7 @@ def ffa_draws(problem: Problem, samples: int, draws: int) -> FFADraws:
     while draws > 0:
         count = min(max(AT_ONCE // (seeds * size), 1), draws)
         shape = (count, problem.clients, samples, problem.dimension)
-        inputs = normal(problem.seeds, "ffa-inputs", *shape, ids=(len(columns),)).flatten(0, 1)
+        inputs = normal(problem.seeds, "ffa-inputs", *shape, ids=(len(columns),), device=problem.device).flatten(0, 1)
         every = _repeated(problem, count)
         b = exact_b(inputs, every.a_start, every).mean(dim=1)
         best = goal.repeat_interleave(count, dim=0)

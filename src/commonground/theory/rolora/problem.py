@@ -10,7 +10,7 @@ import torch
 
 from commonground.errors import ConfigError
 from commonground.theory.checks import at_least, positive
-from commonground.theory.draws import normal
+from commonground.theory.draws import Device, normal
 
 __all__ = ["Problem", "heterogeneous", "homogeneous", "population_loss"]
 
@@ -30,6 +30,11 @@ class Problem:
     b_star: torch.Tensor
     a_start: torch.Tensor
     seeds: tuple[int, ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is computed with."""
+        return self.a_star.device
 
     @property
     def clients(self) -> int:
@@ -58,7 +63,12 @@ class Problem:
 
 
 def homogeneous(
-    seeds: Sequence[int], clients: int, dimension: int, delta0: float | None = None, norm: float = 1.0
+    seeds: Sequence[int],
+    clients: int,
+    dimension: int,
+    delta0: float | None = None,
+    norm: float = 1.0,
+    device: Device = "cpu",
 ) -> Problem:
     """Clients with one target (RoLoRA, Section 5.1).
 
@@ -72,11 +82,12 @@ def homogeneous(
         delta0: the start's angle distance δ^0 in (0, 1), met exactly; None starts at a uniformly random unit vector,
             for which E[1 − (δ^0)²] = 1/d.
         norm: ‖b*‖.
+        device: where everything about the problem is computed.
 
     Raises:
         ConfigError: d < 2 (no other direction to start from), N < 1, δ^0 outside (0, 1), a norm that is not positive.
     """
-    return heterogeneous(seeds, clients, dimension, delta0, norm, gamma=0.0)
+    return heterogeneous(seeds, clients, dimension, delta0, norm, gamma=0.0, device=device)
 
 
 def heterogeneous(
@@ -86,6 +97,7 @@ def heterogeneous(
     delta0: float | None = None,
     norm: float = 1.0,
     gamma: float = 1.0,
+    device: Device = "cpu",
 ) -> Problem:
     """Clients that share a* and differ in b_i* (RoLoRA, Appendix A.5).
 
@@ -93,7 +105,7 @@ def heterogeneous(
     that Definition A.13's γ is met exactly.
 
     Args:
-        seeds, clients, dimension, delta0: see :func:`homogeneous`.
+        seeds, clients, dimension, delta0, device: see :func:`homogeneous`.
         norm: ‖b̄*‖.
         gamma: γ, the root of the client variance.
 
@@ -101,17 +113,17 @@ def heterogeneous(
         ConfigError: as :func:`homogeneous`; a negative γ, or γ > 0 with a single client.
     """
     _check(clients, dimension, delta0, norm, gamma)
-    a_star = _unit(normal(seeds, "rolora-a-star", dimension))
-    start = normal(seeds, "rolora-a-start", dimension)
+    a_star = _unit(normal(seeds, "rolora-a-star", dimension, device=device))
+    start = normal(seeds, "rolora-a-start", dimension, device=device)
     if delta0 is None:
         a_start = _unit(start)
     else:
         across = _unit(start - a_star * (a_star * start).sum(dim=1, keepdim=True))
         across = _unit(across - a_star * (a_star * across).sum(dim=1, keepdim=True))  # once more, for the last digits
         a_start = math.sqrt((1 - delta0) * (1 + delta0)) * a_star + delta0 * across
-    b_star = norm * _unit(normal(seeds, "rolora-b-star", dimension))[:, None].expand(-1, clients, -1)
+    b_star = norm * _unit(normal(seeds, "rolora-b-star", dimension, device=device))[:, None].expand(-1, clients, -1)
     if gamma > 0:
-        deviation = normal(seeds, "rolora-b-deviations", clients, dimension)
+        deviation = normal(seeds, "rolora-b-deviations", clients, dimension, device=device)
         deviation = deviation - deviation.mean(dim=1, keepdim=True)
         size = deviation.square().sum(dim=2).mean(dim=1).sqrt()
         b_star = b_star + gamma * deviation / size[:, None, None]
@@ -131,7 +143,7 @@ def population_loss(problem: Problem, a: torch.Tensor, b: torch.Tensor) -> torch
         [S].
     """
     product = a[:, :, None] * b[:, None, :]
-    total = torch.zeros(len(problem.seeds), dtype=torch.float64)
+    total = a.new_zeros(len(problem.seeds))
     for client in range(problem.clients):
         target = problem.a_star[:, :, None] * problem.b_star[:, client, None, :]
         total += (target - product).square().sum(dim=(1, 2))

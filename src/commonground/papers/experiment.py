@@ -1,0 +1,154 @@
+"""What an experiment is: its name and source, how it is asked for, its settings, and the paper's printed numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.console import Console
+from rich.progress import track
+
+from commonground.config import one_sentence
+from commonground.devices import resolve_device
+from commonground.errors import ConfigError
+from commonground.papers.outcome import Outcome
+
+__all__ = ["Experiment", "Request", "Scale", "Settings", "experiments", "printed", "value_for"]
+
+Scale = Literal["small", "paper"]
+CPU = torch.device("cpu")
+
+
+class Settings(BaseModel):
+    """The numbers an experiment is run with: derive from it, one field each; every one can be set with ``--set``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def value_for(values: Any, key: str, name: str, whose: str) -> Any:
+    """A setting's value where it may be one value for all or a table of values.
+
+    Args:
+        values: the setting.
+        key: which of the table's.
+        name: of the setting.
+        whose: value it is, for the error.
+
+    Raises:
+        ConfigError: the table lacks it.
+    """
+    if not isinstance(values, Mapping):
+        return values
+    if key not in values:
+        raise ConfigError(f"{name} has no value for {whose}; it has {', '.join(values) or 'none'}")
+    return values[key]
+
+
+S = TypeVar("S", bound=Settings)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Request:
+    """How an experiment is asked for.
+
+    Attributes:
+        folder: for what it leaves behind.
+        scale: the paper's own setting, or one that fits two cores.
+        seed: the first seed.
+        seeds: number of seeds, or None for the experiment's own.
+        data_dir: folder of the data files.
+        quiet: show no progress.
+        overrides: settings to use instead of the experiment's, by name.
+        device: where to compute, for the experiments that do so themselves (:attr:`Experiment.any_device`).
+    """
+
+    folder: Path
+    scale: Scale = "small"
+    seed: int = 0
+    seeds: int | None = None
+    data_dir: str | None = None
+    quiet: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    device: torch.device = CPU
+
+    def choose(self, small: S, paper: S) -> S:
+        """The settings of the scale asked for, with what the user overrides.
+
+        Raises:
+            ConfigError: an override is unknown or does not fit.
+        """
+        chosen = small if self.scale == "small" else paper
+        try:
+            return type(chosen).model_validate({**chosen.model_dump(), **self.overrides})
+        except ValidationError as error:
+            raise ConfigError(one_sentence(error, type(chosen).model_fields)) from None
+
+    def seed_range(self, default: int) -> range:
+        """The seeds to use."""
+        return range(self.seed, self.seed + (self.seeds or default))
+
+    def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+        """Iterate with a progress bar on a terminal's standard error."""
+        console = Console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            return iter(items)
+        return iter(track(items, what, total=total, console=console, transient=True))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of a paper.
+
+    Attributes:
+        name: the name in the command line.
+        title: one line.
+        source: the paper and its table or figure.
+        run: carries it out.
+        any_device: whether it computes on the device of its request; the others train runs, on the CPU.
+    """
+
+    name: str
+    title: str
+    source: str
+    run: Callable[[Request], Outcome]
+    any_device: bool = False
+
+    def __post_init__(self) -> None:
+        experiments[self.name] = self
+
+    def device(self, text: str) -> torch.device:
+        """The device that ``--device`` names, for this experiment.
+
+        Args:
+            text: see :func:`~commonground.devices.resolve_device`; ``auto`` is the CPU where the experiment knows no
+                other.
+
+        Raises:
+            ConfigError: there is no such device here, or the experiment cannot use it.
+        """
+        if not self.any_device and text == "auto":
+            return CPU
+        device = resolve_device(text)
+        if not self.any_device and device != CPU:
+            raise ConfigError(f"{self.name} trains on the CPU; leave --device {text} out")
+        if device.type == "mps":
+            raise ConfigError(f"{self.name} computes in float64, which the device 'mps' does not have; use cpu or cuda")
+        return device
+
+
+experiments: dict[str, Experiment] = {}
+"""Every experiment by name; it enters by being created."""
+
+
+def printed(name: str) -> list[dict[str, str]]:
+    """Rows of a table as printed in a paper (see ``printed/SOURCES.md``)."""
+    text = resources.files("commonground.papers").joinpath("printed", f"{name}.csv").read_text("utf-8")
+    return list(csv.DictReader(io.StringIO(text)))

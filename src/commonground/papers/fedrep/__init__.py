@@ -1,0 +1,1 @@
+"""FedRep (Collins et al. 2021): a module per figure, table or theorem."""

@@ -1,0 +1,287 @@
+"""What the linear figures of FedRep share: settings, step sizes chosen on other seeds, rounds to a distance."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BeforeValidator, Field
+
+from commonground.errors import DivergenceError
+from commonground.papers.experiment import CPU, Settings
+from commonground.theory.linear import (
+    Alternation,
+    Problem,
+    Samples,
+    Scaling,
+    SingleModel,
+    Start,
+    StartName,
+    Trajectory,
+    alternate,
+    check_dimensions,
+    clients_per_round,
+    draw_problem,
+    draw_samples,
+    make_start,
+    step_limit,
+    subset_extremes,
+)
+
+__all__ = [
+    "HEAD_LIMIT",
+    "TUNING",
+    "Case",
+    "Count",
+    "Counts",
+    "GridSettings",
+    "LinearSettings",
+    "NotNegative",
+    "Positive",
+    "Positives",
+    "ProblemSettings",
+    "choose_step",
+    "common_step",
+    "first_round",
+    "refuse_divergence",
+    "refuse_rise",
+    "run_best",
+    "safe_step",
+    "show_rounds",
+    "uneven",
+]
+
+HEAD_LIMIT = 0.25  # of steps along heads and along a single model, whose curvature is about 1 whatever W* is
+TUNING = 1_000_000  # seeds from here on choose step sizes, those below are judged
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+several = BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))  # one will do
+Counts = Annotated[tuple[Count, ...], Field(min_length=1), several]
+Positives = Annotated[tuple[Positive, ...], Field(min_length=1), several]
+Measure = Callable[[Trajectory], torch.Tensor]
+
+
+class ProblemSettings(Settings):
+    """Settings of every linear experiment.
+
+    Attributes:
+        d, k: dimensions of inputs and representation.
+        noise: variance of the label noise (Section 5.1: 1e-3).
+        rounds: T.
+        scaling: of W*, see :func:`~commonground.theory.linear.draw_problem`.
+        start: see :func:`~commonground.theory.linear.make_start`.
+    """
+
+    d: Count = 10
+    k: Count = 2
+    noise: NotNegative = 1e-3
+    rounds: Count = 100
+    scaling: Scaling = "rows"
+    start: StartName = "projected-gradient"
+
+
+class LinearSettings(ProblemSettings):
+    """The same with one participation rate.
+
+    Attributes:
+        r: participation rate.
+    """
+
+    r: float = 1.0
+
+    def check(self, n: Sequence[int]) -> None:
+        """Refuse dimensions that make no sense, before anything is computed."""
+        for each in n:
+            check_dimensions(self.d, self.k, each, self.noise)
+            clients_per_round(each, self.r)
+
+
+class GridSettings(LinearSettings):
+    """The same for figures in which methods race, each with its own best step sizes.
+
+    Attributes:
+        step, head_step: None (the paper is silent) for the best pair of the grid, chosen on ``tuning_seeds`` seeds that
+            are not judged, by the rounds of ``window``; see the experiment.
+        steps, head_step_grid: the grid. Theorem 1 covers steps up to 1/(4 σ̄_max²), between 1/8 and 1/4 for k = 2; for
+            the heads, gradient descent is stable up to 2/λ_max(BᵀX_iᵀX_iB/m), about 0.3 over many clients with m = 5.
+        tuning_seeds: how many choose.
+        window: rounds that are compared.
+    """
+
+    step: Positive | None = None
+    head_step: Positive | None = None
+    steps: Positives = (0.125, 0.25, 0.5, 1.0)
+    head_step_grid: Positives = (0.0625, 0.125, 0.25)
+    tuning_seeds: Count = 4
+    window: tuple[Count, Count] = (10, 50)
+
+    @property
+    def rounds_compared(self) -> tuple[int, int]:
+        """The window within the rounds there are."""
+        low, high = sorted(min(edge, self.rounds) for edge in self.window)
+        return low, high
+
+
+def uneven(rates: Sequence[float], n: Sequence[int]) -> list[str]:
+    """A note where rn is no whole number."""
+    odd = [f"{r:g}·{each} as {clients_per_round(each, r)}" for r in rates for each in n if (r * each) % 1 > 1e-9]
+    return [f"rn is rounded to whole clients: {', '.join(odd)}."] if odd else []
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem of a figure: its number of clients and of samples per client, and how rounds see them."""
+
+    settings: LinearSettings
+    n: int
+    m: int
+    samples: Literal["fixed", "fresh"] = "fixed"
+    device: torch.device = CPU
+
+    def draw(self, seeds: Sequence[int], start: StartName | None = None) -> tuple[Problem, Samples, Start]:
+        """Ground truth, training samples and start for these seeds."""
+        s = self.settings
+        problem = draw_problem(seeds, s.d, s.k, self.n, s.noise, s.scaling, self.device)
+        data = draw_samples(problem, self.m)
+        return problem, data, make_start(start or s.start, problem, data)
+
+    def run(self, drawn: tuple[Problem, Samples, Start], method: Alternation, rounds: int | None = None) -> Trajectory:
+        """Run a method from these."""
+        problem, data, start = drawn
+        fixed = self.samples == "fixed"
+        return alternate(
+            problem,
+            method,
+            start,
+            rounds or self.settings.rounds,
+            data=data if fixed else None,
+            m=None if fixed else self.m,
+            r=self.settings.r,
+        )
+
+    def __str__(self) -> str:
+        return f"n = {self.n}, m = {self.m}"
+
+
+def choose_step(
+    case: Case,
+    head_steps: int | None,
+    steps: Sequence[float],
+    head_step_grid: Sequence[float],
+    seeds: Sequence[int],
+    window: tuple[int, int],
+    measure: Measure,
+) -> list[Alternation]:
+    """A method with each pair of step sizes, the best first, as measured on seeds of its own.
+
+    Best is the least mean over the rounds of ``window`` of the median over seeds of log ``measure``. A pair with which
+    any seed overflows or ends farther from the truth than it started is left out; only ever what is left is used.
+
+    Raises:
+        DivergenceError: nothing is left.
+    """
+    drawn = case.draw(seeds)
+    found: list[tuple[float, int, Alternation]] = []
+    for step, size in itertools.product(steps, [None] if head_steps is None else head_step_grid):
+        method = Alternation(head_steps, step, size)
+        try:
+            run = case.run(drawn, method, window[1])
+        except DivergenceError:
+            continue
+        if bool(run.went_away.any()):
+            continue
+        values = measure(run)[:, window[0] :].clamp(min=1e-300).log()
+        found.append((float(values.median(dim=0).values.mean()), len(found), method))
+    if not found:
+        name = Alternation(head_steps, steps[0]).name
+        raise DivergenceError(f"{name} diverges at every step size of {list(steps)} ({case})")
+    return [method for _, _, method in sorted(found)]
+
+
+def run_best(
+    case: Case, drawn: tuple[Problem, Samples, Start], ranked: Sequence[Alternation]
+) -> tuple[Alternation, Trajectory]:
+    """Run the first of these that does not diverge here: what suits other seeds may be too large for one of these.
+
+    Raises:
+        DivergenceError: all of them diverge.
+    """
+    for method in ranked[:-1]:
+        try:
+            run = case.run(drawn, method)
+            refuse_divergence(run, method, case)
+            return method, run
+        except DivergenceError:
+            continue
+    run = case.run(drawn, ranked[-1])
+    refuse_divergence(run, ranked[-1], case)
+    return ranked[-1], run
+
+
+def common_step(settings: LinearSettings, n: Sequence[int], seeds: Sequence[int], device: torch.device) -> float:
+    """The largest step size that Theorem 1 allows for all of these numbers of clients and seeds."""
+    s = settings
+    return min(
+        safe_step(draw_problem(seeds, s.d, s.k, each, 0.0, s.scaling, device), clients_per_round(each, s.r))
+        for each in n
+    )
+
+
+def safe_step(problem: Problem, count: int) -> float:
+    """The largest step size that Theorem 1 allows for every seed, 1/(4 σ̄_max,*²)."""
+    return float(step_limit(subset_extremes(problem, count).largest).min())
+
+
+def refuse_divergence(run: Trajectory, method: Alternation, case: Case) -> None:
+    """End an experiment whose representation ends far from where it started in most seeds.
+
+    Raises:
+        DivergenceError: naming method, step size and case.
+    """
+    away = int(run.went_away.sum())
+    if 2 * away > len(run.went_away):
+        raise DivergenceError(
+            f"{method.name} diverges at step size {method.step:g}: in {away} of {len(run.went_away)} seeds its "
+            f"representation ends more than twice as far from B* as it started ({case}); use a smaller step size"
+        )
+
+
+def refuse_rise(model: SingleModel, step: float, case: Case) -> None:
+    """End an experiment in which FedSGD's training loss more than doubles in most seeds.
+
+    Raises:
+        DivergenceError: naming the step size and the case.
+    """
+    up = int(model.went_up.sum())
+    if 2 * up > len(model.w):
+        raise DivergenceError(
+            f"FedSGD diverges at step size {step:g}: in {up} of {len(model.w)} seeds its training loss ends above "
+            f"twice its start's ({case}); use a smaller step size"
+        )
+
+
+def first_round(distance: torch.Tensor, target: torch.Tensor) -> npt.NDArray[np.int64]:
+    """The first round at which each seed's distance is at or below its target; T + 1 where it is not within T rounds.
+
+    Args:
+        distance: [S, T + 1].
+        target: [S].
+    """
+    reached = (distance <= target[:, None]).cpu().numpy()
+    return np.where(reached.any(axis=1), reached.argmax(axis=1), distance.shape[1])
+
+
+def show_rounds(first: npt.NDArray[np.int64], rounds: int) -> str:
+    """The median over seeds of :func:`first_round`, "> T" where it was not reached by then.
+
+    With an even number of seeds the upper of the two middle ones, so that a median never averages a round with a
+    censored one.
+    """
+    middle = int(np.sort(first)[len(first) // 2])
+    return str(middle) if middle <= rounds else f"> {rounds}"

@@ -1,0 +1,132 @@
+"""Local steps' Tables 1 to 3: test and training accuracy of Local SGD with growing intervals and of Parallel SGD."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from commonground.papers.claims import Side, judge
+from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.figures import Figure, mean_curve
+from commonground.papers.local_steps.images import (
+    SEEDS,
+    Accuracies,
+    Case,
+    ImageSettings,
+    image_notes,
+    measure,
+    name_of,
+    paper_settings,
+    power_row,
+    small_settings,
+)
+from commonground.papers.outcome import Cell, Outcome
+from commonground.statistics import student_interval
+
+__all__: list[str] = []
+
+SOURCE = "Bao, Crawshaw, Liu 2024, Tables 1 to 3"
+EQUAL = 1.0  # points of training accuracy, ours: the paper says "the same training accuracy" (at least 99.9 %)
+
+SMALL = small_settings(ImageSettings)
+PAPER = paper_settings(ImageSettings, intervals=(1, 8, 16, 32, 64, 256, 1024))
+
+ROWS = {
+    (int(r["local_steps"]), "flip-crop" if r["augmentation"] == "yes" else "none", float(r["h"])): r
+    for r in printed("local-steps-table1")
+}
+
+
+def _paper(arm: Case, column: str = "test_accuracy_percent") -> float | None:
+    row = ROWS.get((arm.interval, arm.augment, arm.heterogeneity))
+    return None if row is None else float(row[column])
+
+
+def _run(request: Request) -> Outcome:
+    settings = request.choose(SMALL, PAPER)
+    settings.check()
+    intervals = settings.with_parallel()
+    seeds = request.seed_range(SEEDS)
+    columns = [(way, h) for way in settings.augment for h in settings.heterogeneity]
+    arms = [Case(i, h, way) for way, h in columns for i in intervals]
+    found = measure(settings, arms, list(seeds), request)
+    outcome = Outcome(settings=settings.model_dump(mode="json"))
+    for arm in arms:
+        mean, low, high = (float(v) for v in student_interval(found[arm].test))
+        outcome.cells.append(
+            Cell(_column(arm), name_of(arm.interval), _paper(arm), mean, low, high, len(found[arm].test))
+        )
+    for way, h in columns:
+        _judge(outcome, [Case(i, h, way) for i in intervals], found)
+    outcome.add_table("training accuracy (%)", [_training(arm, found[arm]) for arm in arms])
+    outcome.add_table(
+        "differences from Parallel SGD (points of test accuracy) and what so many seeds can show",
+        [
+            {"setting": _column(arm), "method": name_of(arm.interval)}
+            | power_row(found[arm].test - found[Case(1, arm.heterogeneity, arm.augment)].test)
+            for arm in arms
+            if arm.interval > 1
+        ],
+    )
+    for which in ("test", "train"):
+        lines = {
+            _column(Case(1, h, way)): mean_curve(
+                [float(i) for i in intervals],
+                np.stack([getattr(found[Case(i, h, way)], which) for i in intervals], 1) / 100,
+            )
+            for way, h in columns
+        }
+        title = f"{'test' if which == 'test' else 'training'} accuracy over the interval I"
+        outcome.figures[title] = Figure("local steps I", "accuracy", lines, log_x=True, percent=True)
+    outcome.notes = [*image_notes(settings, request), *outcome.notes]
+    return outcome
+
+
+def _column(arm: Case) -> str:
+    return f"{'with' if arm.augment != 'none' else 'no'} augmentation, h = {arm.heterogeneity:g}"
+
+
+def _training(arm: Case, measured: Accuracies) -> dict[str, object]:
+    mean, low, high = (round(float(v), 2) for v in student_interval(measured.train))
+    theirs = _paper(arm, "train_accuracy_percent")
+    return {
+        "setting": _column(arm),
+        "method": name_of(arm.interval),
+        "paper": "" if theirs is None else theirs,
+        "measured": mean,
+        "low": low,
+        "high": high,
+        "seconds": round(float(measured.seconds.mean()), 1),
+    }
+
+
+def _judge(outcome: Outcome, arms: list[Case], found: dict[Case, Accuracies]) -> None:
+    """One column's claims; the first arm is Parallel SGD."""
+    parallel, *local = arms
+    where = _column(parallel)
+
+    def compare(text: str, one: Case, other: Case, side: Side, which: Literal["test", "train"] = "test") -> None:
+        theirs = [_paper(arm, f"{which}_accuracy_percent") for arm in (one, other)]
+        printed = None if None in theirs else round(theirs[0] - theirs[1], 2)  # type: ignore[operator]
+        ours = getattr(found[one], which) - getattr(found[other], which)
+        judge(outcome, text, SOURCE, printed, ours, side, tolerance=EQUAL if side == "within" else 0.0)
+
+    for arm in local:
+        name = name_of(arm.interval)
+        compare(f"{name} above Parallel SGD in test accuracy: {where} (points)", arm, parallel, "above")
+        text = f"{name} at Parallel SGD's training accuracy: {where} (points, within {EQUAL:g})"
+        compare(text, arm, parallel, "within", "train")
+    middle = local[len(local) // 2]
+    if middle != local[0]:
+        names = f"{name_of(middle.interval)} above {name_of(local[0].interval)}"
+        compare(f"test accuracy rises with I: {names}: {where} (points)", middle, local[0], "above")
+    if middle != local[-1]:
+        names = f"{name_of(local[-1].interval)} below {name_of(middle.interval)}"
+        compare(f"up to a point: {names}: {where} (points)", local[-1], middle, "below")
+    worst = [float(min(found[arm].test) - max(found[parallel].test)) for arm in local]
+    gaps = ", ".join(f"I = {arm.interval} {gap:+.1f} points" for arm, gap in zip(local, worst, strict=True))
+    outcome.notes.append(f"{where}: worst seed of Local SGD against best seed of Parallel SGD: {gaps}.")
+
+
+Experiment("local-steps-table1", "Local SGD with growing intervals against Parallel SGD on images", SOURCE, _run)

@@ -1,0 +1,94 @@
+"""What an experiment finds: judged claims, a paper's table beside ours, figures and other tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from commonground.papers.figures import Figure
+from commonground.table import Table
+
+__all__ = ["Cell", "Claim", "Outcome"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper with what was measured for it.
+
+    Attributes:
+        claim: the statement, in words.
+        source: where the paper makes it.
+        paper: the paper's value for it (a difference in percentage points, where it compares accuracies), its word
+            for it, or None.
+        measured: ours; the claim's text says what it counts where it is no difference in percentage points.
+        low, high: 95 % interval of ``measured``.
+        seeds: number of seeds behind it.
+        holds: True if the interval lies on the claimed side, False if on the other, None if it holds neither way.
+    """
+
+    claim: str
+    source: str
+    paper: float | str | None
+    measured: float
+    low: float
+    high: float
+    seeds: int
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table: the paper's beside ours, in percent."""
+
+    column: str
+    method: str
+    paper: float | None
+    measured: float
+    low: float
+    high: float
+    seeds: int
+
+
+@dataclass
+class Outcome:
+    """What an experiment found.
+
+    Attributes:
+        claims: judged statements.
+        cells: a paper's table of accuracies, ours beside its own.
+        figures: by title.
+        tables: other tables.
+        notes: what was reduced, left out or differs, in sentences.
+        settings: what it was run with, where the experiment has settings of its own.
+    """
+
+    claims: list[Claim] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def add_table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add a table, a mapping per row, all with the same keys."""
+        self.tables.append(Table.of(title, rows))
+
+    def table(self, title: str) -> Table:
+        """One of the other tables.
+
+        Raises:
+            KeyError: there is none of this title.
+        """
+        for table in self.tables:
+            if table.title == title:
+                return table
+        raise KeyError(title)
+
+    def cell_table(self) -> Table:
+        """The cells, a row each."""
+        return Table.of("cells", [asdict(cell) for cell in self.cells])
+
+    def claim_table(self) -> Table:
+        """The claims, a row each."""
+        return Table.of("claims", [asdict(claim) for claim in self.claims])

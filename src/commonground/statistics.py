@@ -1,0 +1,277 @@
+"""Careful statistics: spread and intervals over seeds, and differences paired by client and by seed.
+
+Two questions are kept apart. *Over clients*: do these clients do better under one method than under the other, given
+these training runs? *Over seeds*: would the means differ again if splits, weights and batches were drawn anew? A few
+seeds cannot answer the second with a small p-value, however large the difference (:func:`smallest_p`).
+
+All intervals are 95 % ones unless a level is given.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = [
+    "Difference",
+    "Numbers",
+    "Values",
+    "accuracy_interval",
+    "as_array",
+    "bootstrap_interval",
+    "detectable_difference",
+    "holm",
+    "median_interval",
+    "paired_difference",
+    "proportion_interval",
+    "smallest_p",
+    "spread",
+    "student_interval",
+    "wilcoxon_p",
+]
+
+Values = npt.NDArray[np.float64]
+Numbers = npt.ArrayLike | torch.Tensor
+"""What is computed with: anything NumPy understands, or a tensor on any device."""
+
+RESAMPLES = 9_999
+LARGE = 5_000  # beyond so many pairs the percentile interval equals the BCa one, which costs their square
+_BATCH = 2_000_000  # numbers resampled at a time
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean and sample standard deviation (ddof = 1) over seeds; the latter is None for a single seed."""
+    array = np.asarray(values, dtype=float)
+    return {"mean": float(array.mean()), "std": float(array.std(ddof=1)) if len(array) > 1 else None}
+
+
+def as_array(values: Numbers) -> Values:
+    """The same numbers as a float64 array; a tensor is fetched from its device."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def student_interval(values: Numbers, axis: int = 0) -> tuple[Values, Values, Values]:
+    """Mean and its interval by Student's t over an axis of seeds.
+
+    Returns:
+        (mean, low, high), each without that axis; all three the mean for a single seed.
+    """
+    values = as_array(values)
+    count = values.shape[axis]
+    mean = values.mean(axis)
+    if count < 2:
+        return mean, mean, mean
+    half = _student_half_width(values.std(axis, ddof=1), count)
+    return mean, mean - half, mean + half
+
+
+def accuracy_interval(means: Sequence[float], clients: Sequence[Values]) -> tuple[float, float, float]:
+    """A mean accuracy with its interval: Student's over seeds, or with one seed the normal one over its clients.
+
+    Args:
+        means: one mean per seed.
+        clients: per seed, the clients' accuracies.
+
+    Returns:
+        (mean, low, high).
+    """
+    mean = statistics.mean(means)
+    if len(means) > 1:
+        half = float(_student_half_width(statistics.stdev(means), len(means)))
+    else:
+        values = clients[0]
+        half = 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+def _student_half_width(spread: Any, count: int) -> Any:
+    """t(0.975, n − 1) · s/√n; ``spread`` is a number or an array of sample standard deviations."""
+    from scipy.stats import t
+
+    return t.ppf(0.975, count - 1) * spread / math.sqrt(count)
+
+
+def median_interval(values: Numbers, axis: int = 0) -> tuple[Values, Values, Values]:
+    """Median and an at least 95 % interval of it from order statistics (exact for any distribution).
+
+    With fewer than 6 values the interval is their whole range, which covers less.
+
+    Returns:
+        (median, low, high), each without the axis.
+    """
+    from scipy.stats import binom
+
+    values = np.sort(as_array(values), axis=axis)
+    count = values.shape[axis]
+    # P(X_(j) < median < X_(n+1-j)) = 1 - 2 P(Bin(n, 1/2) < j)
+    below = max(int(binom.ppf(0.025, count, 0.5)), 1)
+    low, high = (np.take(values, i, axis) for i in (below - 1, count - below))
+    return np.median(values, axis=axis), low, high
+
+
+def proportion_interval(happened: Numbers) -> tuple[float, float, float]:
+    """The share of cases in which something is true, with its exact interval (Clopper and Pearson 1934).
+
+    Args:
+        happened: truth values of any shape.
+
+    Returns:
+        (share, low, high).
+    """
+    from scipy.stats import binomtest
+
+    cases = as_array(happened).ravel() != 0
+    around = binomtest(int(cases.sum()), len(cases)).proportion_ci(0.95)
+    return float(cases.mean()), float(around.low), float(around.high)
+
+
+def detectable_difference(differences: Values, power: float = 0.8) -> float:
+    """The true difference that a paired interval over so many seeds of this spread would find with a probability.
+
+    Args:
+        differences: one per seed, at least two.
+        power: that probability.
+    """
+    from scipy.stats import t
+
+    n = len(differences)
+    quantiles = t.ppf(0.975, n - 1) + t.ppf(power, n - 1)
+    return float(quantiles * float(differences.std(ddof=1)) / math.sqrt(n))
+
+
+def wilcoxon_p(differences: Sequence[float] | Values) -> float | None:
+    """Two-sided p-value of Wilcoxon's signed-rank test for differences symmetric about 0.
+
+    Zeros take part in the ranking and then count for neither side (Pratt 1959), so that many equal pairs make the
+    test more careful, not blind; if all are zero, p is 1. Differences of accuracies are rounded to 12 digits first,
+    so that equal ones tie in spite of rounding.
+
+    Returns:
+        None for fewer than two differences.
+    """
+    from scipy.stats import wilcoxon
+
+    d = np.round(np.asarray(differences, dtype=float), 12)
+    if len(d) < 2:
+        return None
+    if not d.any():
+        return 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that ties make the normal approximation be used; it corrects for them
+        return min(1.0, float(wilcoxon(d, zero_method="pratt").pvalue))
+
+
+def smallest_p(pairs: int) -> float:
+    """The smallest p-value the two-sided signed-rank test can give for so many pairs: 2 / 2ⁿ."""
+    return min(1.0, 2.0 ** (1 - pairs))
+
+
+def bootstrap_interval(
+    differences: Sequence[float] | Values, rng: np.random.Generator, level: float = 0.95
+) -> tuple[float, float] | None:
+    """Bootstrap interval of the mean (BCa, Efron 1987; for very many values the percentile interval).
+
+    Returns:
+        (low, high); both the mean itself if all differences are equal; None for fewer than two.
+    """
+    from scipy.stats import bootstrap
+
+    d = np.round(np.asarray(differences, dtype=float), 12)
+    if len(d) < 2:
+        return None
+    if (d == d[0]).all():
+        return float(d[0]), float(d[0])
+    for method in ("BCa", "percentile") if len(d) <= LARGE else ("percentile",):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a degenerate BCa interval is NaN, and the next method is taken
+            interval = bootstrap(
+                (d,),
+                np.mean,
+                n_resamples=RESAMPLES,
+                batch=max(1, _BATCH // len(d)),
+                confidence_level=level,
+                method=method,
+                random_state=rng,
+            ).confidence_interval
+        if np.isfinite([interval.low, interval.high]).all():
+            return float(interval.low), float(interval.high)
+    return None
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down correction for several tests (Holm 1979); None stays None and is not counted.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    tests = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for done, (p, place) in enumerate(tests):
+        largest = max(largest, min(1.0, (len(tests) - done) * p))
+        adjusted[place] = largest
+    return adjusted
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method's per-client accuracy minus the reference's.
+
+    Attributes:
+        mean: over clients and seeds.
+        std: sample std of the seeds' mean differences; None for a single seed.
+        low, high: 95 % bootstrap interval of the mean over client pairs; None for fewer than two pairs.
+        p_clients: signed-rank test over client pairs.
+        p_seeds: signed-rank test over the seeds' mean differences; None for a single seed.
+        pairs: number of client pairs.
+    """
+
+    mean: float
+    std: float | None
+    low: float | None
+    high: float | None
+    p_clients: float | None
+    p_seeds: float | None
+    pairs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The attributes by name."""
+        return dict(vars(self))
+
+
+def paired_difference(
+    method: Sequence[Values], reference: Sequence[Values], *, same_clients: bool, rng: np.random.Generator
+) -> Difference:
+    """Compare two methods run on the same seeds.
+
+    Args:
+        method: per seed, the accuracy of every client [C].
+        reference: the same of the reference, clients in the same order.
+        same_clients: whether client i is the same one for every seed (its own data, a client column). Then its
+            differences are averaged over seeds before they are tested, since repeating a client adds no clients;
+            else every seed has dealt the data to other clients, and all of them are pairs.
+        rng: draws the bootstrap.
+    """
+    by_seed = [np.asarray(a) - np.asarray(b) for a, b in zip(method, reference, strict=True)]
+    means = [float(d.mean()) for d in by_seed]
+    pairs = np.mean(by_seed, axis=0) if same_clients else np.concatenate(by_seed)
+    interval = bootstrap_interval(pairs, rng)
+    return Difference(
+        mean=float(np.mean(means)),
+        std=spread(means)["std"],
+        low=interval and interval[0],
+        high=interval and interval[1],
+        p_clients=wilcoxon_p(pairs),
+        p_seeds=wilcoxon_p(means),
+        pairs=len(pairs),
+    )

@@ -1,0 +1,192 @@
+"""The statistics, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commonground.statistics import (
+    accuracy_interval,
+    as_array,
+    bootstrap_interval,
+    detectable_difference,
+    holm,
+    median_interval,
+    paired_difference,
+    proportion_interval,
+    smallest_p,
+    spread,
+    student_interval,
+    wilcoxon_p,
+)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_spread_is_the_sample_deviation_over_seeds():
+    assert spread([0.7, 0.8, 0.9]) == pytest.approx({"mean": 0.8, "std": 0.1})
+    assert spread([0.7]) == {"mean": 0.7, "std": None}
+
+
+def test_holm_by_hand():
+    # Sorted 0.01, 0.03, 0.04: 3 · 0.01, then 2 · 0.03, then max(0.06, 0.04).
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([None, 0.02, None, 0.5]) == [None, 0.04, None, 0.5]  # what was not tested does not count
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_never_lowers_and_keeps_the_order(p):
+    adjusted = np.array(holm(p), dtype=float)
+    assert (adjusted >= np.array(p)).all()
+    assert (adjusted <= 1).all()
+    assert (np.diff(adjusted[np.argsort(p, kind="stable")]) >= 0).all()
+
+
+@pytest.mark.parametrize("seeds", range(2, 9))
+def test_the_smallest_p_over_seeds_is_reached_and_never_passed(seeds):
+    assert wilcoxon_p(np.linspace(0.1, 0.2, seeds)) == pytest.approx(smallest_p(seeds)) == pytest.approx(2 / 2**seeds)
+
+
+def test_the_signed_rank_test_by_enumeration():
+    d = np.array([0.1, -0.2, 0.3, 0.4, -0.05, 0.6])
+    ranks = np.abs(d).argsort().argsort() + 1
+    centre = ranks.sum() / 2
+    found = abs(ranks[d > 0].sum() - centre)
+    all_signs = itertools.product([0, 1], repeat=len(d))
+    far = [abs(float(np.dot(signs, ranks)) - centre) >= found for signs in all_signs]
+    assert wilcoxon_p(d) == pytest.approx(np.mean(far))
+
+
+def test_ties_and_zeros():
+    assert wilcoxon_p([0.0] * 10) == 1.0
+    assert wilcoxon_p([0.3]) is None
+    # Equal but for rounding: 0.3 - 0.2 and 0.2 - 0.1 tie, 0.1 + 0.2 - 0.3 is zero.
+    assert wilcoxon_p([0.3 - 0.2, -(0.2 - 0.1), 0.1 + 0.2 - 0.3, 0.0]) == pytest.approx(1.0)
+    few, many = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.0] * 30
+    without, with_zeros = wilcoxon_p(few), wilcoxon_p(few + many)
+    assert without is not None
+    assert with_zeros is not None
+    assert without < 0.05
+    assert with_zeros < 1.0
+
+
+def test_bootstrap_interval():
+    d = rng().normal(0.05, 0.02, 200)
+    low, high = bootstrap_interval(d, rng()) or (0.0, 0.0)
+    half = 1.96 * d.std(ddof=1) / np.sqrt(len(d))
+    assert low == pytest.approx(d.mean() - half, abs=5e-4)
+    assert high == pytest.approx(d.mean() + half, abs=5e-4)
+    assert bootstrap_interval(d, rng()) == (low, high)  # the same draws, the same interval
+    assert bootstrap_interval([0.1, 0.1, 0.1], rng()) == pytest.approx((0.1, 0.1))
+    assert bootstrap_interval([0.1], rng()) is None
+    assert bootstrap_interval([0.0, 0.0, 0.0, 1.0], rng()) is not None
+    assert bootstrap_interval(np.tile([0.0, 1.0], 5_000), rng()) == pytest.approx((0.49, 0.51), abs=3e-3)
+
+
+@pytest.mark.slow
+def test_the_interval_covers():
+    draw = np.random.default_rng(1)
+    inside = 0
+    for _ in range(150):
+        low, high = bootstrap_interval(draw.exponential(1.0, 40), draw) or (0, 0)
+        inside += low <= 1.0 <= high
+    assert 0.87 <= inside / 150 <= 1.0
+
+
+def test_a_paired_difference():
+    reference = [np.array([0.5, 0.6, 0.7]), np.array([0.4, 0.5, 0.6])]
+    method = [reference[0] + [0.1, 0.2, 0.3], reference[1] + [0.0, 0.1, 0.2]]
+    d = paired_difference(method, reference, same_clients=False, rng=rng())
+    assert d.pairs == 6  # every seed has other clients
+    assert d.mean == pytest.approx(0.15)
+    assert d.std == pytest.approx(np.std([0.2, 0.1], ddof=1))
+    assert d.p_clients == wilcoxon_p([0.1, 0.2, 0.3, 0.0, 0.1, 0.2])
+    assert d.p_seeds == pytest.approx(0.5)
+    assert d.low is not None
+    assert d.high is not None
+    assert d.low < d.mean < d.high
+
+
+def test_a_client_seen_twice_counts_once():
+    reference = [np.zeros(3), np.zeros(3)]
+    method = [np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.1, 0.2])]
+    d = paired_difference(method, reference, same_clients=True, rng=rng())
+    assert d.pairs == 3
+    assert d.mean == pytest.approx(0.15)
+    assert d.p_clients == wilcoxon_p([0.05, 0.15, 0.25])
+
+
+def test_one_seed_has_no_test_over_seeds():
+    d = paired_difference([np.array([0.5, 0.9])], [np.array([0.4, 0.6])], same_clients=False, rng=rng())
+    assert (d.std, d.p_seeds) == (None, None)
+
+
+def test_clients_are_paired_not_just_counted():
+    # Client by client always 0.01 better, though clients differ far more from one another.
+    reference = [np.linspace(0.1, 0.9, 30)]
+    d = paired_difference([reference[0] + 0.01], reference, same_clients=False, rng=rng())
+    assert d.p_clients is not None
+    assert d.p_clients < 1e-6
+    assert (d.low, d.high) == pytest.approx((0.01, 0.01))
+
+
+def test_interval_over_seeds_is_students() -> None:
+    # mean 2, sample standard deviation 1, t(0.975, 2) = 4.302653: half width 4.302653 / √3
+    mean, low, high = accuracy_interval([1.0, 2.0, 3.0], [])
+    assert mean == 2.0
+    assert high - mean == pytest.approx(4.302653 / np.sqrt(3), rel=1e-5)
+    assert mean - low == pytest.approx(high - mean)
+
+
+def test_interval_of_one_seed_is_over_clients() -> None:
+    # four clients, sample standard deviation √(2/3)·… : values 0, 1, 1, 2 have variance 2/3
+    mean, low, high = accuracy_interval([1.1], [np.array([0.0, 1.0, 1.0, 2.0])])
+    assert mean == 1.1
+    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(2 / 3) / 2)
+
+
+def test_interval_of_the_median_covers_it() -> None:
+    rng = np.random.default_rng(0)
+    covered = [low < 0 < high for _, low, high in (median_interval(rng.standard_cauchy(20)) for _ in range(2000))]
+    assert 0.94 < np.mean(covered) < 0.985
+
+
+def test_an_interval_of_students_is_that_of_its_single_mean():
+    values = np.array([[1.0, 4.0], [2.0, 4.0], [3.0, 4.0]])
+    mean, low, high = student_interval(values)
+    assert mean.tolist() == [2.0, 4.0]
+    for column in range(2):
+        expected = accuracy_interval(values[:, column].tolist(), [])
+        assert (mean[column], low[column], high[column]) == pytest.approx(expected)
+    assert [v.tolist() for v in student_interval(values[:1])] == [[1.0, 4.0]] * 3  # one seed has no width
+
+
+def test_the_median_of_few_values_has_their_range():
+    assert [float(v) for v in median_interval([3.0, 1.0, 2.0])] == [2.0, 1.0, 3.0]
+
+
+def test_a_proportion_by_hand():
+    # 0 of n: the upper end of Clopper and Pearson's interval is 1 - 0.025^(1/n).
+    share, low, high = proportion_interval([False] * 5)
+    assert (share, low, high) == pytest.approx((0.0, 0.0, 1 - 0.025**0.2))
+    assert proportion_interval(torch.tensor([[True, False], [True, True]]))[0] == 0.75
+
+
+def test_the_difference_that_can_be_shown():
+    # t(0.975; 2) = 4.3027, t(0.8; 2) = 1.0607, standard deviation 1, three seeds.
+    assert detectable_difference(np.array([1.0, 2.0, 3.0])) == pytest.approx((4.3027 + 1.0607) / 3**0.5, rel=1e-4)
+
+
+def test_a_tensor_is_an_array():
+    tensor = torch.tensor([1, 2], dtype=torch.int32, requires_grad=False)
+    assert as_array(tensor).dtype == np.float64
+    assert as_array(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
