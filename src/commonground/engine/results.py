@@ -21,7 +21,7 @@ from commonground.data import FederatedDataset
 from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import Scores
 from commonground.engine.setup import Setup
-from commonground.engine.state.store import digest
+from commonground.engine.state.digests import digest
 
 __all__ = ["Run", "client_rows", "rounded", "summarise", "weights_sha256"]
 
@@ -70,6 +70,8 @@ def client_rows(
     """
     train_sizes = data.train_sizes
     classes = (data.class_counts("train") > 0).sum(1)
+    accuracy = scores.accuracy
+    global_accuracy = None if global_scores is None else global_scores.accuracy
     return [
         {
             "client": c,
@@ -78,8 +80,8 @@ def client_rows(
             "test_samples": int(scores.count[c]),
             "classes": int(classes[c]),
             "rounds": int(took_part[c]),
-            "personal_accuracy": float(scores.accuracy[c]),
-            "global_accuracy": "" if global_scores is None else float(global_scores.accuracy[c]),
+            "personal_accuracy": float(accuracy[c]),
+            "global_accuracy": "" if global_accuracy is None else float(global_accuracy[c]),
             "test_loss": float(scores.loss[c]),
         }
         for c in range(data.clients)
