@@ -79,7 +79,9 @@ class TrainedRun:
             return self._store.read(client)
         tuned = isinstance(self.algorithm, HeadTuning)
         folder = self.path / ("finetuning" if tuned else "") / "clients" / f"client-{client}"
-        newest = ClientStates(folder, client).newest(self._checkpoint.round + (2 if tuned else 1))
+        done = self._checkpoint.round + tuned  # fine-tuning is one round more, in which all take part
+        last = done if tuned else int(self._checkpoint.clients["heard"][client])
+        newest = ClientStates(folder, client).newest(done + 1, last if self._start else 0)
         return self._start if newest is None else newest
 
     @cached_property

@@ -170,6 +170,7 @@ class _Training:
                     self._restore(engine)
                     if not self.done:
                         self.folder.begin(self.config, self.setup.data)
+                engine.last_rounds = self.heard
                 self.observer.begin(self.setup, engine.name, self.done)
                 try:
                     for round in range(self.done + 1, self.config.rounds + 1):
@@ -228,8 +229,8 @@ class _Training:
         if self.folder is not None:
             self.folder.add_row(row)
         # From here on nothing can fail: the round becomes part of the run as a whole.
+        self.heard[clients] = round
         if algorithm.clients_remember:
-            self.heard[clients] = round
             for name, value in server.shared.items():
                 if not torch.equal(value, self.shared[name]):
                     self.totals["changed"][name] = round
@@ -319,9 +320,7 @@ class _Training:
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def _checkpoint(self, folder: RunFolder, personal: Sequence[Segment]) -> Checkpoint:
-        clients = {"took_part": torch.from_numpy(self.took_part)}
-        if self.setup.algorithm.clients_remember:
-            clients["heard"] = torch.from_numpy(self.heard)
+        clients = {"took_part": torch.from_numpy(self.took_part), "heard": torch.from_numpy(self.heard)}
         clients |= {f"memory/{name}": value for name, value in self.memory.items()}
         settings = plain_settings(self.config)
         return Checkpoint(self.done, self.totals, self.shared, clients, settings, folder.files, personal)
@@ -393,8 +392,7 @@ class _Training:
         self.shared = checkpoint.shared
         self.totals |= checkpoint.totals
         self.took_part = checkpoint.clients["took_part"].numpy()
-        if "heard" in checkpoint.clients:
-            self.heard = checkpoint.clients["heard"].numpy()
+        self.heard = checkpoint.clients["heard"].numpy()
         for name, value in checkpoint.clients.items():
             if name.startswith("memory/"):
                 self.memory[name.removeprefix("memory/")] = value

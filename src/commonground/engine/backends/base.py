@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from commonground.algorithms import Tensors, Update
@@ -103,6 +105,7 @@ class Engine(ABC):
         self.setup = setup
         self.check_stop: Callable[[], None] = lambda: None
         self.known: Mapping[int, CachedShared] = {}
+        self.last_rounds: npt.NDArray[np.int32] | None = None  # in which each client last took part, -1: none so far
 
     @abstractmethod
     def train(

@@ -61,13 +61,12 @@ class MessageClient:
             if self.setup.algorithm.clients_remember:
                 names = self.setup.initial_shared
                 self.states.keep(fields["round"], {n: v for n, v in shared.items() if n in names}, "shared")
-            result = run_client(
-                SequentialClient(self.setup), fields["round"], 0, shared, self._newest(fields["round"]), key=self.number
-            )
+            personal = self._newest(fields["round"], fields["last"])
+            result = run_client(SequentialClient(self.setup), fields["round"], 0, shared, personal, key=self.number)
             self.states.keep(fields["round"], result.personal or {})
             answer = {"client": self.number, "samples": result.update.samples, "loss": result.loss}
             return pack(answer, result.update.tensors)
-        personal = self._newest(fields["round"] + 1)
+        personal = self._newest(fields["round"] + 1, fields.get("last", 0))
         if fields["kind"] == "reply":
             self.states.keep(fields["round"], {**personal, **shared})
             answer = {}
@@ -88,9 +87,9 @@ class MessageClient:
             raise UpdateError(f"client {self.number} no longer has what it was sent in round {round}")
         return shared
 
-    def _newest(self, before: int) -> Tensors:
-        """Personal tensors after the last round before ``before`` in which the client took part."""
-        newest = self.states.newest(before)
+    def _newest(self, before: int, last: int = 0) -> Tensors:
+        """Personal tensors after the last round before ``before`` in which the client took part: ``last`` or later."""
+        newest = self.states.newest(before, last if self.setup.initial_personal else 0)
         return self.setup.initial_personal if newest is None else newest
 
 
@@ -128,19 +127,13 @@ class MessageEngine(Engine):
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
     ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
-        header = {"kind": "train", "round": round, "safe": self._safe, "since": None}
-        common = pack(header, shared)
         results = []
         for client in clients:
             self.check_stop()
-            message = common
-            own = (extra or {}).get(client, {})
-            if client in self.known:
-                since, names = self.known[client]
-                news = {name: value for name, value in shared.items() if name not in names}
-                message = pack({**header, "since": since}, {**news, **own})
-            elif own:
-                message = pack(header, {**shared, **own})
+            since, names = self.known.get(client, (None, frozenset()))
+            news = {name: value for name, value in shared.items() if name not in names}
+            header = {"kind": "train", "round": round, "safe": self._safe, "since": since, "last": self._last(client)}
+            message = pack(header, {**news, **(extra or {}).get(client, {})})
             who = f"client {self.setup.data.client_name(client)} in round {round}"
             try:
                 fields, tensors = unpack(self.deliver(client, message))
@@ -172,8 +165,12 @@ class MessageEngine(Engine):
 
     def digest(self, client: int) -> str:
         """See :meth:`Engine.digest`; computed by the client."""
-        message = pack({"kind": "digest", "round": self._round}, {})
+        message = pack({"kind": "digest", "round": self._round, "last": self._last(client)}, {})
         return str(unpack(self.deliver(client, message))[0]["digest"])
+
+    def _last(self, client: int) -> int:
+        """The round whose state a client must still have; 0 if it has not taken part."""
+        return 0 if self.last_rounds is None else max(0, int(self.last_rounds[client]))
 
     def save(self, folder: Path, round: int) -> list[Segment]:
         """Nothing: clients keep their own state. What they had at the checkpoint before is safe from now on."""

@@ -39,13 +39,19 @@ class ClientStates:
         """The files of a kind, by round."""
         return {int(p.stem.split("-")[1]): p for p in self.folder.glob(f"{kind}-*.safetensors")}
 
-    def newest(self, before: int) -> Tensors | None:
+    def newest(self, before: int, last: int = 0) -> Tensors | None:
         """The client's state after the last round before ``before`` in which it took part, if there is one.
 
+        Args:
+            before: a round.
+            last: a round whose state it had, or a later one's.
+
         Raises:
-            RunError: the file is damaged.
+            RunError: the file is damaged, or the state of ``last`` is gone.
         """
         found = {round: path for round, path in self.rounds().items() if round < before}
+        if max(found, default=0) < last:
+            raise RunError(f"client {self.client} no longer has its state of round {last} in '{self.folder}'")
         return self._read(found[max(found)]) if found else None
 
     def shared(self, round: int) -> Tensors | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -101,8 +102,10 @@ def sync_folder(folder: Path) -> None:
     """Let renames and removals in a folder reach the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a file system that cannot sync folders
-            os.fsync(descriptor)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot sync folders
+            raise
     finally:
         os.close(descriptor)
 
