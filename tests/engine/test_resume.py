@@ -188,7 +188,9 @@ def test_leftovers_of_half_written_files(engine: str, tmp_path: Path) -> None:
     for name in ("config.toml", "rounds.jsonl", "summary.json", "clients.csv", "checkpoint/round-000005.safetensors"):
         spoil(tmp_path / name)
     spoil(tmp_path / "clients" / "client-0" / "round-000003.safetensors")
+    spoil(tmp_path / "checkpoint" / "personal" / "round-000005.safetensors")
     assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
+    assert not [p for p in tmp_path.rglob("*.part") if engine == "messages" or "clients" not in p.parts]
 
 
 def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:

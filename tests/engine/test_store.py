@@ -406,8 +406,8 @@ for round in range(1, 121):
         store.save(folder, round)
     if round == 20:
         before = resident()
-for first in range(0, clients, 500):
-    store.gather(range(first, first + 500))
+for first in range(0, clients, 100):
+    store.gather(range(first, first + 100))
 print(resident() - before)
 """
 

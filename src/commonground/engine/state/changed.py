@@ -75,7 +75,9 @@ class ChangedRows:
             place = content[i * size : (i + 1) * size]
             while place:
                 offset = row * self._row_bytes + self._starts[name] + size - len(place)
-                place = place[os.preadv(self._file.fileno(), [place], offset) :]
+                part = os.pread(self._file.fileno(), len(place), offset)
+                place[: len(part)] = part
+                place = place[len(part) :]
         return found
 
     def get(self, row: int) -> Tensors:

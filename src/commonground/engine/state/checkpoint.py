@@ -120,6 +120,8 @@ class CheckpointFolder:
             try:
                 checkpoint = self._read(path, rows)
             except RunError as error:
+                if not path.is_file():  # a process that is training here has a newer one
+                    return self.load(name, note=note, rows=rows)
                 errors.append(error)
                 if note is None:
                     break

@@ -305,7 +305,10 @@ class RunFolder:
             return None
         files = summary.pop("sha256", None)
         if not isinstance(files, dict) or "data_fingerprint" not in summary:
-            raise RunError(f"'{path}' is damaged: it has no '{'data_fingerprint' if files else 'sha256'}'")
+            raise RunError(
+                f"'{path}' is not complete: it was changed, or written by an earlier version of CommonGround; choose "
+                "another --out"
+            )
         own = files.pop("summary.json", None)
         if own != _summary_sha256(summary, files):
             raise RunError(

@@ -156,7 +156,6 @@ class PersonalStore:
             slots = self._slot[clients]
             path = folder / f"round-{round:06d}.safetensors"
             segment = Segment.write(path, round, clients, self._digests(clients), self.initial, self._reader(slots))
-            self._close()
             kept = [number for number in range(len(self._segments)) if number not in merged and self._lives(number)]
             self._slot[clients] = _INITIAL
             self._keep(kept)
@@ -218,7 +217,9 @@ class PersonalStore:
 
     def _reader(self, slots: npt.NDArray[np.int32]) -> Callable[[str, Positions], Tensor]:
         def read(name: str, positions: Positions) -> Tensor:
-            return self._rows(name, len(positions), list(self._sources(slots[positions])))
+            rows = self._rows(name, len(positions), list(self._sources(slots[positions])))
+            self._close()
+            return rows
 
         return read
 
