@@ -29,8 +29,8 @@ def test_a_body_that_stays_local_becomes_the_mean_of_all(tmp_path: Path) -> None
     assert local
     for name in local:
         torch.testing.assert_close(body[name], sum(o[name] for o in own) / 5)
-        # One store for all clients, not a copy of it for each: 150 clients of half a million weights are 50 GB else.
-        assert len({o[name].untyped_storage().data_ptr() for o in own}) == 1
+        # A client's tensors alone are in memory: with its neighbours, 150 clients of half a million weights are 50 GB.
+        assert all(o[name].untyped_storage().nbytes() == o[name].nbytes for o in own)
         assert not torch.equal(own[0][name], own[1][name])
 
 

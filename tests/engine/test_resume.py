@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
+import shutil
 import signal
 import time
 from collections.abc import Mapping
@@ -166,8 +167,7 @@ def test_killed_before_the_first_checkpoint(engine: str, tmp_path: Path) -> None
     """Rounds and clients' folders are there, a checkpoint is not: everything is repeated."""
     with pytest.raises(ValueError, match="display"):
         go(tmp_path, engine, observer=StopAfter(6))
-    for file in (tmp_path / "checkpoint").iterdir():
-        file.unlink()
+    shutil.rmtree(tmp_path / "checkpoint")
     assert len(RunFolder(tmp_path).rows()) == 6
     assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
 
@@ -188,7 +188,9 @@ def test_leftovers_of_half_written_files(engine: str, tmp_path: Path) -> None:
     for name in ("config.toml", "rounds.jsonl", "summary.json", "clients.csv", "checkpoint/round-000005.safetensors"):
         spoil(tmp_path / name)
     spoil(tmp_path / "clients" / "client-0" / "round-000003.safetensors")
+    spoil(tmp_path / "checkpoint" / "personal" / "round-000005.safetensors")
     assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
+    assert not [p for p in tmp_path.rglob("*.part") if engine == "messages" or "clients" not in p.parts]
 
 
 def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
@@ -374,12 +376,11 @@ def test_files_are_written_beside_and_renamed(tmp_path: Path, monkeypatch: pytes
     target = tmp_path / "deep" / "file.txt"
     write_atomically(target, "old")
 
-    def broken(self: Path, content: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(content[:2])
+    def broken(descriptor: int) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "write_bytes", broken)
+    monkeypatch.setattr(os, "fsync", broken)
     with pytest.raises(OSError, match="disk full"):
         write_atomically(target, "new and longer")
     assert target.read_text() == "old"
+    assert [p.name for p in target.parent.iterdir()] == ["file.txt"]

@@ -19,10 +19,11 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data import Preprocess
 from commonground.data.inputs import InputFormat, Inputs
-from commonground.engine.backends.serialization import unpack
 from commonground.engine.prepare import build_network
 from commonground.engine.setup import client_model, client_start
-from commonground.engine.state.folder import Checkpoint, RunFolder
+from commonground.engine.state.checkpoint import Checkpoint
+from commonground.engine.state.client import ClientStates
+from commonground.engine.state.folder import NOISE, RunFolder
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.models import Groups, base_sha256_of, call, constants_of, tensors_of
@@ -77,11 +78,14 @@ class TrainedRun:
 
     def own(self, client: int) -> Tensors:
         """A client's personal tensors and state, by name."""
-        if self._store is not None:
-            return self._store.get(client)
-        tuned = "finetuning" if isinstance(self.algorithm, HeadTuning) else ""
-        states = sorted((self.path / tuned / "clients" / f"client-{client}").glob("round-*.safetensors"))
-        return unpack(states[-1].read_bytes())[1] if states else self._start
+        if self.config.engine != "messages":
+            return self._store.read(client)
+        tuned = isinstance(self.algorithm, HeadTuning)
+        folder = self.path / ("finetuning" if tuned else "") / "clients" / f"client-{client}"
+        done = self._checkpoint.round + tuned  # fine-tuning is one round more, in which all take part
+        last = done if tuned else int(self._checkpoint.clients["heard"][client])
+        newest = ClientStates(folder, client).newest(done + 1, last if self._start else 0)
+        return self._start if newest is None else newest
 
     @cached_property
     def _start(self) -> Tensors:
@@ -90,12 +94,10 @@ class TrainedRun:
         return client_start(self.groups, self.algorithm, initial)
 
     @cached_property
-    def _store(self) -> PersonalStore | None:
-        """All clients' personal tensors, read once; None where the clients keep them in folders of their own."""
-        if "slot" not in self._checkpoint.clients:
-            return None
+    def _store(self) -> PersonalStore:
+        """All clients' personal tensors (which ``messages`` keeps in folders of the clients' own), read one by one."""
         store = PersonalStore(self.clients, self._start)
-        store.load(self._checkpoint.clients)
+        store.load(self._checkpoint.personal)
         return store
 
     @property
@@ -175,6 +177,7 @@ class TrainedRun:
         images = RunFolder(self.path).noise()
         if tuple(images.shape) != (self.clients, *self.split["sample_shape"]):
             raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
+        RunFolder(self.path).check_files({NOISE: self._checkpoint.files[NOISE]})
         return images
 
     def inputs(self, x: npt.NDArray[Any], client: int | None = None) -> Inputs:
@@ -246,6 +249,13 @@ def load_run(path: str | Path) -> TrainedRun:
         raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
         raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
+    folder.check_config(checkpoint.settings)
+    folder.check_files({"split.json": checkpoint.files["split.json"]})
+    if folder.summary() is not None and checkpoint.round < config.rounds:
+        raise RunError(
+            f"the run in '{path}' is finished, but its newest checkpoint is of round {checkpoint.round}; --resume "
+            "repeats the rounds after it"
+        )
     if base_sha256_of(model) != checkpoint.totals.get("base_sha256"):
         raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
     if config.finetune_epochs:

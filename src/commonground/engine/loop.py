@@ -29,8 +29,10 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.results import Run, client_rows, rounded, summarise, weights_sha256
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
-from commonground.engine.state.folder import Checkpoint, RunFolder
+from commonground.engine.state.checkpoint import Checkpoint
+from commonground.engine.state.folder import RunFolder, plain_settings
 from commonground.engine.state.lock import locked
+from commonground.engine.state.segment import Segment
 from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
 from commonground.models import base_sha256_of
@@ -129,6 +131,7 @@ def run_training(
                 folder.check_free()
                 if resume and observer is not None:
                     observer.note(f"there is no run in '{folder.path}' yet: it begins now")
+            folder.remove_parts()
         return _Training(setup, folder, observer or Silent()).run()
 
 
@@ -152,6 +155,7 @@ class _Training:
         self.heard = np.full(setup.data.clients, -1, dtype=np.int32)
         self.took_part = np.zeros(setup.data.clients, dtype=np.int32)
         self.done = 0
+        self._saved_round = 0
         self._saved_at = time.perf_counter()
         self._save_cost = 0.0
         self._last_scores: dict[Which, Scores] = {}
@@ -170,6 +174,7 @@ class _Training:
                     self._restore(engine)
                     if not self.done:
                         self.folder.begin(self.config, self.setup.data)
+                engine.last_rounds = self.heard
                 self.observer.begin(self.setup, engine.name, self.done)
                 try:
                     for round in range(self.done + 1, self.config.rounds + 1):
@@ -222,9 +227,11 @@ class _Training:
         saved = sum(payload_bytes({n: self.shared[n] for n in known.names}) for known in engine.known.values())
         row["bytes_down"] = payload_bytes(self.shared) * len(clients) - saved
         row["bytes_down"] += sum(payload_bytes(tensors) for tensors in (*extra.values(), *replies.values()))
+        if self.folder is not None:
+            self.folder.add_row(row)
         # From here on nothing can fail: the round becomes part of the run as a whole.
+        self.heard[clients] = round
         if algorithm.clients_remember:
-            self.heard[clients] = round
             for name, value in server.shared.items():
                 if not torch.equal(value, self.shared[name]):
                     self.totals["changed"][name] = round
@@ -237,8 +244,6 @@ class _Training:
         self.totals["bytes_up"] += row["bytes_up"]
         self.totals["bytes_down"] += row["bytes_down"]
         self.history.append(row)
-        if self.folder is not None:
-            self.folder.add_row(row)
         self.observer.round(row)
 
     def _known(self, clients: Sequence[int]) -> dict[int, CachedShared]:
@@ -316,18 +321,26 @@ class _Training:
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def _checkpoint(self, engine: Engine) -> Checkpoint:
-        took_part = {"took_part": torch.from_numpy(self.took_part)}
-        if self.setup.algorithm.clients_remember:
-            took_part["heard"] = torch.from_numpy(self.heard)
-        memory = {f"memory/{name}": value for name, value in self.memory.items()}
-        return Checkpoint(self.done, self.totals, self.shared, engine.state() | took_part | memory)
+    def _checkpoint(self, folder: RunFolder, personal: Sequence[Segment]) -> Checkpoint:
+        clients = {"took_part": torch.from_numpy(self.took_part), "heard": torch.from_numpy(self.heard)}
+        clients |= {f"memory/{name}": value for name, value in self.memory.items()}
+        settings = plain_settings(self.config)
+        return Checkpoint(self.done, self.totals, self.shared, clients, settings, folder.files, personal)
 
     def _save(self, engine: Engine) -> None:
-        if self.folder is None or not self.folder.exists or self._between or not self.done:
+        if self.folder is None or not self.folder.exists or self._between or self.done == self._saved_round:
             return
         began = time.perf_counter()
-        self.folder.save(self._checkpoint(engine))
+        try:
+            personal = engine.save(self.folder.checkpoints.personal(), self.done)
+            self.folder.save(self._checkpoint(self.folder, personal))
+        except OSError as error:
+            good = f"the one of round {self._saved_round} is untouched" if self._saved_round else "there is none yet"
+            raise RunError(
+                f"the checkpoint of round {self.done} cannot be written to '{self.folder.checkpoints.path}': "
+                f"{error.strerror or error}; {good}"
+            ) from None
+        self._saved_round = self.done
         self._saved_at = time.perf_counter()
         self._save_cost = self._saved_at - began
 
@@ -341,8 +354,19 @@ class _Training:
         if self.folder is None or summary is None:
             return None
         self._check_data(summary["data_fingerprint"], summary.get("base_sha256"))
+        self.folder.check_results()
+        try:
+            checkpoint = self.folder.load("finetuned.safetensors")
+        except RunError as error:
+            self.observer.note(f"{error}; fine-tuning is repeated")
+            return None
+        try:
+            checkpoint = checkpoint or self.folder.load()
+        except RunError:
+            return None  # the one before is taken, and its last rounds are repeated
+        if checkpoint is not None and checkpoint.round != self.config.rounds:
+            return None
         self.observer.note(f"the run in '{self.folder.path}' is already finished")
-        checkpoint = self.folder.load("finetuned.safetensors") or self.folder.load()
         shared = checkpoint.shared if checkpoint is not None else {}
         return Run(self.config, summary, self.folder.rows(), self.folder.clients(), shared, self.folder.path)
 
@@ -360,26 +384,21 @@ class _Training:
 
     def _restore(self, engine: Engine) -> None:
         assert self.folder is not None
-        checkpoint = self.folder.load()
+        checkpoint = self.folder.load(note=self.observer.note, rows=True)
         if checkpoint is None:
-            self.folder.keep_rows([]) if self.folder.exists else None
+            self.folder.keep_rows(0)
             return
         self._check_data(checkpoint.totals["data_fingerprint"], checkpoint.totals.get("base_sha256"))
-        self.done, self.shared = checkpoint.round, self.setup.moved(checkpoint.shared)
+        self.history = self.folder.resume(checkpoint)
+        self.done = self._saved_round = checkpoint.round
+        self.shared = self.setup.moved(checkpoint.shared)
         self.totals |= checkpoint.totals
-        self.took_part = checkpoint.clients.pop("took_part").numpy().copy()
-        if "heard" in checkpoint.clients:
-            self.heard = checkpoint.clients.pop("heard").numpy().copy()
-        for name in [n for n in checkpoint.clients if n.startswith("memory/")]:
-            self.memory |= self.setup.moved({name.removeprefix("memory/"): checkpoint.clients.pop(name)})
-        engine.load(checkpoint.clients, self.done)
-        self.history = [row for row in self.folder.rows() if row["round"] <= self.done]
-        if len(self.history) != self.done:
-            raise RunError(
-                f"'{self.folder.path / 'rounds.jsonl'}' holds {len(self.history)} of the {self.done} rounds in the "
-                "checkpoint; start again in another --out"
-            )
-        self.folder.keep_rows(self.history)
+        self.took_part = checkpoint.clients["took_part"].numpy()
+        self.heard = checkpoint.clients["heard"].numpy()
+        for name, value in checkpoint.clients.items():
+            if name.startswith("memory/"):
+                self.memory |= self.setup.moved({name.removeprefix("memory/"): value})
+        engine.load(checkpoint.personal, self.done)
 
     # -- results ------------------------------------------------------------------------------------------------
 
@@ -405,12 +424,20 @@ class _Training:
             sha256 = weights_sha256(self.setup.data.clients, judge, shared)
             summary = summarise(self.setup, engine.name, self.history, self.totals, scores, global_scores, sha256)
             if self.folder is not None:
-                if tuned is not None:
-                    self.folder.save(
-                        Checkpoint(self.done, self.totals, shared, tuned.state()), name="finetuned.safetensors"
-                    )
-                self.folder.write_clients(clients)
-                self.folder.write_summary(summary)
+                try:
+                    if tuned is not None:
+                        name = "finetuned.safetensors"
+                        personal = tuned.save(self.folder.checkpoints.personal(name), self.done)
+                        files, settings = self.folder.files, plain_settings(self.config)
+                        last = Checkpoint(self.done, self.totals, shared, {}, settings, files, personal)
+                        self.folder.save(last, name=name)
+                    self.folder.write_clients(clients)
+                    self.folder.write_summary(summary)
+                except OSError as error:
+                    raise RunError(
+                        f"the results cannot be written to '{self.folder.path}': {error.strerror or error}; continue "
+                        "with --resume"
+                    ) from None
         finally:
             if tuned is not None:
                 tuned.close()

@@ -23,7 +23,7 @@ from commonground.data import FederatedDataset
 from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.setup import Setup
-from commonground.engine.state.store import digest
+from commonground.engine.state.digests import digest
 from commonground.errors import ConfigError
 
 __all__ = ["Run", "client_rows", "rounded", "summarise", "weights_sha256"]

@@ -6,14 +6,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from commonground.algorithms import Tensors, Update
 from commonground.engine.evaluation import Scores
 from commonground.engine.setup import Setup
+from commonground.engine.state.segment import Segment
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import UpdateError
 
@@ -143,6 +147,7 @@ class Engine(ABC):
         self.check_stop: Callable[[], None] = lambda: None
         self.note: Callable[[str], None] = lambda text: None
         self.known: Mapping[int, CachedShared] = {}
+        self.last_rounds: npt.NDArray[np.int32] | None = None  # in which each client last took part, -1: none so far
 
     @abstractmethod
     def train(
@@ -177,12 +182,16 @@ class Engine(ABC):
         """sha256 of a client's personal tensors."""
 
     @abstractmethod
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint has to keep of the clients."""
+    def save(self, folder: Path, round: int) -> list[Segment]:
+        """Write what a checkpoint after ``round`` has to keep of the clients, as far as it is not in the folder yet.
+
+        Returns:
+            The segments that hold it.
+        """
 
     @abstractmethod
-    def load(self, state: dict[str, Tensor], round: int) -> None:
-        """Go back to a checkpoint taken after ``round``."""
+    def load(self, segments: Sequence[Segment], round: int) -> None:
+        """Go back to a checkpoint taken after ``round``, with the segments that :meth:`save` returned."""
 
     def close(self) -> None:
         """Give back processes and files."""
@@ -205,10 +214,10 @@ class StoreEngine(Engine):
         """See :meth:`Engine.digest`."""
         return self.store.digest(client)
 
-    def state(self) -> dict[str, Tensor]:
-        """See :meth:`Engine.state`."""
-        return self.store.state()
+    def save(self, folder: Path, round: int) -> list[Segment]:
+        """See :meth:`Engine.save`."""
+        return self.store.save(folder, round)
 
-    def load(self, state: dict[str, Tensor], round: int) -> None:
+    def load(self, segments: Sequence[Segment], round: int) -> None:
         """See :meth:`Engine.load`."""
-        self.store.load(state)
+        self.store.load(segments)

@@ -4,14 +4,13 @@ This is the algorithm as it runs on a network, in one process: each client owns 
 tensors, rebuilds the model from the run's configuration, and answers messages. The server never sees a personal
 tensor.
 
-A client keeps the state of every round it took part in until the server says that a later one is safe in a
-checkpoint; a task of round t starts from the newest state before t. So a server that falls back to a checkpoint and
+A client keeps the state of every round it took part in until the server says that a later one is safe in its
+checkpoints; a task of round t starts from the newest state before t. So a server that falls back to a checkpoint and
 repeats rounds gets the same answers.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from commonground.algorithms import Tensors, Update
 from commonground.data import FederatedDataset
@@ -30,7 +27,9 @@ from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores
 from commonground.engine.setup import Setup
-from commonground.engine.state.store import digest
+from commonground.engine.state.client import ClientStates
+from commonground.engine.state.digests import digest
+from commonground.engine.state.segment import Segment
 from commonground.errors import UpdateError
 
 __all__ = ["MessageClient", "MessageEngine"]
@@ -43,12 +42,13 @@ class MessageClient:
         setup: the run on the client's side; its data set holds this one client.
         number: the client's number in the federation, which keys its draws.
         folder: where it keeps its personal tensors.
+        durable: whether they have to outlast a power cut.
     """
 
-    def __init__(self, setup: Setup, number: int, folder: Path) -> None:
+    def __init__(self, setup: Setup, number: int, folder: Path, *, durable: bool = True) -> None:
         self.setup = setup
         self.number = number
-        self.folder = folder
+        self.states = ClientStates(folder, number, durable=durable)
 
     def handle(self, message: bytes) -> bytes:
         """Answer one message of the server."""
@@ -57,19 +57,18 @@ class MessageClient:
         if fields["kind"] == "train":
             if fields["since"] is not None:
                 shared = {**self._remembered(fields["since"]), **shared}
-            self._forget(fields["round"], fields["safe"])
+            self.states.forget(fields["round"], fields["safe"])
             if self.setup.algorithm.clients_remember:
                 names = self.setup.initial_shared
-                self._write("shared", fields["round"], {n: v for n, v in shared.items() if n in names})
-            result = run_client(
-                SequentialClient(self.setup), fields["round"], 0, shared, self._newest(fields["round"]), key=self.number
-            )
-            self._keep(fields["round"], result.personal or {})
+                self.states.keep(fields["round"], {n: v for n, v in shared.items() if n in names}, "shared")
+            personal = self._newest(fields["round"], fields["last"])
+            result = run_client(SequentialClient(self.setup), fields["round"], 0, shared, personal, key=self.number)
+            self.states.keep(fields["round"], result.personal or {})
             answer = {"client": self.number, "samples": result.update.samples, "loss": result.loss}
             return pack(answer, result.update.tensors)
-        personal = self._newest(fields["round"] + 1)
+        personal = self._newest(fields["round"] + 1, fields.get("last", 0))
         if fields["kind"] == "reply":
-            self._keep(fields["round"], {**personal, **shared})
+            self.states.keep(fields["round"], {**personal, **shared})
             answer = {}
         elif fields["kind"] == "evaluate":
             stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
@@ -82,41 +81,17 @@ class MessageClient:
             answer = {"digest": digest(personal)}
         return pack(answer, {})
 
-    def _states(self, kind: str = "round") -> dict[int, Path]:
-        return {int(p.stem.split("-")[1]): p for p in self.folder.glob(f"{kind}-*.safetensors")}
-
     def _remembered(self, round: int) -> Tensors:
         """The shared tensors as they were sent in an earlier round."""
-        path = self._states("shared").get(round)
-        if path is None:
+        shared = self.states.shared(round)
+        if shared is None:
             raise UpdateError(f"client {self.number} no longer has what it was sent in round {round}")
-        return unpack(path.read_bytes())[1]
+        return shared
 
-    def _newest(self, before: int) -> Tensors:
-        """Personal tensors after the last round before ``before`` in which the client took part."""
-        rounds = [r for r in self._states() if r < before]
-        if not rounds:
-            return self.setup.initial_personal
-        return unpack(self._states()[max(rounds)].read_bytes())[1]
-
-    def _keep(self, round: int, personal: Tensors) -> None:
-        if personal:
-            self._write("round", round, personal)
-
-    def _write(self, kind: str, round: int, tensors: Tensors) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / f".{kind}-{round:06d}.part"
-        part.write_bytes(pack({"round": round}, tensors))
-        os.replace(part, self.folder / f"{kind}-{round:06d}.safetensors")
-
-    def _forget(self, round: int, safe: int) -> None:
-        """Drop states that are repeated now (≥ ``round``) and those older than the newest one up to ``safe``."""
-        for kind in ("round", "shared"):
-            states = self._states(kind)
-            old = [r for r in states if r <= safe]
-            for r, path in states.items():
-                if r >= round or (old and r < max(old)):
-                    path.unlink()
+    def _newest(self, before: int, last: int = 0) -> Tensors:
+        """Personal tensors after the last round before ``before`` in which the client took part: ``last`` or later."""
+        newest = self.states.newest(before, last if self.setup.initial_personal else 0)
+        return self.setup.initial_personal if newest is None else newest
 
 
 class MessageEngine(Engine):
@@ -139,31 +114,27 @@ class MessageEngine(Engine):
         self.folder = Path(self._temporary.name) if self._temporary else Path(folder or "")
         self.deliver = deliver or self._to_client
         self._round = 0
-        self._safe = 0
+        self._saved = 0  # round of the last checkpoint
+        self._safe = 0  # and of the one before, to which the run may still fall back
 
     def _to_client(self, number: int, message: bytes) -> bytes:
         data = _only(self.setup.data, number)
         setup = replace(self.setup, data=data, _splits={})
         setup.prepare_model()
-        return MessageClient(setup, number, self.folder / f"client-{number}").handle(message)
+        folder = self.folder / f"client-{number}"
+        return MessageClient(setup, number, folder, durable=self._temporary is None).handle(message)
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
     ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
-        header = {"kind": "train", "round": round, "safe": self._safe, "since": None}
-        common = pack(header, shared)
         results = []
         for client in clients:
             self.check_stop()
-            message = common
-            own = (extra or {}).get(client, {})
-            if client in self.known:
-                since, names = self.known[client]
-                news = {name: value for name, value in shared.items() if name not in names}
-                message = pack({**header, "since": since}, {**news, **own})
-            elif own:
-                message = pack(header, {**shared, **own})
+            since, names = self.known.get(client, (None, frozenset()))
+            news = {name: value for name, value in shared.items() if name not in names}
+            header = {"kind": "train", "round": round, "safe": self._safe, "since": since, "last": self._last(client)}
+            message = pack(header, {**news, **(extra or {}).get(client, {})})
             who = f"client {self.setup.data.client_name(client)} in round {round}"
             try:
                 fields, tensors = unpack(self.deliver(client, message))
@@ -197,17 +168,22 @@ class MessageEngine(Engine):
 
     def digest(self, client: int) -> str:
         """See :meth:`Engine.digest`; computed by the client."""
-        message = pack({"kind": "digest", "round": self._round}, {})
+        message = pack({"kind": "digest", "round": self._round, "last": self._last(client)}, {})
         return str(unpack(self.deliver(client, message))[0]["digest"])
 
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: personal state is the clients' own. From now on their states up to this round are safe."""
-        self._safe = self._round
-        return {"round": torch.tensor(self._round)}
+    def _last(self, client: int) -> int:
+        """The round whose state a client must still have; 0 if it has not taken part."""
+        return 0 if self.last_rounds is None else max(0, int(self.last_rounds[client]))
 
-    def load(self, state: dict[str, Tensor], round: int) -> None:
+    def save(self, folder: Path, round: int) -> list[Segment]:
+        """Nothing: clients keep their own state. What they had at the checkpoint before is safe from now on."""
+        self._safe, self._saved = self._saved, round
+        return []
+
+    def load(self, segments: Sequence[Segment], round: int) -> None:
         """See :meth:`Engine.load`."""
-        self._round = self._safe = round
+        self._round = self._saved = round
+        self._safe = 0
 
     def close(self) -> None:
         """Remove the clients' folders if they were temporary."""

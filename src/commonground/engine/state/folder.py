@@ -1,30 +1,35 @@
 """A run's folder: written so that a crash at any moment leaves it valid.
 
-Whole files are written under a temporary name and renamed; ``rounds.jsonl`` grows by whole lines. A checkpoint is one
-safetensors file, so it is either there or not.
+Whole files are written under a temporary name, synced and renamed; ``rounds.jsonl`` grows by whole lines. What a run
+wrote is known by its sha256 (in the checkpoint, and once it is finished in ``summary.json``), so that a file that was
+changed or cut is noticed.
 """
 
 from __future__ import annotations
 
 import csv
+import errno
+import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
+from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
+from commonground.engine.state.files import remove_parts, sync_file, write_atomically
 from commonground.errors import RunError
 
-__all__ = ["Checkpoint", "RunFolder", "write_atomically"]
+__all__ = ["NOISE", "RunFolder", "plain_settings", "write_atomically"]
 
 # Settings that may differ when a run is continued: they do not touch its numbers.
 _FREE = {"workers"}
@@ -32,37 +37,6 @@ _FREE = {"workers"}
 NOISE = "feature_noise.safetensors"
 
 _DESCRIBED = ("fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes")
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name in the same folder, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-
-
-class Checkpoint:
-    """What a run needs to go on: the round, running totals and every tensor.
-
-    Args:
-        round: rounds done.
-        totals: bytes and seconds so far, times each client took part, and the like.
-        shared: the server's tensors.
-        clients: the engine's state of the clients.
-    """
-
-    def __init__(
-        self, round: int, totals: dict[str, Any], shared: Mapping[str, Tensor], clients: Mapping[str, Tensor]
-    ) -> None:
-        self.round = round
-        self.totals = totals
-        self.shared = dict(shared)
-        self.clients = dict(clients)
 
 
 class RunFolder:
@@ -74,6 +48,9 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        self.checkpoints = CheckpointFolder(self.path / "checkpoint")
+        self._rows_sha = hashlib.sha256()  # of rounds.jsonl, line by line
+        self._files: dict[str, str] = {}  # sha256 of the files written at the start
 
     @property
     def exists(self) -> bool:
@@ -94,10 +71,13 @@ class RunFolder:
 
     def begin(self, config: RunConfig, data: FederatedDataset) -> None:
         """Write what the data looks like (``split.json``), its feature noise if any, and the configuration."""
+        files = {"split.json": (json.dumps(_describe(data)) + "\n").encode()}
+        if data.noise is not None:
+            files[NOISE] = save({"images": torch.from_numpy(data.noise.images)})
+        self._files = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         try:
-            write_atomically(self.path / "split.json", json.dumps(_describe(data)) + "\n")
-            if data.noise is not None:
-                write_atomically(self.path / NOISE, save({"images": torch.from_numpy(data.noise.images)}))
+            for name, content in files.items():
+                write_atomically(self.path / name, content)
             write_atomically(self.path / "config.toml", config.to_toml())
         except OSError as error:
             raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
@@ -133,15 +113,48 @@ class RunFolder:
         """The configuration the run was started with."""
         return RunConfig.make(RunConfig.read(self.path / "config.toml"))
 
+    def check_config(self, settings: Mapping[str, Any]) -> None:
+        """Raise a RunError that names the first setting in which ``config.toml`` differs from a checkpoint's."""
+        written = plain_settings(self.config())
+        for key, value in settings.items():
+            if key in written and key not in _FREE and written[key] != value:
+                raise RunError(
+                    f"'{self.path / 'config.toml'}' was changed: it says {key} = {written[key]!r}, but the run was "
+                    f"started with {value!r}; put that back or choose another --out"
+                )
+
     def check_same(self, config: RunConfig) -> None:
         """Raise a RunError that names the first setting that differs from the run in this folder."""
-        before, now = self.config().model_dump(), config.model_dump()
-        for key, value in before.items():
+        before = self.checkpoints.settings()
+        if before is not None:
+            self.check_config(before)
+        now = plain_settings(config)
+        for key, value in plain_settings(self.config()).items():
             if key not in _FREE and now[key] != value:
                 raise RunError(
                     f"the run in '{self.path}' was started with {key} = {value!r}, not {now[key]!r}; resume it with "
                     "the same settings or choose another --out"
                 )
+
+    def check_files(self, files: Mapping[str, str]) -> None:
+        """Raise a RunError that names the first of these files that is not what the run wrote.
+
+        Args:
+            files: sha256 by name.
+        """
+        for name, wanted in files.items():
+            path = self.path / name
+            if not path.is_file():
+                raise RunError(f"'{path}' is missing; put it back or choose another --out")
+            if hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
+                raise RunError(
+                    f"'{path}' is not what the run wrote: it was changed or cut; put it back or choose another --out"
+                )
+
+    def remove_parts(self) -> None:
+        """Remove what a killed process has left half written."""
+        remove_parts(self.path)
+        self.checkpoints.remove_parts()
 
     # -- rounds -------------------------------------------------------------------------------------------------
 
@@ -159,62 +172,90 @@ class RunFolder:
             rows.append(row)
         return rows
 
-    def keep_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the rounds by these."""
-        write_atomically(self.path / "rounds.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    def keep_rows(self, rounds: int, sha256: str | None = None) -> list[dict[str, Any]]:
+        """Cut off the lines after a round.
+
+        Args:
+            rounds: lines to keep.
+            sha256: of these lines as they were written.
+
+        Returns:
+            The rows.
+
+        Raises:
+            RunError: they are not what was written.
+        """
+        path = self.path / "rounds.jsonl"
+        whole = path.read_bytes() if path.is_file() else b""
+        kept = b"".join(whole.splitlines(keepends=True)[:rounds])
+        self._rows_sha = hashlib.sha256(kept)
+        if sha256 not in (None, self._rows_sha.hexdigest()):
+            raise RunError(
+                f"'{path}' is not what the run wrote: of the {rounds} lines that belong to the checkpoint, some were "
+                "changed or are missing; put it back or start again in another --out"
+            )
+        if kept != whole:
+            write_atomically(path, kept)
+        return self.rows()
 
     def add_row(self, row: Mapping[str, Any]) -> None:
-        """Append one round, as one write."""
+        """Append one round, as one write.
+
+        Raises:
+            RunError: it cannot be written; the file is as before.
+        """
         line = (json.dumps(row) + "\n").encode()
-        descriptor = os.open(self.path / "rounds.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        path = self.path / "rounds.jsonl"
         try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                before = os.fstat(descriptor).st_size
+                if os.write(descriptor, line) < len(line):
+                    os.ftruncate(descriptor, before)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise RunError(f"'{path}' cannot be written: {error.strerror or error}") from None
+        self._rows_sha.update(line)
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 
-    def _checkpoints(self) -> list[Path]:
-        return sorted((self.path / "checkpoint").glob("round-*.safetensors"))
+    @property
+    def files(self) -> dict[str, str]:
+        """sha256 of the files that belong to a checkpoint taken now, by name."""
+        return {**self._files, "rounds.jsonl": self._rows_sha.hexdigest()}
 
     def save(self, checkpoint: Checkpoint, *, name: str | None = None) -> Path:
-        """Write a checkpoint, then remove older ones."""
-        folder = self.path / "checkpoint"
-        folder.mkdir(parents=True, exist_ok=True)
-        target = folder / (name or f"round-{checkpoint.round:06d}.safetensors")
-        part = target.with_name(f".{target.name}.part")
-        tensors = {f"shared/{n}": t.cpu().contiguous() for n, t in checkpoint.shared.items()}
-        tensors |= {f"clients/{n}": t.cpu().contiguous() for n, t in checkpoint.clients.items()}
-        save_file(tensors, part, {"round": str(checkpoint.round), "totals": json.dumps(checkpoint.totals)})
-        os.replace(part, target)
-        for other in self._checkpoints() if name is None else []:
-            if other != target:
-                other.unlink()
-        return target
-
-    def load(self, name: str | None = None) -> Checkpoint | None:
-        """The newest checkpoint (or the named one), or None if there is none.
+        """Write a checkpoint; see :meth:`~commonground.engine.state.checkpoint.CheckpointFolder.save`.
 
         Raises:
-            RunError: it cannot be read.
+            OSError: it cannot be written.
         """
-        found = self._checkpoints() if name is None else [self.path / "checkpoint" / name]
-        if not found or not found[-1].is_file():
-            return None
-        shared: dict[str, Tensor] = {}
-        clients: dict[str, Tensor] = {}
-        try:
-            with safe_open(found[-1], "pt") as file:
-                meta = file.metadata()
-                for key in file.keys():  # noqa: SIM118 (not a mapping)
-                    kind, _, tensor = key.partition("/")
-                    (shared if kind == "shared" else clients)[tensor] = file.get_tensor(key)
-            totals = dict(json.loads(meta["totals"]))
-            if "data_fingerprint" not in totals:
-                raise ValueError("it does not say which data it belongs to")
-            return Checkpoint(int(meta["round"]), totals, shared, clients)
-        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-            raise RunError(f"the checkpoint '{found[-1]}' cannot be read: {error}") from None
+        if (self.path / "rounds.jsonl").is_file():
+            sync_file(self.path / "rounds.jsonl")  # a checkpoint must not outlast the lines that belong to it
+        return self.checkpoints.save(checkpoint, name)
+
+    def load(
+        self, name: str | None = None, *, note: Callable[[str], None] | None = None, rows: bool = False
+    ) -> Checkpoint | None:
+        """Read a checkpoint; see :meth:`~commonground.engine.state.checkpoint.CheckpointFolder.load`."""
+        return self.checkpoints.load(name, note=note, rows=rows)
+
+    def resume(self, checkpoint: Checkpoint) -> list[dict[str, Any]]:
+        """Make the folder what it was at a checkpoint.
+
+        Returns:
+            The rounds up to it.
+
+        Raises:
+            RunError: a file is not what the run wrote.
+        """
+        self._files = {name: sha for name, sha in checkpoint.files.items() if name != "rounds.jsonl"}
+        self.check_files(self._files)
+        rows = self.keep_rows(checkpoint.round, checkpoint.files["rounds.jsonl"])
+        (self.path / "summary.json").unlink(missing_ok=True)
+        return rows
 
     # -- results ------------------------------------------------------------------------------------------------
 
@@ -236,23 +277,57 @@ class RunFolder:
             raise RunError(f"'{path}' cannot be read: {error}") from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write ``summary.json``, the last file of a run."""
-        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        """Write ``summary.json``, the last file of a run, with the sha256 of the others and of itself."""
+        names = [n for n in ("clients.csv", "rounds.jsonl", "split.json") if (self.path / n).is_file()]
+        files = {name: hashlib.sha256((self.path / name).read_bytes()).hexdigest() for name in names}
+        files["summary.json"] = _summary_sha256(summary, files)
+        write_atomically(self.path / "summary.json", json.dumps({**summary, "sha256": files}, indent=2) + "\n")
 
     def summary(self) -> dict[str, Any] | None:
         """The summary, or None while the run is not finished.
 
         Raises:
-            RunError: it is not readable.
+            RunError: it is not readable, or not what the run wrote.
         """
+        written = self._summary()
+        return None if written is None else written[0]
+
+    def check_results(self) -> None:
+        """Raise a RunError if a file of a finished run is not what the run wrote."""
+        written = self._summary()
+        self.check_files({} if written is None else written[1])
+
+    def _summary(self) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """The summary, and the sha256 of the other files."""
         path = self.path / "summary.json"
         try:
             summary = dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"'{path}' cannot be read: {error}") from None
-        if summary is not None and "data_fingerprint" not in summary:
-            raise RunError(f"'{path}' is damaged: it has no 'data_fingerprint'")
-        return summary
+        if summary is None:
+            return None
+        files = summary.pop("sha256", None)
+        if not isinstance(files, dict) or "data_fingerprint" not in summary:
+            raise RunError(
+                f"'{path}' is not complete: it was changed, or written by an earlier version of CommonGround; choose "
+                "another --out"
+            )
+        own = files.pop("summary.json", None)
+        if own != _summary_sha256(summary, files):
+            raise RunError(
+                f"'{path}' is not what the run wrote: it was changed or cut; remove it, and --resume writes it again"
+            )
+        return summary, files
+
+
+def plain_settings(config: RunConfig) -> dict[str, Any]:
+    """A run's settings as they are after they were written to a file."""
+    plain: dict[str, Any] = json.loads(json.dumps(config.model_dump(), default=str))
+    return plain
+
+
+def _summary_sha256(summary: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps([summary, files]).encode()).hexdigest()
 
 
 def _describe(data: FederatedDataset) -> dict[str, Any]:

@@ -1,0 +1,103 @@
+"""What one client of a federation keeps on its own machine: its state after every round that may be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from commonground.algorithms import Tensors
+from commonground.engine.state.digests import digest_rows
+from commonground.engine.state.files import remove_parts
+from commonground.engine.state.segment import Segment
+from commonground.errors import RunError
+
+__all__ = ["ClientStates"]
+
+Kind = Literal["round", "shared"]
+
+
+class ClientStates:
+    """Segments of one client: ``round-000005.safetensors`` is its own state after round 5, and
+    ``shared-000005.safetensors`` what the server sent it in that round.
+
+    A state is kept until the server says that a later one is safe in its checkpoints.
+
+    Args:
+        folder: the client's own.
+        client: its number.
+        durable: whether files are synced; not in a temporary folder.
+    """
+
+    def __init__(self, folder: Path, client: int, *, durable: bool = True) -> None:
+        self.folder = folder
+        self.client = client
+        self.durable = durable
+
+    def rounds(self, kind: Kind = "round") -> dict[int, Path]:
+        """The files of a kind, by round."""
+        return {int(p.stem.split("-")[1]): p for p in self.folder.glob(f"{kind}-*.safetensors")}
+
+    def newest(self, before: int, last: int = 0) -> Tensors | None:
+        """The client's state after the last round before ``before`` in which it took part, if there is one.
+
+        Args:
+            before: a round.
+            last: a round whose state it had, or a later one's.
+
+        Raises:
+            RunError: the file is damaged, or the state of ``last`` is gone.
+        """
+        found = {round: path for round, path in self.rounds().items() if round < before}
+        if max(found, default=0) < last:
+            raise RunError(f"client {self.client} no longer has its state of round {last} in '{self.folder}'")
+        return self._read(found[max(found)]) if found else None
+
+    def shared(self, round: int) -> Tensors | None:
+        """What the server sent in a round, if it is still there.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.rounds("shared").get(round)
+        return None if path is None else self._read(path)
+
+    def keep(self, round: int, tensors: Tensors, kind: Kind = "round") -> None:
+        """Write what belongs to a round.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        if not tensors:
+            return
+        path = self.folder / f"{kind}-{round:06d}.safetensors"
+        stacked = {name: value.detach().unsqueeze(0) for name, value in tensors.items()}
+        clients = np.array([self.client], dtype=np.int64)
+        try:
+            Segment.write(
+                path, round, clients, digest_rows(stacked), tensors, lambda n, _: stacked[n], durable=self.durable
+            )
+        except OSError as error:
+            raise RunError(
+                f"client {self.client} cannot write its state to '{path}': {error.strerror or error}"
+            ) from None
+
+    def forget(self, round: int, safe: int) -> None:
+        """Drop states that are repeated now (≥ ``round``) and those older than the newest one up to ``safe``."""
+        remove_parts(self.folder)
+        for kind in ("round", "shared"):
+            states = self.rounds(kind)
+            old = [r for r in states if r <= safe]
+            for r, path in states.items():
+                if r >= round or (old and r < max(old)):
+                    path.unlink()
+
+    def _read(self, path: Path) -> Tensors:
+        segment = Segment.open(path)
+        if segment.clients.tolist() != [self.client]:
+            raise RunError(f"'{path}' does not hold the state of client {self.client}")
+        segment.check()
+        tensors = {name: segment.read(name, np.array([0]))[0] for name in segment.initial}
+        segment.close()
+        return tensors

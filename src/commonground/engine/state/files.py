@@ -1,0 +1,146 @@
+"""Files that are whole or not there: written under a temporary name, synced to the disk, and only then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Column", "raw_bytes", "remove_parts", "sync_file", "sync_folder", "write_atomically", "write_tensors"]
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class Column(NamedTuple):
+    """A tensor that is written part by part, so that it need not be in memory as a whole.
+
+    Attributes:
+        dtype: its number type.
+        shape: its shape.
+        parts: its content, cut along the leading axis.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    parts: Iterable[Tensor]
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """A tensor's bytes in memory order of its contiguous form, of any number type, without a copy where it is one."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file under a temporary name in the same folder, sync it, then rename it."""
+    with _replacing(path, durable=True) as descriptor:
+        _write(descriptor, content.encode() if isinstance(content, str) else content)
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, str], *, durable: bool = True
+) -> None:
+    """Write a safetensors file as :func:`write_atomically` writes others, part by part.
+
+    Args:
+        path: of the file.
+        tensors: by name.
+        metadata: strings for its header.
+        durable: whether it is synced; not where a power cut would take the rest of the run's files as well.
+    """
+    columns = {n: t if isinstance(t, Column) else Column(t.dtype, tuple(t.shape), (t,)) for n, t in tensors.items()}
+    # Wide numbers first, as the format wants it, so that every tensor is aligned in the file.
+    order = sorted(columns, key=lambda name: (-columns[name].dtype.itemsize, name))
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in order:
+        column = columns[name]
+        begin, end = end, end + torch.Size(column.shape).numel() * column.dtype.itemsize
+        header[name] = {"dtype": _DTYPES[column.dtype], "shape": list(column.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with _replacing(path, durable=durable) as descriptor:
+        _write(descriptor, len(text).to_bytes(8, "little") + text)
+        for name in order:
+            for part in columns[name].parts:
+                _write(descriptor, raw_bytes(part))
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a process that was killed while it wrote into this folder has left."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Let what was appended to a file reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let renames and removals in a folder reach the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot sync folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _replacing(path: Path, *, durable: bool) -> Iterator[int]:
+    """A descriptor to write to; the file takes its name when the block ends, and leaves nothing behind if it fails."""
+    _make(path.parent)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            yield descriptor
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and its parents so that they outlast a power cut."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def _write(descriptor: int, content: bytes | memoryview) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest[: 1 << 30]) :]

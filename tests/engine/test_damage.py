@@ -1,0 +1,315 @@
+"""A run's folder after the disk, a power cut or an editor has changed it: the run goes on with the same numbers, or
+says in one sentence which file is wrong. It never goes on with other numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from commonground.adapt import load_run
+from commonground.engine.state.folder import RunFolder
+from commonground.errors import CommonGroundError, ConfigError, RunError
+from tests.helpers import SMALL, Whole, made_data, rows_without_time, train_whole, training
+
+SETTINGS: dict[str, Any] = SMALL | {"rounds": 8, "participation": 0.5, "model": "mlp", "model_options": {"hidden": [5]}}
+
+
+class Notes:
+    """Hears what a run says, and fails after a round."""
+
+    def __init__(self, stop_after: int = 0) -> None:
+        self.stop_after = stop_after
+        self.said: list[str] = []
+
+    def begin(self, setup: Any, engine: str, done: int) -> None:
+        self.done = done
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        if row["round"] == self.stop_after:
+            raise ValueError("the display broke")
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+    def end(self) -> None: ...
+
+
+def go(out: Path | None, algorithm: str = "ditto", **changes: Any) -> Whole:
+    return train_whole(algorithm, made_data(), out=out, **(SETTINGS | changes))
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint after every round, and no waiting for the disk, whose tricks are played by hand here."""
+    monkeypatch.setattr(training._Training, "_save_if_due", training._Training._save)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+def stopped(folder: Path, algorithm: str, round: int = 6, **changes: Any) -> Path:
+    """A run that was stopped after a round."""
+    with pytest.raises(ValueError, match="display"):
+        go(folder, algorithm, observer=Notes(round), **changes)
+    return folder
+
+
+def damage(path: Path, rng: np.random.Generator) -> str:
+    """Change a file in one of the ways in which files change; what was done."""
+    content = bytearray(path.read_bytes())
+    how = str(rng.choice(["cut", "zeroed", "flipped", "emptied", "removed", "grown"]))
+    if how == "removed":
+        path.unlink()
+        return how
+    if how == "cut":
+        content = content[: rng.integers(len(content))]
+    elif how == "zeroed":
+        start = int(rng.integers(len(content)))
+        size = min(int(rng.integers(1, 600)), len(content) - start)
+        content[start : start + size] = bytes(size)
+    elif how == "flipped":
+        for place in rng.integers(len(content), size=rng.integers(1, 4)):
+            content[place] ^= 1 << int(rng.integers(8))
+    elif how == "emptied":
+        content = bytearray()
+    else:
+        content += bytes(int(rng.integers(1, 100)))
+    path.write_bytes(content)
+    return how
+
+
+def assert_sentence(error: BaseException, folder: Path) -> None:
+    """One line that names a file of the run or the folder."""
+    assert isinstance(error, CommonGroundError)
+    assert "\n" not in str(error)
+    assert str(folder) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "engine", "times"),
+    [("ditto", "serial", 200), ("fedrep", "messages", 100), ("scaffold", "serial", 60)],
+)
+def test_a_damaged_folder_of_a_stopped_run(algorithm: str, engine: str, times: int, tmp_path: Path) -> None:
+    whole = go(None, algorithm, engine=engine)
+    wanted = rows_without_time(whole.run.history)
+    source = stopped(tmp_path / "source", algorithm, engine=engine)
+    files = sorted(p.relative_to(source) for p in source.rglob("*") if p.is_file())
+    assert len([f for f in files if f.match("checkpoint/round-*")]) == 2
+    rng = np.random.default_rng(7)
+    ends: Counter[str] = Counter()
+    for number in range(times):
+        folder = tmp_path / "run"
+        shutil.copytree(source, folder)
+        file = files[number % len(files)]
+        how = damage(folder / file, rng)
+        notes = Notes()
+        try:
+            again = go(folder, algorithm, engine=engine, resume=True, observer=notes)
+        except CommonGroundError as error:
+            assert_sentence(error, tmp_path)
+            ends["refused"] += 1
+        else:
+            assert again.sha == whole.sha, f"{file} {how}"
+            assert rows_without_time(again.run.history) == wanted, f"{file} {how}"
+            assert rows_without_time(RunFolder(folder).rows()) == wanted
+            if notes.said:
+                assert str(folder) in notes.said[0]
+                assert "\n" not in notes.said[0]
+            ends["older taken" if notes.said else "unharmed"] += 1
+        assert not list(folder.rglob("*.part"))
+        shutil.rmtree(folder)
+    assert min(ends.values()) > times // 20, ends
+
+
+@pytest.mark.parametrize("engine", ["serial", "messages"])
+def test_a_damaged_folder_of_a_finished_run(engine: str, tmp_path: Path) -> None:
+    """Neither ``--resume`` nor ``predict`` takes anything else for the run's results than the run's results."""
+    source = tmp_path / "source"
+    whole = go(source, "fedrep", engine=engine)
+    own = [load_run(source).own(client) for client in range(4)]
+    files = sorted(p.relative_to(source) for p in source.rglob("*") if p.is_file())
+    rng = np.random.default_rng(3)
+    refused: Counter[str] = Counter()
+    for number in range(150):
+        folder = tmp_path / "run"
+        shutil.copytree(source, folder)
+        file = files[number % len(files)]
+        how = damage(folder / file, rng)
+        try:
+            run = load_run(folder)
+            for client in range(4):
+                assert all(torch.equal(own[client][n], t) for n, t in run.own(client).items()), f"{file} {how}"
+            assert {n: t.tolist() for n, t in run.shared.items()} == {
+                n: t.tolist() for n, t in whole.run.shared.items()
+            }
+        except CommonGroundError as error:
+            assert_sentence(error, tmp_path)
+            refused["predict"] += 1
+        try:
+            again = go(folder, "fedrep", engine=engine, resume=True)
+            assert again.run.summary["weights_sha256"] == whole.sha, f"{file} {how}"
+            assert rows_without_time(again.run.history) == rows_without_time(whole.run.history), f"{file} {how}"
+            assert again.run.clients == whole.run.clients, f"{file} {how}"
+        except CommonGroundError as error:
+            assert_sentence(error, tmp_path)
+            refused["resume"] += 1
+        shutil.rmtree(folder)
+    assert len(refused) == 2
+
+
+# -- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def newest(folder: Path) -> Path:
+    return RunFolder(folder).checkpoints.rounds()[-1]
+
+
+def flip(path: Path, place: int = -3) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+def test_the_older_checkpoint_is_taken_and_said(tmp_path: Path) -> None:
+    stopped(tmp_path, "ditto")
+    flip(newest(tmp_path))
+    notes = Notes()
+    again = go(tmp_path, resume=True, observer=notes)
+    (said,) = notes.said
+    assert said.startswith(
+        f"the checkpoint '{tmp_path}/checkpoint/round-000006.safetensors' cannot be read: its tensors"
+    )
+    assert said.endswith("; the run goes on from the one before, of round 5")
+    assert notes.done == 5
+    assert again.sha == go(None).sha
+
+
+def test_both_damaged_is_one_sentence(tmp_path: Path) -> None:
+    stopped(tmp_path, "ditto")
+    for path in RunFolder(tmp_path).checkpoints.rounds():
+        flip(path)
+    with pytest.raises(RunError, match=r"round-000006.* cannot be read: .*, nor can the one before, .*round-000005"):
+        go(tmp_path, resume=True)
+
+
+def test_a_lost_segment(tmp_path: Path) -> None:
+    stopped(tmp_path, "ditto")
+    (tmp_path / "checkpoint/personal/round-000006.safetensors").unlink()
+    notes = Notes()
+    assert go(tmp_path, resume=True, observer=notes).sha == go(None).sha
+    assert "personal/round-000006.safetensors' cannot be read" in notes.said[0]
+
+
+def test_a_finished_run_with_a_damaged_checkpoint_repeats_its_last_round(tmp_path: Path) -> None:
+    whole = go(tmp_path)
+    flip(newest(tmp_path))
+    with pytest.raises(RunError, match="round-000008"):
+        load_run(tmp_path)
+    notes = Notes()
+    again = go(tmp_path, resume=True, observer=notes)
+    assert notes.done == 7
+    assert again.sha == whole.sha
+    assert load_run(tmp_path).own(0).keys() == again.personal[0].keys()
+
+
+def test_damaged_fine_tuning_is_repeated(tmp_path: Path) -> None:
+    whole = go(tmp_path, "fedavg", finetune_epochs=2)
+    flip(tmp_path / "checkpoint" / "finetuned.safetensors")
+    notes = Notes()
+    assert go(tmp_path, "fedavg", finetune_epochs=2, resume=True, observer=notes).sha == whole.sha
+    assert "; fine-tuning is repeated" in notes.said[0]
+
+
+def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:
+    """One file with every client's rows, as they were written before there were segments."""
+    stopped(tmp_path, "ditto")
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "checkpoint").mkdir()
+    tensors = {"shared/a": torch.zeros(2), "clients/slot": torch.zeros(4, dtype=torch.int32)}
+    save_file(tensors, tmp_path / "checkpoint/round-000006.safetensors", {"round": "6", "totals": "{}"})
+    match = "round-000006.* was written by an earlier version of CommonGround.*start the run again in another --out"
+    with pytest.raises(RunError, match=match):
+        go(tmp_path, resume=True)
+    with pytest.raises(RunError, match=match):
+        load_run(tmp_path)
+
+
+# -- settings and the other files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_edited_configuration_is_refused(finished: bool, tmp_path: Path) -> None:
+    """Also where the settings of the resumed run are those of the edited file, as the command takes them from it."""
+    go(tmp_path) if finished else stopped(tmp_path, "ditto")
+    path = tmp_path / "config.toml"
+    text = path.read_text()
+    path.write_text(text.replace("lr = 0.1\n", "lr = 0.06\n"))
+    match = r"config.toml' was changed: it says lr = 0.06, but the run was started with 0.1"
+    for lr in (0.06, 0.1):
+        with pytest.raises(RunError, match=match):
+            go(tmp_path, resume=True, lr=lr)
+    with pytest.raises(RunError, match=match):
+        load_run(tmp_path)
+    path.write_text(text.replace("workers = 2\n", "workers = 1\n"))
+    assert go(tmp_path, resume=True, workers=1).run.summary["rounds"] == 8
+
+
+def test_a_cut_configuration_is_refused(tmp_path: Path) -> None:
+    stopped(tmp_path, "ditto", lr_schedule="cosine")
+    path = tmp_path / "config.toml"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if "lr_schedule" not in line))
+    with pytest.raises(RunError, match="it says lr_schedule = 'constant', but the run was started with 'cosine'"):
+        go(tmp_path, resume=True, lr_schedule="cosine")
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "split.json"])
+@pytest.mark.parametrize("how", ["changed", "cut", "emptied", "removed"])
+def test_files_of_a_stopped_run(name: str, how: str, tmp_path: Path) -> None:
+    stopped(tmp_path, "ditto")
+    spoil_text(tmp_path / name, how)
+    with pytest.raises(RunError, match=rf"{name}' is (not what the run wrote|missing)"):
+        go(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "split.json", "clients.csv", "summary.json"])
+@pytest.mark.parametrize("how", ["changed", "cut", "emptied"])
+def test_files_of_a_finished_run(name: str, how: str, tmp_path: Path) -> None:
+    go(tmp_path)
+    spoil_text(tmp_path / name, how)
+    with pytest.raises(RunError, match=rf"{name}' (is not what the run wrote|cannot be read)"):
+        go(tmp_path, resume=True)
+
+
+def spoil_text(path: Path, how: str) -> None:
+    text = path.read_text()
+    if how == "removed":
+        path.unlink()
+    elif how == "changed":
+        place = next(i for i in range(len(text) // 2, len(text)) if text[i].isdigit())
+        path.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+    else:
+        path.write_text(text[: len(text) // 2] if how == "cut" else "")
+
+
+def test_a_summary_that_was_removed_is_written_again(tmp_path: Path) -> None:
+    whole = go(tmp_path)
+    (tmp_path / "summary.json").unlink()
+    again = go(tmp_path, resume=True)
+    assert again.sha == whole.sha
+    assert json.loads((tmp_path / "summary.json").read_text())["weights_sha256"] == whole.sha
+
+
+def test_settings_are_compared_as_they_are_written(tmp_path: Path) -> None:
+    """A tuple is a list in a file."""
+    stopped(tmp_path, "ditto", model_options={"hidden": (5,)})
+    assert go(tmp_path, resume=True, model_options={"hidden": (5,)}).run.summary["rounds"] == 8
+    with pytest.raises((RunError, ConfigError), match="model_options"):
+        go(tmp_path, resume=True, model_options={"hidden": (6,)})
