@@ -71,7 +71,7 @@ class PaperTable:
         source: paper and number of the table.
         methods: printed name to ours (``fedavg+ft`` for a +FT form); settings of the column fill ``{…}``.
         columns: its partitions.
-        champion: printed names whose lead over every other method is claimed.
+        champions: printed names whose lead over every other method is claimed.
     """
 
     printed: str
