@@ -6,7 +6,7 @@ or the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -28,6 +28,7 @@ from commonground.tasks.base import Figures
 __all__ = ["Scores", "blocks_of", "evaluate_block", "run_with", "spread_of"]
 
 BLOCK_SAMPLES = 512
+OUTPUT_NUMBERS = 1 << 27  # of outputs held at once: half a GB in float32
 
 
 @dataclass(frozen=True)
@@ -123,31 +124,49 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
     model.eval()
     shared = {name: value for name, value in shared.items() if name in setup.initial and name not in personal}
     setup.keep_hidden("test", clients)
-    with torch.no_grad(), setup.autocast():
-        if setup.folds:
-            route = to_device(torch.from_numpy(np.repeat(np.arange(len(clients)), sizes)), setup.device)
-            logits = fold_call(model, {**shared, **personal}, x, route)
-        elif not personal:
-            logits = _chunked(partial(run_with, model, shared), x)
-        else:
-            # In evaluation nothing is random, so the shared first part ends before the first personal tensor.
-            split = setup.split(frozenset(personal))
-            if split is None and not stack:
-                pieces = []
-                for c, part in enumerate(_parts(x, sizes)):
-                    own = {**shared, **{name: value[c] for name, value in personal.items()}}
-                    pieces.append(_chunked(partial(run_with, model, own), part))
-                logits = torch.cat(pieces)
-            else:
-                logits = _stacked_logits(setup, split, shared, personal, x, sizes)
-    with torch.no_grad():
-        output = setup.wide(logits)
-        single = {"loss": data.task.loss(output, y), **data.task.scores(output, y)}
-    # Added up on the host, in the samples' order: the same sums on every device.
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), sizes))
-    sums = {name: _sum_by_owner(value.cpu(), owner, len(clients)) for name, value in single.items()}
+    single: list[dict[str, Tensor]] = []
+    with torch.no_grad():
+        for part in _outputs(setup, shared, personal, x, sizes, owner, stack):
+            output, done = setup.wide(part), sum(len(scores["loss"]) for scores in single)
+            target = y[done : done + len(output)]
+            single.append({"loss": data.task.loss(output, target), **data.task.scores(output, target)})
+    # Added up on the host, in the samples' order: the same sums on every device.
+    rows_of = {name: torch.cat([scores[name] for scores in single]).cpu() for name in single[0]}
+    sums = {name: _sum_by_owner(value, owner, len(clients)) for name, value in rows_of.items()}
     loss = sums.pop("loss") / sizes
     return Scores(np.asarray(clients, dtype=np.int64), sizes, loss, sums, data.task)
+
+
+def _outputs(
+    setup: Setup,
+    shared: Tensors,
+    personal: Tensors,
+    x: Inputs,
+    sizes: npt.NDArray[np.int64],
+    owner: Tensor,
+    stack: bool,
+) -> Iterator[Tensor]:
+    """What the clients' models say of their rows, in order, in one part or several."""
+    model = setup.model
+    with setup.autocast():
+        if setup.folds:
+            route = to_device(owner, setup.device)
+            size = max(1, OUTPUT_NUMBERS // setup.numbers_per_output)
+            for part, own in zip(chunks(x, size), route.split(size), strict=True):
+                yield fold_call(model, {**shared, **personal}, part, own)
+            return
+        if not personal:
+            yield _chunked(partial(run_with, model, shared), x)
+            return
+        # In evaluation nothing is random, so the shared first part ends before the first personal tensor.
+        split = setup.split(frozenset(personal))
+        if split is not None or stack:
+            yield _stacked_logits(setup, split, shared, personal, x, sizes)
+            return
+        for c, part in enumerate(_parts(x, sizes)):
+            own = {**shared, **{name: value[c] for name, value in personal.items()}}
+            yield _chunked(partial(run_with, model, own), part)
 
 
 def _sum_by_owner(values: Tensor, owner: Tensor, owners: int) -> npt.NDArray[np.float64]:

@@ -92,13 +92,14 @@ def prepare_setup(
     if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
         data = add_feature_noise(data, config.feature_noise, config.seed)
     config = resolve(config, data, algorithm)
-    if model is None and data.tokens and not str(config.model).startswith("hf:"):
-        raise ConfigError(f"the model '{config.model}' cannot read texts; choose one as in --model hf:roberta-base")
-    if model is None and not data.tokens and str(config.model).startswith("hf:"):
-        raise ConfigError(f"the model '{config.model}' reads texts, and {data.name} is none")
+    if model is None and data.tokens != str(config.model).startswith("hf:"):
+        wanted = "cannot read texts; choose one as in --model hf:roberta-base"
+        raise ConfigError(
+            f"the model '{config.model}' {wanted if data.tokens else f'reads texts, and {data.name} is none'}"
+        )
     network, groups = build_network(config, algorithm, data.format.shape, data.classes, model, data.task)
     vocabulary = vocab_size_of(network)
-    if data.tokens and vocabulary is not None and data.vocabulary > vocabulary:
+    if vocabulary is not None and data.vocabulary > vocabulary:
         raise ModelError(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"

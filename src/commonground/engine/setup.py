@@ -139,6 +139,16 @@ class Setup:
         """A model's output in the run's number type, in which losses are computed."""
         return value.to(self.inputs.dtype) if value.dtype == torch.bfloat16 else value
 
+    @cached_property
+    def numbers_per_output(self) -> int:
+        """Numbers of a sample's output; a language model's has a score for every token of its vocabulary at every place
+        of the longest answer.
+        """
+        with torch.no_grad():
+            out: Tensor = call(self.model, self.probe)
+        _, y = self.inputs.rows("train", np.array([0]))
+        return max(out[0].numel(), out.shape[-1] * y[0].numel())
+
     @property
     def folds(self) -> bool:
         """Whether rows of several clients can go through the model's frozen part at once."""

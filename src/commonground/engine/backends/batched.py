@@ -55,8 +55,9 @@ class BatchedEngine(StoreEngine):
         """Numbers that a training pass of one client's batch keeps in a large frozen model."""
         if not isinstance(self.setup.model, FrozenBaseModel):
             return 0
-        tokens = self.setup.data.sample_shape[0] * min(largest, self.setup.config.batch_size)
-        return self.setup.model.numbers_per_token * tokens
+        rows = min(largest, self.setup.config.batch_size)
+        outputs = 3 * self.setup.numbers_per_output  # with their gradients, and what the loss makes of them
+        return rows * (self.setup.model.numbers_per_token * self.setup.data.sample_shape[0] + outputs)
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None

@@ -24,7 +24,8 @@ from commonground.engine.clients.batches import CohortSchedule, Rates
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.sgd import StackedSGD, keep_inactive
-from commonground.engine.clients.stacking import call_folded, call_stacked, names_inside
+from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
+from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, arguments
 
@@ -40,6 +41,10 @@ class StackedClients(LocalTraining):
     Args:
         setup: data, model and algorithm.
     """
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._stacking = stacking_of(setup)
 
     def begin(
         self,
@@ -197,13 +202,9 @@ class StackedClients(LocalTraining):
         reference: Tensor | None = None,
     ) -> Tensor:
         """[C] mean loss of each client's batch (0 where it has none)."""
-        values, masks = {**self.values, **leaves}, batch.masks or {}
-        setup = self.setup
+        values, setup = {**self.values, **leaves}, self.setup
         with setup.autocast():
-            if setup.folds and module is self.model:
-                output, features = call_folded(self.model, values, masks, batch, setup.head_module, loss is not None)
-            else:
-                output, features = self._call(module, names, values, masks, batch.x, loss is not None)
+            output, features = self._stacking.run(module, names, values, self._stacked, batch, loss is not None)
         output = setup.wide(output)
         clients, rows = batch.weight.shape
         if loss is None:
@@ -239,11 +240,6 @@ class StackedClients(LocalTraining):
 
     # -- forward ------------------------------------------------------------------------------------------------
 
-    def _call(
-        self, module: nn.Module, names: Mapping[str, str], values: Tensors, masks: Tensors, x: Inputs, features: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        return call_stacked(module, names, values, self._stacked, masks, x, self.setup.head_module, features)
-
     def _features(self, split: Split) -> Tensor:
         """Outputs of the frozen first part for every client, padded [C, n_max, …].
 
@@ -261,30 +257,26 @@ class StackedClients(LocalTraining):
                     out: Tensor = functional_call(split.first, values, args, named)
                     return out
 
-                parts = [split.features(run, arrange(each(torch.clone, c))) for c in chunks(rows, self._chunk)]
+                parts = [
+                    split.features(run, arrange(each(torch.clone, c)))
+                    for c in chunks(rows, self._stacking.rows_per_pass)
+                ]
                 return self._pad({"x": self.setup.wide(torch.cat(parts))})["x"]
             if split.captured:
                 raise ModelError("features of differing bodies need a model that is a chain of layers")
             padded = arrange(self._pad(rows))
-            return self.setup.wide(self._call(split.first, inner, self.values, {}, padded, False)[0])
-
-    @property
-    def _chunk(self) -> int:
-        """Rows of one pass through a frozen part."""
-        return 64 if self.setup.folds else 4096
+            out, _ = call_stacked(split.first, inner, self.values, self._stacked, {}, padded, None, False)
+            return self.setup.wide(out)
 
     def features(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.features`; stacked and padded [C, n_max, …]."""
         self.model.eval()
         padded = self.setup.inputs.arrange(self._pad(self._rows()[0]))
         with torch.no_grad(), self.setup.autocast():
-            if self.setup.folds:
-                weight = torch.ones(len(self.keys), int(self.sizes.max()), dtype=self.dtype, device=self.device)
-                batch = Batch(padded, weight.long(), weight)
-                features = call_folded(self.model, self.values, {}, batch, self.setup.head_module, True)[1]
-            else:
-                names = names_inside(self.model, self.values)
-                features = self._call(self.model, names, self.values, {}, padded, True)[1]
+            weight = torch.ones(len(self.keys), int(self.sizes.max()), dtype=self.dtype, device=self.device)
+            names = names_inside(self.model, self.values)
+            batch = Batch(padded, weight.long(), weight)
+            features = self._stacking.run(self.model, names, self.values, self._stacked, batch, True)[1]
         assert features is not None
         return self.setup.wide(features)
 

@@ -15,7 +15,7 @@ from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import arguments
 
-__all__ = ["call_folded", "call_stacked", "check_stackable", "names_inside", "try_stacking"]
+__all__ = ["Stacking", "call_stacked", "check_stackable", "names_inside", "stacking_of", "try_stacking"]
 
 
 def check_stackable(setup: Setup) -> None:
@@ -95,19 +95,62 @@ def call_stacked(
     return result[0], result[1] if features else None
 
 
-def call_folded(
-    model: nn.Module, values: Tensors, masks: Tensors, batch: Batch, head: nn.Module | None, features: bool
-) -> tuple[Tensor, Tensor | None]:
-    """As :func:`call_stacked`, if all clients' rows go through the model's frozen part at once; padding stays zero."""
-    clients, rows = batch.weight.shape
-    there = torch.nonzero(batch.weight.flatten() > 0).squeeze(1)
-    x = each(lambda value: value.flatten(0, 1)[there], batch.x)
-    own_masks = {name: mask.flatten(0, 1)[there] for name, mask in masks.items()}
-    with captured_input(head if features else None) as box:
-        out = fold_call(model, {**values, **own_masks}, x, there // rows)
+class Stacking:
+    """How a cohort's stacked rows go through a module: every client's own by ``torch.func``.
 
-    def spread(part: Tensor) -> Tensor:
-        whole = part.new_zeros(clients * rows, *part.shape[1:])
-        return whole.index_copy(0, there, part).view(clients, rows, *part.shape[1:])
+    Attributes:
+        rows_per_pass: rows of one pass through a part that all clients have in common.
+    """
 
-    return spread(out), spread(box()) if features else None
+    rows_per_pass = 4096
+
+    def __init__(self, setup: Setup) -> None:
+        self.model, self.head = setup.model, setup.head_module
+
+    def run(
+        self,
+        module: nn.Module,
+        names: Mapping[str, str],
+        values: Tensors,
+        own: Collection[str],
+        batch: Batch,
+        features: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs [C, B, …] and, if asked for, what the head saw; arguments as of :func:`call_stacked`."""
+        return call_stacked(module, names, values, own, batch.masks or {}, batch.x, self.head, features)
+
+
+class FoldedStacking(Stacking):
+    """As :class:`Stacking`, where all clients' rows go through the model's frozen part at once; padding stays zero."""
+
+    rows_per_pass = 64
+
+    def run(
+        self,
+        module: nn.Module,
+        names: Mapping[str, str],
+        values: Tensors,
+        own: Collection[str],
+        batch: Batch,
+        features: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """See :meth:`Stacking.run`."""
+        if module is not self.model:  # the rest of a split, which is trained as a whole
+            return super().run(module, names, values, own, batch, features)
+        clients, rows = batch.weight.shape
+        there = torch.nonzero(batch.weight.flatten() > 0).squeeze(1)
+        x = each(lambda value: value.flatten(0, 1)[there], batch.x)
+        masks = {name: mask.flatten(0, 1)[there] for name, mask in (batch.masks or {}).items()}
+        with captured_input(self.head if features else None) as box:
+            out = fold_call(module, {**values, **masks}, x, there // rows)
+
+        def spread(part: Tensor) -> Tensor:
+            whole = part.new_zeros(clients * rows, *part.shape[1:])
+            return whole.index_copy(0, there, part).view(clients, rows, *part.shape[1:])
+
+        return spread(out), spread(box()) if features else None
+
+
+def stacking_of(setup: Setup) -> Stacking:
+    """What suits the model."""
+    return FoldedStacking(setup) if setup.folds else Stacking(setup)
