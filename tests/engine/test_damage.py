@@ -147,9 +147,7 @@ def test_a_damaged_folder_of_a_finished_run(engine: str, tmp_path: Path) -> None
             run = load_run(folder)
             for client in range(4):
                 assert all(torch.equal(own[client][n], t) for n, t in run.own(client).items()), f"{file} {how}"
-            assert {n: t.tolist() for n, t in run.shared.items()} == {
-                n: t.tolist() for n, t in whole.run.shared.items()
-            }
+            assert all(torch.equal(whole.run.shared[n], t) for n, t in run.shared.items())
         except CommonGroundError as error:
             assert_sentence(error, tmp_path)
             refused["predict"] += 1
@@ -268,6 +266,15 @@ def test_a_cut_configuration_is_refused(tmp_path: Path) -> None:
     path.write_text("".join(line for line in path.read_text().splitlines(True) if "lr_schedule" not in line))
     with pytest.raises(RunError, match="it says lr_schedule = 'constant', but the run was started with 'cosine'"):
         go(tmp_path, resume=True, lr_schedule="cosine")
+
+
+def test_an_impossible_configuration_names_the_file(tmp_path: Path) -> None:
+    stopped(tmp_path, "ditto")
+    path = tmp_path / "config.toml"
+    path.write_text(path.read_text().replace('"constant"', '"constajt"'))
+    for read in (load_run, lambda folder: go(folder, resume=True)):
+        with pytest.raises(ConfigError, match=r"config.toml' was changed: 'lr_schedule' is 'constajt'"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "split.json"])

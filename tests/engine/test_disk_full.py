@@ -50,7 +50,7 @@ def test_a_full_disk_at_any_moment(name: str, engine: str, tmp_path: Path, monke
     monkeypatch.setattr(training._Training, "_save_if_due", training._Training._save)
     whole = go(None, "fedrep", engine=engine)
     # Calls 0, 1, 2, … of a run of some 200; a run that was refused at its very beginning may be started again.
-    for operations in (0, 1, 3, 7, 12, 20, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42):
+    for operations in (0, 1, 5, 12, 20, 33, 35, 37, 39, 41):
         folder = tmp_path / f"{operations}"
         with full_after(operations, name), pytest.raises(RunError, match="No space left on device") as caught:
             go(folder, "fedrep", engine=engine)

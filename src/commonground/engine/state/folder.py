@@ -27,7 +27,7 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
 from commonground.engine.state.files import remove_parts, sync_file, write_atomically
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 
 __all__ = ["NOISE", "RunFolder", "plain_settings", "write_atomically"]
 
@@ -110,8 +110,17 @@ class RunFolder:
             raise RunError(f"'{path}', the feature noise of the run's clients, cannot be read: {error}") from None
 
     def config(self) -> RunConfig:
-        """The configuration the run was started with."""
-        return RunConfig.make(RunConfig.read(self.path / "config.toml"))
+        """The configuration the run was started with.
+
+        Raises:
+            ConfigError: the file is not readable, or holds what no setting can be.
+        """
+        path = self.path / "config.toml"
+        values = RunConfig.read(path)
+        try:
+            return RunConfig.make(values)
+        except ConfigError as error:
+            raise ConfigError(f"'{path}' was changed: {error}") from None
 
     def check_config(self, settings: Mapping[str, Any]) -> None:
         """Raise a RunError that names the first setting in which ``config.toml`` differs from a checkpoint's."""
