@@ -34,7 +34,7 @@ __all__ = ["report", "reproduce"]
     default="cpu",
     show_default=True,
     metavar="auto|cpu|cuda[:i]|mps",
-    help="where experiments that train no runs compute; the others know the CPU alone",
+    help="what computes",
 )
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def reproduce(

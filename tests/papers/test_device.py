@@ -45,7 +45,7 @@ def found(name: str, folder: Path, device: torch.device, **overrides: Any) -> Ou
 
 
 def test_the_sizes_are_of_all_such_experiments() -> None:
-    assert set(SIZES) == {name for name, experiment in experiments.items() if experiment.any_device}
+    assert set(SIZES) == {name for name, experiment in experiments.items() if experiment.float64}
 
 
 @pytest.mark.parametrize(("name", "overrides"), [*((name, {}) for name in SIZES), *OTHERS.items()])
@@ -102,7 +102,7 @@ def test_elsewhere_is_as_strict_as_a_gpu() -> None:
         ("flute-fig3", "cuda", "the device is 'cuda', but PyTorch sees no CUDA GPU here"),
         ("flute-fig3", "mps", "flute-fig3 computes in float64, which the device 'mps' does not have"),
         ("flute-fig3", "gpu", "unknown device 'gpu'"),
-        ("rolora-fig2", "mps", "rolora-fig2 trains on the CPU; leave --device mps out"),
+        ("rolora-fig2", "cuda:0", "the device is 'cuda:0', but PyTorch sees no CUDA GPU here"),
     ],
 )
 def test_a_device_that_will_not_do(

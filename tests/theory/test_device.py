@@ -52,7 +52,7 @@ def factory_calls(path: Path) -> list[tuple[int, bool]]:
 
 
 def test_every_factory_call_names_its_device() -> None:
-    own = [experiment.run for experiment in experiments.values() if experiment.any_device]
+    own = [experiment.run for experiment in experiments.values() if experiment.float64]
     files = {*THEORY.rglob("*.py"), *(Path(str(sys.modules[run.__module__].__file__)) for run in own)}
     files |= {path.with_name("linear.py") for path in files if path.with_name("linear.py").exists()}
     calls = {path: factory_calls(path) for path in files}

@@ -67,7 +67,7 @@ class Request:
         data_dir: folder of the data files.
         quiet: show no progress.
         overrides: settings to use instead of the experiment's, by name.
-        device: where to compute, for the experiments that do so themselves (:attr:`Experiment.any_device`).
+        device: where to compute.
     """
 
     folder: Path
@@ -112,14 +112,14 @@ class Experiment:
         title: one line.
         source: the paper and its table or figure.
         run: carries it out.
-        any_device: whether it computes on the device of its request; the others train runs, on the CPU.
+        float64: whether it computes in float64, as the theory lab does; the others train runs.
     """
 
     name: str
     title: str
     source: str
     run: Callable[[Request], Outcome]
-    any_device: bool = False
+    float64: bool = False
 
     def __post_init__(self) -> None:
         experiments[self.name] = self
@@ -128,18 +128,13 @@ class Experiment:
         """The device that ``--device`` names, for this experiment.
 
         Args:
-            text: see :func:`~commonground.devices.resolve_device`; ``auto`` is the CPU where the experiment knows no
-                other.
+            text: see :func:`~commonground.devices.resolve_device`.
 
         Raises:
             ConfigError: there is no such device here, or the experiment cannot use it.
         """
-        if not self.any_device and text == "auto":
-            return CPU
         device = resolve_device(text)
-        if not self.any_device and device != CPU:
-            raise ConfigError(f"{self.name} trains on the CPU; leave --device {text} out")
-        if device.type == "mps":
+        if self.float64 and device.type == "mps":
             raise ConfigError(f"{self.name} computes in float64, which the device 'mps' does not have; use cpu or cuda")
         return device
 

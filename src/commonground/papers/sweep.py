@@ -281,7 +281,7 @@ class _Sweep(Generic[D]):
             resume=True,
             observer=self.observer.step(step),
             seed=seed,
-            **{**arm.settings, **changed},
+            **{"device": str(self.request.device), **arm.settings, **changed},
         )
 
     def _tell(self, arm: Arm, rate: float, seed: int, error: UpdateError) -> None:
@@ -328,6 +328,6 @@ def compare_methods(
         data_dir=request.data_dir,
         observer=ComparisonProgress(request.quiet),
         seed=request.seed,
-        **{**settings, **request.overrides},
+        **{"device": str(request.device), **settings, **request.overrides},
     )
     return comparison.runs

@@ -215,5 +215,5 @@ Experiment(
     "test error of Local Only, FedSGD and FedRep against samples per client",
     SOURCE,
     run,
-    any_device=True,
+    float64=True,
 )

@@ -263,5 +263,5 @@ Experiment(
     "distance to the true representation against rounds, by number of clients",
     SOURCE,
     run,
-    any_device=True,
+    float64=True,
 )

@@ -244,4 +244,4 @@ def _claims(
     return claims
 
 
-Experiment("fedrep-fig4", "error of a new client against its own number of samples", SOURCE, run, any_device=True)
+Experiment("fedrep-fig4", "error of a new client against its own number of samples", SOURCE, run, float64=True)

@@ -283,4 +283,4 @@ def _notes(settings: Fig7Settings, how: str, common: float) -> list[str]:
     return notes
 
 
-Experiment("fedrep-fig7", "function values of FedRep and GD-GD, by clients and samples", SOURCE, run, any_device=True)
+Experiment("fedrep-fig7", "function values of FedRep and GD-GD, by clients and samples", SOURCE, run, float64=True)

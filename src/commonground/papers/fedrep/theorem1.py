@@ -254,4 +254,4 @@ def _notes(s: Theorem1Settings, table: list[dict[str, Any]], steps: list[dict[st
     return notes
 
 
-Experiment("fedrep-theorem1", "FedRep's contraction per round against Theorem 1", SOURCE, run, any_device=True)
+Experiment("fedrep-theorem1", "FedRep's contraction per round against Theorem 1", SOURCE, run, float64=True)

@@ -26,4 +26,4 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-Experiment("flute-fig1", "FLUTE, FedRep and FedRep(RI) on linear models, Gaussian Φ", SOURCE, _run, any_device=True)
+Experiment("flute-fig1", "FLUTE, FedRep and FedRep(RI) on linear models, Gaussian Φ", SOURCE, _run, float64=True)

@@ -26,5 +26,5 @@ Experiment(
     "FLUTE, FedRep and FedRep(RI) on linear models, Φ with singular values 2d/(i+1)",
     SOURCE,
     _run,
-    any_device=True,
+    float64=True,
 )

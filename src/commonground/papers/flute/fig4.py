@@ -239,4 +239,4 @@ def _ratio(ratio: float) -> str:
     return "" if ratio == 1 else "(2/3)" if abs(ratio - 2 / 3) < 1e-3 else f"{ratio:g}"
 
 
-Experiment("flute-fig4", "FLUTE with other ratios of its penalties, few samples", SOURCE, _run, any_device=True)
+Experiment("flute-fig4", "FLUTE with other ratios of its penalties, few samples", SOURCE, _run, float64=True)

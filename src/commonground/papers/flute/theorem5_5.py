@@ -469,5 +469,5 @@ Experiment(
     "FLUTE's convergence against Theorem 5.5, with known Φ and with N samples",
     SOURCE,
     _run,
-    any_device=True,
+    float64=True,
 )

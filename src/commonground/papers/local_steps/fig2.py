@@ -132,4 +132,4 @@ def _over_rounds(settings: FeatureSettings, seeds: range, outcome: Outcome, devi
     )
 
 
-Experiment("local-steps-fig2", "gradient signals before and after averaging (Figure 2)", SOURCE, _run, any_device=True)
+Experiment("local-steps-fig2", "gradient signals before and after averaging (Figure 2)", SOURCE, _run, float64=True)

@@ -207,5 +207,5 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
 
 
 Experiment(
-    "local-steps-fig3", "growth of signal and noise with global updates (Figure 3)", SOURCE, _run, any_device=True
+    "local-steps-fig3", "growth of signal and noise with global updates (Figure 3)", SOURCE, _run, float64=True
 )

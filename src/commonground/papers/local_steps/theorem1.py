@@ -300,5 +300,5 @@ Experiment(
     "global updates memorise where features confound, local updates learn (Theorems 1 and 2)",
     f"{PAPER}, Theorems 1 and 2",
     _run,
-    any_device=True,
+    float64=True,
 )

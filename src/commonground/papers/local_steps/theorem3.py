@@ -329,5 +329,5 @@ Experiment(
     "one-shot averaging learns every feature in one round, global updates not within the stated rounds (Theorems 3, 4)",
     f"{PAPER}, Theorems 3 and 4",
     _run,
-    any_device=True,
+    float64=True,
 )

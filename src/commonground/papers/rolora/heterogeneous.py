@@ -292,4 +292,4 @@ def _figures(
     }
 
 
-Experiment("rolora-heterogeneous", "RoLoRA and FFA-LoRA when clients differ", PAPER, _run, any_device=True)
+Experiment("rolora-heterogeneous", "RoLoRA and FFA-LoRA when clients differ", PAPER, _run, float64=True)

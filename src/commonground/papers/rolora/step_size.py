@@ -298,4 +298,4 @@ def _judge(
     ]
 
 
-Experiment("rolora-step-size", "where RoLoRA's claimed contraction stops holding", SOURCE, _run, any_device=True)
+Experiment("rolora-step-size", "where RoLoRA's claimed contraction stops holding", SOURCE, _run, float64=True)

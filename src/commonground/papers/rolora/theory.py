@@ -306,5 +306,5 @@ Experiment(
     "RoLoRA's angle and FFA-LoRA's loss on the linear model",
     f"{PAPER}, Section 5",
     _run,
-    any_device=True,
+    float64=True,
 )
