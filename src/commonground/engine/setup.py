@@ -82,6 +82,11 @@ class Setup:
             ModelError: the model's output does not fit the data, or the algorithm's groups do not cover the model.
         """
         algorithm.check(config)
+        if algorithm.needs_classes and not data.task.softmax:
+            raise ConfigError(
+                f"{algorithm.title} is made for classes, and the task of {data.name!r} is {data.task.name}; choose a "
+                "method for any task, such as fedrep or ditto"
+            )
         if config.augment != "none" and len(data.sample_shape) != 3:
             raise ConfigError(f"augment={config.augment} needs images, and samples of {data.name} are none")
         if config.batch_norm == "local" and not groups.local_statistics:
