@@ -90,7 +90,7 @@ class FederatedDataset:
 
     def _check(self) -> None:
         """Refuse, in one sentence, whatever does not fit together."""
-        check_classes(self.name, self.classes, self.class_names)
+        check_classes(self.name, self.classes, self.class_names, self.task)
         check_samples(self.name, self.x_train, self.x_test)
         check_clients(self.name, self.train_offsets, self.test_offsets, self.client_names)
         check_preprocess(self.name, self.x_train, self.preprocess)
