@@ -111,9 +111,11 @@ class Setup:
         try:
             with torch.no_grad():
                 out = call(self.model, self.probe)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             text = str(error).splitlines()[0]
-            raise ModelError(f"the model cannot take samples of shape {self.inputs.shape}: {text}") from error
+            one = set(self.probe) == {"x"}
+            what = f"samples of shape {self.inputs.shape}" if one else f"the inputs {', '.join(self.probe)} by name"
+            raise ModelError(f"the model cannot take {what}: {text}") from error
         if not isinstance(out, Tensor):
             raise ModelError(f"the model must return one tensor of logits, not a {type(out).__name__}")
         self.data.task.check(out, self.data.classes)
