@@ -137,7 +137,7 @@ def test_other_layouts_are_refused(changes: Mapping[str, Any], message: str) -> 
 
 
 def test_an_unknown_task_is_refused_by_name() -> None:
-    known = "unknown task 'guess'; known are answers, classification, multilabel, regression$"
+    known = "unknown task 'guess'; known are classification, answers, multilabel, regression$"
     with pytest.raises(ConfigError, match=known):
         token_data(task="guess")
 
