@@ -19,7 +19,7 @@ from commonground import FederatedDataset, train
 from commonground.adapt.trained import load_run
 from commonground.algorithms import registry
 from commonground.compare import validation_split
-from commonground.data import limit_samples
+from commonground.data import IID, Column, Dirichlet, Features, Shards, Source, deal, limit_samples
 from commonground.errors import ConfigError, DataError, ModelError
 from commonground.tasks import MultiLabel, Regression
 from tests.helpers import ENGINES, TwoLayer, Whole, assert_same_run, made_data, seeded, train_whole
@@ -284,6 +284,24 @@ def test_validation_and_limits_keep_the_task() -> None:
             assert set(smaller.train_index) < set(data.train_index)
             assert smaller.y_train.dtype == data.y_train.dtype
     assert limit_samples(numbers(), "train", 1, 0).train_sizes.tolist() == [1, 1, 1, 1]
+
+
+def test_sources_of_other_tasks_are_dealt_without_classes() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 3)).astype(np.float32), rng.normal(size=(40, 2)).astype(np.float32)
+    columns = {"ward": np.arange(40) % 3}
+    source = Source("sizes", x, y, x, y, 2, ("height", "weight"), task=Regression.standardised(y),
+                    train_columns=columns, test_columns=columns)  # fmt: skip
+    for partition in (IID(), Column("ward")):
+        data = deal(source, partition, 3, 0)
+        assert data.task == source.task
+        assert np.array_equal(data.y_train[data.train_indices(1)], y[data.train_indices(1)])
+        assert sorted(data.train_index) == list(range(40))
+    for by_class in (Shards(1), Dirichlet(1.0)):
+        with pytest.raises(DataError, match="deals samples by class, and 'sizes' is for regression; take iid or a"):
+            deal(source, by_class, 3, 0)
+    with pytest.raises(DataError, match="the features partition needs samples with classes, and 'sizes' has targets"):
+        deal(source, Features(0.5), 3, 0)
 
 
 @pytest.mark.parametrize("task", ["classification", None])
