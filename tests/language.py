@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from commonground import FederatedDataset
+from commonground.tasks import make_task
 
 WORDS = [f"w{i}" for i in range(40)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
@@ -81,5 +82,5 @@ def token_data(
         train_offsets=ends,
         test_index=np.arange(count),
         test_offsets=ends,
-        task="answers" if language else "classification",
+        task=make_task("answers" if language else "classification"),
     )

@@ -44,7 +44,7 @@ def test_a_run_leaves_the_promised_files(tmp_path: Path, capsys: pytest.CaptureF
     assert "round 2/2" in printed.err
     summary = json.loads((out / "summary.json").read_text())
     assert set(SUMMARY) <= set(summary)
-    assert set(summary["personal_accuracy"]) == {"mean", "std", "p10", "min", "last10"}
+    assert set(summary["personal_accuracy"]) == {"mean", "std", "p10", "p90", "min", "max", "last10"}
     assert len(summary["weights_sha256"]) == 64
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [row["round"] for row in rows] == [1, 2]

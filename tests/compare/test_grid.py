@@ -15,7 +15,7 @@ from commonground.compare import compare, validation_split
 from commonground.compare.grid import candidates, parse_grid
 from commonground.compare.methods import Method
 from commonground.compare.progress import ComparisonProgress
-from commonground.engine.setup import Samples
+from commonground.data.model_inputs import ModelInputs
 from commonground.errors import ConfigError, DataError, UpdateError
 from tests.helpers import digits, made_data
 
@@ -102,7 +102,7 @@ def test_tuning_never_touches_a_test_sample(monkeypatch):
     """Every row any run reads is recorded, with the array it came from."""
     tuning = False
     read: list[tuple[bool, FederatedDataset, str, set[int]]] = []
-    rows, run_training, load = Samples.rows, module.run_training, module._Comparing._load
+    rows, run_training, load = ModelInputs.rows, module.run_training, module._Comparing._load
     loaded: dict[int, FederatedDataset] = {}
 
     def recorded(self, split, index):
@@ -120,7 +120,7 @@ def test_tuning_never_touches_a_test_sample(monkeypatch):
         loaded[seed] = load(self, seed)
         return loaded[seed]
 
-    monkeypatch.setattr(Samples, "rows", recorded)
+    monkeypatch.setattr(ModelInputs, "rows", recorded)
     monkeypatch.setattr(module, "run_training", marked)
     monkeypatch.setattr(module._Comparing, "_load", kept)
     result = compare(["fedrep", "fedavg+ft"], seeds=2, grid={"lr": [0.01, 0.1]}, **SMALL).to_dict()

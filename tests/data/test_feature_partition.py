@@ -25,6 +25,7 @@ from commonground.data import (
 )
 from commonground.data.partitions import Partition
 from commonground.errors import ConfigError, DataError
+from commonground.tasks import AnswerTokens
 from tests.helpers import labelled
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -269,4 +270,4 @@ def test_clients_and_answers() -> None:
     with pytest.raises(
         DataError, match="the features partition needs samples with classes, and 'labelled' has answers"
     ):
-        dealt(replace(source, task="answers"), 0.5, 2, 0)
+        dealt(replace(source, task=AnswerTokens()), 0.5, 2, 0)

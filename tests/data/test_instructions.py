@@ -18,6 +18,7 @@ from commonground.data import (
 from commonground.data.sources.instructions import load_instructions
 from commonground.data.text import CHOICES, alpaca_prompt
 from commonground.errors import ConfigError, DataError
+from commonground.tasks import AnswerTokens
 from tests.token_rows import numbers, pairs, tokenizer
 
 
@@ -72,7 +73,8 @@ def test_commonsense_files(tmp_path: Path, suffix: str) -> None:
     words = tokenizer("llama")
     data = load_data(path, partition="column:who", tokenizer=words)
     assert data.name == f"boolq{suffix}"
-    assert data.language
+    assert isinstance(data.task, AnswerTokens)
+    assert data.task.generative
     assert data.class_names == ("false", "true")
     assert (len(data.x_train), len(data.x_test), data.client_names) == (12, 6, ("w0", "w1", "w2"))
     learnt = data.x_train[1, 1:][data.x_train[1, 1:, 1] == 1, 0]
@@ -90,7 +92,7 @@ def test_alpaca_data_without_answers(tmp_path: Path) -> None:
     ]
     path = objects(tmp_path / "alpaca.json", rows)
     data = load_data(path, 2, tokenizer=tokenizer("llama"))
-    assert (data.classes, data.language, len(data.x_train), len(data.x_test)) == (1, True, 12, 4)
+    assert (data.classes, data.task, len(data.x_train), len(data.x_test)) == (1, AnswerTokens(), 12, 4)
     assert "classes" not in repr(data)
     assert "answers" not in repr(data)
     assert load_data(path, partition="column:topic", tokenizer=tokenizer("llama")).client_names == ("t0", "t1")

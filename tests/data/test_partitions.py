@@ -56,7 +56,7 @@ def test_iid_uses_every_sample_once_in_equal_sizes(clients: int, train: int, tes
 @quick
 @given(
     clients=st.integers(1, 40),
-    classes=st.integers(1, 12),
+    classes=st.integers(2, 12),
     per_client=st.integers(1, 12),
     per_class=st.integers(40, 90),
     seed=st.integers(0, 2**40),
@@ -170,7 +170,9 @@ def test_dirichlet_alpha_sets_how_many_classes_a_client_has() -> None:
 
 def test_dirichlet_shares_have_the_variance_of_their_law() -> None:
     source = labelled([20_000], [2_000])
-    shares = np.concatenate([deal(source, Dirichlet(2.0), 10, seed).train_sizes / 20_000 for seed in range(60)])
+    # The partition alone: a data set of one class is refused.
+    parts = [Dirichlet(2.0)(source, 10, seed) for seed in range(60)]
+    shares = np.concatenate([np.diff(part.train_offsets) / 20_000 for part in parts])
     assert shares.var() == pytest.approx(0.1 * 0.9 / 21, rel=0.2)  # Dir(2, …, 2) over 10: p(1 - p) / (10 * 2 + 1)
 
 
@@ -262,8 +264,8 @@ def with_column(train: list[str], test: list[str]) -> Source:
         y_train=np.zeros(len(train), dtype=np.int64),
         x_test=np.zeros((len(test), 1), dtype=np.float32),
         y_test=np.zeros(len(test), dtype=np.int64),
-        classes=1,
-        class_names=("all",),
+        classes=2,
+        class_names=("none", "any"),
         train_columns={"hospital": np.array(train)},
         test_columns={"hospital": np.array(test)},
     )

@@ -18,7 +18,8 @@ from commonground.data import (
     tokenize,
 )
 from commonground.data.text import pad_tokens
-from commonground.errors import DataError
+from commonground.errors import ConfigError, DataError
+from commonground.tasks import AnswerTokens, Classification
 from tests.token_rows import ID, numbers, pairs, singles, tokenizer
 
 
@@ -92,16 +93,18 @@ def changed(field: str, place: tuple[int, ...], value: int) -> dict[str, Any]:
     return {field: x}
 
 
-def test_tokens_and_language() -> None:
+def test_tokens_and_answers() -> None:
     data = token_data()
     assert data.tokens
-    assert not data.language
+    assert data.task == Classification()
+    assert not data.task.generative
     assert data.vocabulary == 1 + ID["e"]
     assert "at most 4 tokens" in repr(data)
-    language = replace(data, task="answers")
-    assert language.language
-    assert language.fingerprint() != data.fingerprint()
-    assert "2 answers" in repr(language)
+    answers = replace(data, task=AnswerTokens())
+    assert answers.task.generative
+    assert token_data(task="answers").task == answers.task
+    assert answers.fingerprint() == token_data(task="answers").fingerprint() != data.fingerprint()
+    assert "2 answers" in repr(answers)
     assert not load_data("digits", 5).tokens
     assert load_data("digits", 5).vocabulary == 0
 
@@ -120,7 +123,6 @@ def test_tokens_and_language() -> None:
         ),
         (changed("x_train", (0, 1, 1), -1), "train sample 0 of 'tiny' is no row of tokens"),
         ({"preprocess": Preprocess(scale=2.0)}, "'tiny' holds tokens, which take no preprocessing"),
-        ({"task": "guess"}, "the task of 'tiny' is 'guess'; it is 'classify' or 'language'"),
         ({"x_train": np.zeros((3, 4), np.int32)}, r"train samples are int32 of shape \(3, 4\)"),
         ({"x_train": np.zeros((3, 5, 3), np.int32)}, r"train samples are int32 of shape \(3, 5, 3\)"),
         (
@@ -134,6 +136,12 @@ def test_other_layouts_are_refused(changes: Mapping[str, Any], message: str) -> 
         token_data(**changes)
 
 
+def test_an_unknown_task_is_refused_by_name() -> None:
+    known = "unknown task 'guess'; known are classification, answers, multilabel, regression$"
+    with pytest.raises(ConfigError, match=known):
+        token_data(task="guess")
+
+
 def test_validation_and_limits_keep_tokens_and_task() -> None:
     data = FederatedDataset.from_arrays(
         [(tokenize(singles(*"abcd"), tokenizer()), np.array([0, 1, 0, 1])) * 2 for _ in range(3)], task="answers"
@@ -141,7 +149,7 @@ def test_validation_and_limits_keep_tokens_and_task() -> None:
     assert data.x_train[:, 0, 0].tolist() == list(range(12))  # numbered through, whatever the clients' arrays say
     assert data.x_test[:, 0, 0].tolist() == list(range(12, 24))
     judged = validation_split(data, 0.5, 0)
-    assert judged.language
+    assert judged.task == AnswerTokens()
     assert judged.x_test is judged.x_train
     assert replace(judged, x_test=judged.x_train.copy()).tokens  # as after a journey to another process
-    assert limit_samples(data, "train", 2, 0).language
+    assert limit_samples(data, "train", 2, 0).task == AnswerTokens()

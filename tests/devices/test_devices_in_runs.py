@@ -44,8 +44,15 @@ def test_the_summary_names_device_precision_and_threads() -> None:
 
 def _bf16(engine: str, method: str = "fedrep", **more: Any) -> Any:
     net = seeded(ConvNet, (2, 16, 16), 3, channels=(8, 8), hidden=(16, 8))
-    settings = {"rounds": 3, "batch_size": 4, "lr": 0.05, "workers": 2, "precision": "bf16", "device": "cpu"} | more
-    return train(method, images(), model=net, engine=engine, **settings)
+    settings: dict[str, Any] = {
+        "rounds": 3,
+        "batch_size": 4,
+        "lr": 0.05,
+        "workers": 2,
+        "precision": "bf16",
+        "device": "cpu",
+    }
+    return train(method, images(), model=net, engine=engine, **settings | more)
 
 
 @pytest.mark.parametrize("method", ["fedrep", "fedavg", "flute", "scaffold", "perfedavg"])

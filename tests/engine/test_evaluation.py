@@ -15,6 +15,7 @@ from commonground import FederatedDataset, train
 from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import BLOCK_SAMPLES, Scores, blocks_of
 from commonground.models import ConvNet, use_keyed_dropout
+from commonground.tasks import Classification, Regression
 from tests.helpers import (
     ENGINES,
     SMALL,
@@ -113,11 +114,38 @@ def test_blocks_by_hand() -> None:
 
 
 def test_scores() -> None:
-    one = Scores(np.array([4]), np.array([1]), np.array([4]), np.array([0.5]))
-    two = Scores(np.array([2, 9]), np.array([3, 0]), np.array([3, 2]), np.array([0.1, 2.0]))
-    joined = Scores.join([one, two])
+    def scores(clients: list[int], count: list[int], right: list[float], loss: list[float]) -> Scores:
+        sums = {"accuracy": np.array(right)}
+        return Scores(np.array(clients), np.array(count), np.array(loss), sums, Classification())
+
+    joined = Scores.join([scores([4], [4], [1.0], [0.5]), scores([2, 9], [3, 2], [3.0, 0.0], [0.1, 2.0])])
     assert joined.clients.tolist() == [4, 2, 9]
-    assert joined.accuracy.tolist() == [0.25, 1.0, 0.0]
+    assert joined.count.tolist() == [4, 3, 2]
+    assert joined.loss.tolist() == [0.5, 0.1, 2.0]
+    assert joined.sums["accuracy"].tolist() == [1.0, 3.0, 0.0]
+    assert joined.task == Classification()
+    assert list(joined.metrics) == ["accuracy"]
+    assert joined.headline.tolist() == [0.25, 1.0, 0.0]
+    assert joined.over_rows == {"accuracy": 4 / 9}  # over all samples as one set, not over clients
+
+
+def test_scores_of_several_outputs_are_added_up_for_each_output() -> None:
+    """Two clients with two and one test samples of two targets; the errors are 1, −3 and 2, 0 and −1, 4."""
+    sums = {
+        "squared": np.array([[1.0 + 4.0, 9.0 + 0.0], [1.0, 16.0]]),
+        "absolute": np.array([[3.0, 3.0], [1.0, 4.0]]),
+        "y": np.array([[2.0, 6.0], [5.0, 3.0]]),
+        "y_squared": np.array([[4.0, 20.0], [25.0, 9.0]]),
+    }
+    scores = Scores(np.array([0, 1]), np.array([2, 1]), np.zeros(2), sums, Regression())
+    assert scores.metrics["mse"].tolist() == [(2.5 + 4.5) / 2, 8.5]
+    assert scores.headline.tolist() == [3.5**0.5, 8.5**0.5]
+    assert scores.metrics["mae"].tolist() == [1.5, 2.5]
+    # ȳ = (1, 3) and the spreads are 2 − 1 and 10 − 9; of one sample there is none.
+    np.testing.assert_array_equal(scores.metrics["r2"], [((1 - 2.5) + (1 - 4.5)) / 2, np.nan])
+    assert scores.over_rows["mse"] == pytest.approx((6 / 3 + 25 / 3) / 2, abs=1e-15)
+    spread = (29 / 3 - (7 / 3) ** 2, 29 / 3 - 3**2)
+    assert scores.over_rows["r2"] == pytest.approx((1 - 2 / spread[0] + 1 - (25 / 3) / spread[1]) / 2, abs=1e-12)
 
 
 # -- many clients ---------------------------------------------------------------------------------------------------

@@ -161,7 +161,9 @@ def test_answers_hold_figures_alone() -> None:
         for message in messages:
             fields, tensors = unpack(message)
             if kind == "evaluate":
-                assert set(fields) == {"correct", "count", "loss"}
+                assert set(fields) == {"sums", "count", "loss"}
+                assert set(fields["sums"]) == {"accuracy"}
+                assert all(isinstance(v, int | float) for v in (fields["sums"]["accuracy"], *list(fields.values())[1:]))
             if kind != "train":
                 assert tensors == {}
 

@@ -101,6 +101,13 @@ def test_fine_tuning() -> None:
     for run in runs[1:]:
         assert_same_run(runs[0], run, 1e-9)
     assert len({run.sha for run in (runs[0], runs[1], runs[3])}) == 1
+    for field in ("personal_accuracy", "test_loss"):  # of the tuned models, not of the global one
+        figures = [[row[field] for row in run.run.clients] for run in runs]
+        for other in figures[1:]:
+            assert other == pytest.approx(figures[0], abs=1e-9)
+    untuned = train_whole("fedavg", made_data(), model=seeded(TwoLayer), dtype="float64")
+    for mine, theirs in zip(runs[0].run.clients, untuned.run.clients, strict=True):
+        assert mine["test_loss"] != theirs["test_loss"]
 
 
 # -- models ---------------------------------------------------------------------------------------------------------

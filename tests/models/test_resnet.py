@@ -240,7 +240,7 @@ def test_the_same_numbers(algorithm: str, norm: str) -> None:
 def test_the_frozen_body_is_cut_off(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """FedRep's head epochs run on features computed once, and that changes no number."""
     model = tiny(norm=norm)
-    split = find_split(model, frozenset(Groups(model, ResNet18.groups).names("head")), torch.ones(2, 2, 8, 8))
+    split = find_split(model, frozenset(Groups(model, ResNet18.groups).names("head")), {"x": torch.ones(2, 2, 8, 8)})
     assert split is not None
     assert split.rest is model.get_submodule("fc")
     cut = go("fedrep", "serial", norm, dtype="float64")

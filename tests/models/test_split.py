@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from commonground.models import ConvNet, Groups, Split, find_split, prepare, tensors_of
+from commonground.models import ConvNet, Groups, Split, call, find_split, prepare, tensors_of
 from tests.helpers import Dropping, TwoLayer, dropping_chain, seeded
 
 X = torch.linspace(-1, 1, 6 * 4).view(6, 4).sin()
@@ -19,11 +19,11 @@ IMAGES = torch.linspace(-3, 3, 3 * 2 * 16 * 16).sin().view(3, 2, 16, 16)
 def cut(model: nn.Module, *trained: str, x: Tensor = X) -> Split | None:
     """The cut when the named tensors (or all of the group ``head``) are trained."""
     names = trained or Groups(model, getattr(model, "groups", None)).names("head")
-    return find_split(model, frozenset(names), x[:2])
+    return find_split(model, frozenset(names), {"x": x[:2]})
 
 
 def rows_of(split: Split, x: Tensor) -> Tensor:
-    return split.rest(split.features(split.first, x))
+    return split.rest(split.features(partial(call, split.first), {"x": x}))
 
 
 def chain() -> nn.Sequential:
@@ -86,7 +86,7 @@ def test_the_convolutional_net_with_dropout_is_cut_before_it() -> None:
 
 def test_no_cut() -> None:
     assert cut(chain(), "0.weight", "4.weight") is None  # nothing is frozen before the first layer
-    assert find_split(chain(), frozenset(), X[:2]) is None  # nothing is trained
+    assert find_split(chain(), frozenset(), {"x": X[:2]}) is None  # nothing is trained
     assert cut(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))) is None  # nothing worth computing once
     assert cut(prepare(Dropping(), (4,), torch.float32)) is None  # random somewhere, order unknown
     assert cut(TwoLayer(), "first.weight", "first.bias") is None  # not the last module

@@ -12,13 +12,14 @@ import numpy.typing as npt
 import torch
 
 from commonground.adapt.trained import TrainedRun
+from commonground.data.inputs import InputFormat
 from commonground.data.sources.glue import TASKS
 from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.errors import ConfigError, DataError
-from commonground.models import vocab_size_of
+from commonground.models import call, vocab_size_of
 from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
 
@@ -119,9 +120,10 @@ def classify(
     if note is not None and longest >= model.options.max_length:
         full = int((tokens[:, 0, 1] >= model.options.max_length).sum())
         note(f"{full} of {len(tokens)} inputs fill the {longest} tokens that are read; what is longer is cut")
+    as_stored = InputFormat(tuple(tokens.shape[1:]), "tokens")
     with torch.no_grad():
-        logits: torch.Tensor = model(torch.from_numpy(tokens))
-    return logits.double().softmax(1).numpy()
+        output: torch.Tensor = call(model, as_stored.make(as_stored.tensors(tokens), torch.float32))
+    return run.task.predict(output)
 
 
 def answer(run: TrainedRun, prompts: Sequence[str], client: int | None, max_new_tokens: int = 64) -> list[str]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from commonground.keys import numpy_stream
 from commonground.models import Groups
+from commonground.tasks import Task
 
 __all__ = [
     "Algorithm",
@@ -100,6 +101,7 @@ class Client(ABC):
         local_epochs, local_steps: the run's ``--local-epochs`` and ``--local-steps``.
         lr: this round's learning rate.
         momentum, weight_decay: the run's, which :meth:`fit` uses and :meth:`step` leaves to the method.
+        task: what is learnt, with its own loss (cross-entropy of classes, …), for a ``loss=`` that adds to it.
     """
 
     received: Tensors
@@ -114,6 +116,7 @@ class Client(ABC):
     seed: int
     round: int
     rounds: int
+    task: Task
 
     @abstractmethod
     def lr_after(self, done: float) -> float:
@@ -156,7 +159,7 @@ class Client(ABC):
                 cohort a number per client), so that calls continue each other instead of beginning a new epoch.
             lr: learning rate, or one for each of the ``steps``.
             lr, momentum, weight_decay, batch_size: default to the run's settings.
-            loss: replaces the cross-entropy.
+            loss: replaces the task's loss.
             penalty: added to the mean loss of each batch.
             correction: added to each gradient, by name.
             reference: a constant for each training sample, such as :meth:`features`, for the loss to compare with.
@@ -323,6 +326,8 @@ class Algorithm(ABC):
         clients_remember: whether clients keep the shared tensors they were sent, so that the server sends a client
             only what has changed since its last round (for methods that leave a part of them as it is).
         default_momentum: of SGD where the run's ``--momentum`` is not given; None for the usual one.
+        needs_classes: whether its formulas are about classes (a softmax over them, a head's rows as their prototypes),
+            so that other tasks than classification are refused.
     """
 
     name: ClassVar[str]
@@ -333,6 +338,7 @@ class Algorithm(ABC):
     may_stay_silent: ClassVar[bool] = False
     clients_remember: ClassVar[bool] = False
     default_momentum: ClassVar[float | None] = None
+    needs_classes: ClassVar[bool] = False
 
     @abstractmethod
     def client_update(self, client: Client, round: int) -> Tensors:

@@ -65,12 +65,12 @@ class FedCP(Algorithm):
     """FedCP: a policy splits every sample's features between a global and a personal head (Zhang et al. 2023).
 
     A client takes over the received body, policy and global head; its personal head stays with it. The global head is
-    frozen in local training; body, policy and personal head are trained for the cross-entropy plus λ times the
-    maximum mean discrepancy between the batch's features under the body and under the received one. The policy sees
-    h ⊙ v/‖v‖, with v the sum over classes of the personal head's weights at the start of the round, and gives two
-    weights of each feature that add up to 1: r, whose share goes to the global head, and s, whose share goes to the
-    personal one. A client is tested with both heads. Body and policy are sent, and for the global head the mean of the
-    received global and the own personal head, ½(global + personal); all three are averaged.
+    frozen in local training; body, policy and personal head are trained for the task's loss (cross-entropy in the
+    paper) plus λ times the maximum mean discrepancy between the batch's features under the body and under the received
+    one. The policy sees h ⊙ v/‖v‖, with v the sum over outputs of the personal head's weights at the start of the
+    round, and gives two weights of each feature that add up to 1: r, whose share goes to the global head, and s, whose
+    share goes to the personal one. A client is tested with both heads. Body and policy are sent, and for the global
+    head the mean of the received global and the own personal head, ½(global + personal); all three are averaged.
 
     The authors' public code (TsingZ0/FedCP) draws Gumbel noise onto the policy's scores, in tests too; here the policy
     is its softmax without noise. It weights averages by samples (``--weighting samples``), draws v for a client's first
@@ -98,11 +98,12 @@ class FedCP(Algorithm):
     def client_update(self, client: Client, round: int) -> Tensors:
         """Local epochs on body, policy and personal head."""
         _set_context(client)
+        task = client.task
 
         def loss(out: Output, y: Tensor) -> Tensor:
             assert out.reference is not None
             distance = discrepancy(out.features, out.reference, out.weight)
-            return F.cross_entropy(out.logits, y, reduction="none") + self.discrepancy_penalty * distance
+            return task.loss(out.logits, y) + self.discrepancy_penalty * distance
 
         client.fit(("body", "policy", "personal_head"), loss=loss, reference=client.features())
         _set_context(client)
@@ -115,6 +116,6 @@ class FedCP(Algorithm):
 
 
 def _set_context(client: Client) -> None:
-    """v: the sum over classes of the personal head's weights."""
+    """v: the sum over outputs of the personal head's weights."""
     weight = next(value for name, value in client.get("personal_head").items() if name.endswith("weight"))
     client.set({name: weight.sum(-2) for name in client.get("context")})

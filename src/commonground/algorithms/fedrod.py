@@ -58,6 +58,7 @@ class FedRoD(Algorithm):
     source = "Chen, Chao 2022"
     shared = ("body", "generic_head")
     personal = ("personal_head",)
+    needs_classes = True
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
         """The model with :class:`TwoHeads` in place of its linear head."""

@@ -78,6 +78,7 @@ class FLUTE(Algorithm):
     source = "Liu, Shen, Yang 2024"
     shared = ("body",)
     personal = ("head",)
+    needs_classes = True
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
         """The model itself, once it is known that its head is linear."""

@@ -28,14 +28,18 @@ __all__ = [
 _ROWS_PER_CHECK = 8192  # checking floats in pieces keeps the extra memory small whatever the size of the data
 
 
-def check_classes(name: str, classes: int, class_names: tuple[str, ...]) -> None:
-    """Refuse another number of class names than of classes, and no classes at all.
+def check_classes(name: str, classes: int, class_names: tuple[str, ...], task: Task) -> None:
+    """Refuse another number of class names than of classes, no classes at all, and a single one to tell apart.
 
     Raises:
         DataError: says how many there are.
     """
     if classes < 1 or len(class_names) != classes:
         raise DataError(f"{name!r} has {classes} classes but {len(class_names)} class names")
+    if classes == 1 and task.softmax:
+        raise DataError(
+            f"{name!r} has one class only, so that nothing is to be learnt; to predict numbers, give task='regression'"
+        )
 
 
 def check_samples(name: str, x_train: Array, x_test: Array) -> None:

@@ -62,10 +62,12 @@ class Features:
         """The source with parities as labels.
 
         Raises:
-            DataError: the labels are no classes but answers.
+            DataError: the targets are no classes.
         """
         if not source.task.softmax:
-            raise DataError(f"the features partition needs samples with classes, and {source.name!r} has answers")
+            raise DataError(
+                f"the features partition needs samples with classes, and {source.name!r} has {source.task.counted}"
+            )
         return replace(source, y_train=source.y_train % 2, y_test=source.y_test % 2, classes=2, class_names=PARITIES)
 
     def _deal(self, owner: Indices, rows: Indices, y: Indices, clients: int) -> None:

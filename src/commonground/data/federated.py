@@ -32,6 +32,9 @@ from commonground.tasks import CLASSIFICATION, Task, make_task
 
 __all__ = ["FederatedDataset"]
 
+Samples = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+"""One client's samples: an array, or several by name."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedDataset:
@@ -90,7 +93,7 @@ class FederatedDataset:
 
     def _check(self) -> None:
         """Refuse, in one sentence, whatever does not fit together."""
-        check_classes(self.name, self.classes, self.class_names)
+        check_classes(self.name, self.classes, self.class_names, self.task)
         check_samples(self.name, self.x_train, self.x_test)
         check_clients(self.name, self.train_offsets, self.test_offsets, self.client_names)
         check_preprocess(self.name, self.x_train, self.preprocess)
@@ -109,7 +112,7 @@ class FederatedDataset:
     @classmethod
     def from_arrays(
         cls,
-        clients: Sequence[tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]],
+        clients: Sequence[tuple[Samples, npt.ArrayLike, Samples, npt.ArrayLike]],
         *,
         name: str = "arrays",
         classes: int | None = None,
@@ -349,9 +352,12 @@ def _offsets(sizes: Sequence[int] | Indices) -> Indices:
 
 
 def _hash_array(digest: hashlib._Hash, field: str, values: Array) -> None:
-    kind = values.dtype.descr if values.dtype.names else values.dtype.str
-    digest.update(f"{field} {kind} {values.shape}".encode())
-    digest.update(values.view(np.uint8).data if values.dtype.names else values.data)
+    if values.dtype.names:  # one by one: between them there may be bytes that mean nothing
+        for name in values.dtype.names:
+            _hash_array(digest, f"{field} {name}", np.ascontiguousarray(values[name]))
+        return
+    digest.update(f"{field} {values.dtype.str} {values.shape}".encode())
+    digest.update(values.data)
 
 
 def _spread(values: Indices) -> str:

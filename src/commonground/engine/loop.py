@@ -416,7 +416,7 @@ class _Training:
                 began = time.perf_counter()
                 tuned, shared = self._finetune(engine)
                 self.totals["seconds"] += time.perf_counter() - began
-                scores = tuned.evaluate(everyone, shared, "personal", self.done)
+                scores = tuned.evaluate(everyone, shared, "personal", self.config.rounds + 1)
             else:
                 scores = all_scores.get("personal") or all_scores["global"]
             judge = tuned or engine

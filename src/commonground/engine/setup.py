@@ -83,6 +83,11 @@ class Setup:
         """
         algorithm.check(config)
         check_precision(config.precision, resolve_device(config.device))
+        if algorithm.needs_classes and not data.task.softmax:
+            raise ConfigError(
+                f"{algorithm.title} is made for classes, and the task of {data.name!r} is {data.task.name}; choose a "
+                "method for any task, such as fedrep or ditto"
+            )
         if config.augment != "none" and len(data.sample_shape) != 3:
             raise ConfigError(f"augment={config.augment} needs images, and samples of {data.name} are none")
         if config.batch_norm == "local" and not groups.local_statistics:
@@ -108,9 +113,11 @@ class Setup:
         try:
             with torch.no_grad():
                 out = call(self.model, self.probe)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             text = str(error).splitlines()[0]
-            raise ModelError(f"the model cannot take samples of shape {self.inputs.shape}: {text}") from error
+            one = set(self.probe) == {"x"}
+            what = f"samples of shape {self.inputs.shape}" if one else f"the inputs {', '.join(self.probe)} by name"
+            raise ModelError(f"the model cannot take {what}: {text}") from error
         if not isinstance(out, Tensor):
             raise ModelError(f"the model must return one tensor of logits, not a {type(out).__name__}")
         self.data.task.check(out, self.data.classes)

@@ -68,6 +68,8 @@ class Regression(Task):
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         y = y.double()
         off = self._in_units(output) - y
+        if self.mean:  # the spread of large targets that differ little would be lost in their squares
+            y = y - y.new_tensor(self.mean)
         return {"squared": off.square(), "absolute": off.abs(), "y": y, "y_squared": y.square()}
 
     def metrics(self, means: Mapping[str, npt.NDArray[np.float64]]) -> Figures:

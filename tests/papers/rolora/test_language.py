@@ -60,11 +60,12 @@ def test_table_2_with_files_of_the_users_own(tmp_path: Path) -> None:
 
 
 def test_a_model_that_learns_answers_is_read_as_the_format_asks(tmp_path: Path) -> None:
-    # The made-up questions can be learnt by heart, so the path from training to a written answer has to work.
-    settings = ["methods=['lora']", "tasks=['BoolQ']", "clients=1", "rounds=15", "steps=10", "batch_size=8"]
-    settings += ["target_modules='q_proj,v_proj,o_proj,up_proj,down_proj,gate_proj'", "ranks=[16]", "rates=[0.5]"]
+    # The made-up questions can be learnt by heart, so the path from training to a written answer has to work. All is
+    # learnt at every rate from 0.05 to 0.3; at 0.5 training is thrown off or not, as the processor happens to round.
+    settings = ["methods=['lora']", "tasks=['BoolQ']", "clients=1", "rounds=10", "steps=10", "batch_size=8"]
+    settings += ["target_modules='q_proj,v_proj,o_proj,up_proj,down_proj,gate_proj'", "ranks=[16]", "rates=[0.15]"]
     whole = reproduce("rolora-table2", tmp_path, *settings)
-    assert whole["cells"][0]["measured"] >= 50.0
+    assert whole["cells"][0]["measured"] == 100.0
 
 
 @pytest.mark.parametrize("execute", [False, True])

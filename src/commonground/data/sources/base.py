@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
-from commonground.data.arrays import Array, Indices, Preprocess
+from commonground.data.arrays import Array, Preprocess
 from commonground.data.checks import check_targets
 from commonground.tasks import CLASSIFICATION, Task
 
@@ -37,9 +37,9 @@ class Source:
 
     name: str
     x_train: Array
-    y_train: Indices
+    y_train: Array
     x_test: Array
-    y_test: Indices
+    y_test: Array
     classes: int
     class_names: tuple[str, ...]
     preprocess: Preprocess = field(default_factory=Preprocess)

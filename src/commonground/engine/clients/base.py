@@ -83,6 +83,7 @@ class LocalTraining(Client):
         self.local_epochs, self.local_steps = setup.config.local_epochs, setup.config.local_steps
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed, self.rounds = setup.config.seed, setup.config.rounds
+        self.task = setup.data.task
 
     def _take_up(self, round: int, clients: Sequence[int], keys: Sequence[int]) -> None:
         """Begin a round.

@@ -206,6 +206,4 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
     outcome.add_table("stages", rows)
 
 
-Experiment(
-    "local-steps-fig3", "growth of signal and noise with global updates (Figure 3)", SOURCE, _run, float64=True
-)
+Experiment("local-steps-fig3", "growth of signal and noise with global updates (Figure 3)", SOURCE, _run, float64=True)
