@@ -88,6 +88,8 @@ def adapt(
         partition=partition,
         seed=seed,
         data_dir=data_dir,
+        label=run.config.target or "label",
+        task=run.config.task,
         **reading(run.config, data),
     )
     new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)

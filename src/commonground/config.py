@@ -30,6 +30,12 @@ class RunConfig(BaseModel):
     options: dict[str, Any] = Field({}, description="hyperparameters of the algorithm (--set name=value)")
     data: str = Field("digits", description="a data set's name, or the path of a table")
     clients: int | None = Field(None, ge=1, description="number of clients (default: 20 for digits, else 100)")
+    task: str | None = Field(
+        None, description="what a table is for: classification, regression or multilabel (default: classification)"
+    )
+    target: str | None = Field(
+        None, description="a table's column to predict, or several, separated by commas (default: label)"
+    )
     classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
     partition: str | None = Field(
         None, description="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME"

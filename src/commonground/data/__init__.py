@@ -73,6 +73,7 @@ def load_data(
     tokenizer: Any = None,
     max_length: int = 128,
     vocab_size: int | None = None,
+    task: str | None = None,
 ) -> FederatedDataset:
     """A source dealt to clients, in one call.
 
@@ -86,10 +87,11 @@ def load_data(
         seed: keys every draw.
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
-        label: a table's label column.
+        label: a table's label column, or target columns, separated by commas.
         tokenizer: for texts: a transformers tokenizer, a folder with one, or ``hf:NAME_OR_FOLDER``, the model's own.
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known: a tokenizer that does not fit is refused.
+        task: what a table is for: ``classification`` (the default), ``regression`` or ``multilabel``.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -114,5 +116,6 @@ def load_data(
         tokenizer=tokenizer,
         max_length=max_length,
         vocab_size=vocab_size,
+        task=task,
     )
     return deal(source, chosen, clients, seed)

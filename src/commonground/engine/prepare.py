@@ -83,8 +83,12 @@ def prepare_setup(
             partition=config.partition,
             seed=config.seed,
             data_dir=data_dir,
+            label=config.target or "label",
+            task=config.task,
             **reading(config),
         )
+    if config.task not in (None, data.task.name):
+        raise ConfigError(f"--task {config.task} is not what the data are for, which is {data.task.name}")
     if config.train_samples is not None:
         data = limit_samples(data, "train", config.train_samples, config.seed)
     if config.test_samples is not None:

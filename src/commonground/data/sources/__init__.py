@@ -171,6 +171,7 @@ def load_source(
     tokenizer: Any = None,
     max_length: int = 128,
     vocab_size: int | None = None,
+    task: str | None = None,
 ) -> Source:
     """Read a source.
 
@@ -186,9 +187,11 @@ def load_source(
         tokenizer: for texts: a transformers tokenizer, a folder with one, or ``hf:NAME_OR_FOLDER``.
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known.
+        task: what a table is for, by name; by default classification (see :func:`load_table`).
 
     Raises:
-        ConfigError: texts without a tokenizer, a tokenizer without texts, or one that does not fit.
+        ConfigError: a task for data that have one of their own, texts without a tokenizer, a tokenizer without texts,
+            or one that does not fit.
         DataError: the name is unknown, or its files are missing or damaged.
     """
     text = os.fspath(name)
@@ -215,5 +218,7 @@ def load_source(
     elif tokenizer is not None:
         read = load_text_table(path, label=label, client_column=client_column, seed=seed)
     else:
-        read = load_table(path, label=label, client_column=client_column, seed=seed)
+        read = load_table(path, label=label, client_column=client_column, seed=seed, task=task)
+    if task not in (None, read.task.name):
+        raise ConfigError(f"the data '{text}' are for {read.task.name}, not for {task}")
     return read if isinstance(read, Source) else tokenised(read, tokenizer, max_length, vocab_size)
