@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypedDict
 
 import numpy as np
@@ -72,7 +73,6 @@ class CohortSchedule:
         counts: [C, steps] samples in each batch, on the host.
         last_epoch: [C] first step of each client's last pass, on the host.
         order: [C, steps, width] positions in each client's training data; −1 where a batch is shorter, on the device.
-        weights: [C, steps, width] 1 for a sample and 0 for padding, on the device.
     """
 
     def __init__(self, schedules: Sequence[BatchSchedule], dtype: torch.dtype, device: torch.device) -> None:
@@ -87,9 +87,14 @@ class CohortSchedule:
             count[: schedule.steps] = schedule.counts
         self.own_steps = to_device(torch.tensor([s.steps for s in schedules], dtype=dtype, device="cpu"), device)
         self.order = to_device(torch.from_numpy(order), device)
-        self.weights = to_device(torch.from_numpy(order >= 0).to(dtype), device)
+        self._dtype, self._device = dtype, device
         self._ragged = (self.counts == 0).any(0).tolist()
         self._active = to_device(torch.from_numpy(self.counts > 0), device) if any(self._ragged) else None
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """[C, steps, width] 1 for a sample and 0 for padding, on the device."""
+        return (self.order >= 0).to(self._dtype)
 
     def active(self, step: int) -> Tensor | None:
         """[C] which clients have a batch at a step; None if all have."""
@@ -98,7 +103,7 @@ class CohortSchedule:
     def recorded(self) -> Tensor:
         """[C, steps] the samples of each batch whose losses count: those of the client's last pass."""
         last = self.last_epoch[:, np.newaxis] <= np.arange(self.steps)
-        return to_device(torch.from_numpy(last * self.counts).to(self.weights.dtype), self.weights.device)
+        return to_device(torch.from_numpy(last * self.counts).to(self._dtype), self._device)
 
 
 class TrainLength(TypedDict):

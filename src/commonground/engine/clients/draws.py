@@ -55,6 +55,8 @@ class PhaseDraws:
 
     def masks(self, step: int) -> Tensors:
         """Dropout masks [C, width, …] of a step by buffer name; 1 where a client's batch has ended."""
+        if not self._setup.dropouts:
+            return {}
         self._reach(step)
         return self._masks[step - self._first]
 

@@ -38,6 +38,7 @@ class SequentialClient(LocalTraining):
         super().__init__(setup)
         self.live = tensors_of(setup.model)
         self._parameters = {n: p for n, p in setup.model.named_parameters() if n in self.live}
+        self._ones: dict[int, Tensor] = {}  # weights of whole batches, by their size
 
     def begin(self, round: int, client: int, key: int, shared: Tensors, personal: Tensors) -> None:
         """Take up a client's round.
@@ -121,13 +122,15 @@ class SequentialClient(LocalTraining):
     def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
         count = int(schedule.counts[0, step])
         index = schedule.order[0, step, :count]
+        if count not in self._ones:
+            self._ones[count] = torch.ones(count, dtype=self.dtype, device=self.device)
         rows, y = select(pool.rows, index), pool.labels[index]
         if pool.split is None:
             if draws.augments:
                 rows = each(lambda x: draws.change(x.unsqueeze(0), step)[0], rows)
             rows = self.setup.inputs.arrange(rows)
         masks = {name: mask[0, :count] for name, mask in draws.masks(step).items()}
-        return Batch(rows, y, schedule.weights[0, step, :count], masks)
+        return Batch(rows, y, self._ones[count], masks)
 
     def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
         return reference[schedule.order[0, step, : int(schedule.counts[0, step])]]
