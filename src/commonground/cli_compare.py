@@ -104,8 +104,13 @@ def compare(
     )
     if not quiet:
         console = standard_output()
-        tables = comparison.tuning_table(), comparison.table(), comparison.cost_table(), comparison.target_table()
-        for table in tables:
+        for table in (
+            comparison.tuning_table(),
+            comparison.table(),
+            comparison.metric_table(),
+            comparison.cost_table(),
+            comparison.target_table(),
+        ):
             if table is not None:
                 console.print(table)
         for note in comparison.footnotes():

@@ -88,7 +88,8 @@ def read_instructions(path: Path) -> list[str]:
 def classify(
     run: TrainedRun, texts: TextSamples, client: int | None, note: Callable[[str], None] | None = None
 ) -> npt.NDArray[np.float64]:
-    """Class probabilities [n, classes] of texts under a client's own model (None: the global one).
+    """What a client's own model (None: the global one) says of texts, as the run's task does: class probabilities
+    [n, classes], ….
 
     Args:
         run: the run.
@@ -121,7 +122,7 @@ def classify(
         note(f"{full} of {len(tokens)} inputs fill the {longest} tokens that are read; what is longer is cut")
     with torch.no_grad():
         logits: torch.Tensor = model(torch.from_numpy(tokens))
-    return logits.double().softmax(1).numpy()
+    return run.task.predict(logits)
 
 
 def answer(run: TrainedRun, prompts: Sequence[str], client: int | None, max_new_tokens: int = 64) -> list[str]:
