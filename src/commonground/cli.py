@@ -45,7 +45,7 @@ def train(
 ) -> None:
     """Train ALGORITHM (see `commonground list algorithms`) and leave a folder with everything about the run."""
     from commonground.config import RunConfig
-    from commonground.console import ConsoleProgress, result_table, standard_output
+    from commonground.console import ConsoleProgress, result_note, result_table, standard_output
     from commonground.engine.loop import run_training
     from commonground.engine.prepare import prepare_setup
     from commonground.engine.state.folder import RunFolder
@@ -73,7 +73,10 @@ def train(
     run = run_training(setup, out=out, resume=resume, observer=ConsoleProgress(quiet))
     write_run_report(out)
     if not quiet:
-        standard_output().print(result_table(run))
+        console = standard_output()
+        console.print(result_table(run))
+        if note := result_note(run):
+            console.print(note, markup=False)
 
 
 @cli.command(name="list", short_help="What there is to choose from.")

@@ -76,6 +76,7 @@ def adapt(
     from commonground.engine.prepare import reading
     from commonground.engine.state.folder import write_atomically
     from commonground.report import write_run_report
+    from commonground.tasks import Headline
 
     wanted = list(dict.fromkeys(_numbers(shots, "--shots")))
     if out is not None and out.exists() and not out.is_dir():
@@ -96,7 +97,9 @@ def adapt(
     results = adapt_run(run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class)
     rows = [result.to_dict() for result in results]
     folder = out or run_dir
+    headline = Headline.of(new.task)
     about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
+    about |= {"task": new.task.name, "metric": headline.key}
     write_atomically(folder / "adapt.json", json.dumps({**about, "results": rows}, indent=2) + "\n")
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -108,9 +111,11 @@ def adapt(
         return
     methods = list(dict.fromkeys(result.method for result in results))
     unit = "shots per class" if per_class else "shots"
-    table = Table(unit, *methods, title=f"{new.clients} new clients of {new.name}: accuracy, mean ± std over clients")
+    what = f"{headline.name}, mean ± std over clients"
+    table = Table(unit, *methods, title=f"{new.clients} new clients of {new.name}: {what}")
     for k in wanted:
-        cells = {r.method: f"{100 * r.mean:.1f} ± {100 * r.std:.1f} %" for r in results if r.shots == k}
+        spread = {r.method: headline.spread({"mean": r.mean, "std": r.std}) for r in results if r.shots == k}
+        cells = {method: f"{text}{headline.sign}" for method, text in spread.items()}
         table.add_row(str(k), *(cells.get(method, "–") for method in methods))
     console = standard_output()
     console.print(table)
@@ -142,11 +147,13 @@ def predict(
     max_new_tokens: int | None,
     out: Path | None,
 ) -> None:
-    """Classify new samples with one client's own model from RUN_DIR, or let a language model answer.
+    """Classify new samples with one client's own model from RUN_DIR, predict their numbers or labels, or let a language
+    model answer.
 
     Samples are stored as the training data is: one row of numbers per sample (.csv; columns in the training table's
     order without label and client, a header is skipped), or an array [samples, …] (.npy; images as height × width ×
-    channels). Prints a line per sample: its class and the probability.
+    channels). Prints a line per sample: its class and the probability; the predicted numbers; or its labels and the
+    probability of each.
 
     Texts are a column of a table with a header (.tsv, .csv), a field of the objects in a .jsonl file, or the lines of a
     .txt file; pairs are two columns, named as in GLUE. A language model takes instructions (.json, .jsonl, a table with
@@ -164,17 +171,17 @@ def predict(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if max_new_tokens is not None and not run.task.generative:
-        raise ConfigError(f"--max-new-tokens is for language models, and the run in '{run_dir}' classifies")
+        does = "classifies" if run.task.softmax else f"is of the task {run.task.name}"
+        raise ConfigError(f"--max-new-tokens is for language models, and the run in '{run_dir}' {does}")
     if run.task.generative:
         from commonground.adapt.texts import answer, read_instructions
 
         writer.writerow(["sample", "answer"])
         writer.writerows(enumerate(answer(run, read_instructions(input_file), number, max_new_tokens or 64)))
     else:
-        writer.writerow(["sample", "class", "probability"])
-        for i, row in enumerate(_probabilities(run, input_file, number)):
-            best = int(row.argmax())
-            writer.writerow([i, run.split["class_names"][best], f"{row[best]:.6f}"])
+        names, rows = run.task.table(_predicted(run, input_file, number), run.split["class_names"])
+        writer.writerow(["sample", *names])
+        writer.writerows([i, *row] for i, row in enumerate(rows))
     if out is not None:
         write_atomically(out, text.getvalue())
     else:
@@ -185,7 +192,7 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _probabilities(run: TrainedRun, path: Path, client: int | None) -> npt.NDArray[np.float64]:
+def _predicted(run: TrainedRun, path: Path, client: int | None) -> npt.NDArray[np.float64]:
     if not run.reads_text:
         return run.predict(_read_samples(path), client)
     from commonground.adapt.texts import classify, read_texts

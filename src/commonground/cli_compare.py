@@ -18,14 +18,19 @@ from commonground.errors import ConfigError
 __all__ = ["compare"]
 
 # What may change when a comparison in the default folder is continued.
-_NOT_ITS_NAME = {"seeds", "reference", "target", "out", "resume", "quiet", "workers", "data_dir"}
+_NOT_ITS_NAME = {"seeds", "reference", "to_accuracy", "out", "resume", "quiet", "workers", "data_dir"}
 
 
 @click.command(short_help="Compare methods on the same data, starts and seeds.")
 @click.argument("methods", nargs=-1, metavar="METHOD…")
 @click.option("--seeds", default=3, show_default=True, type=int, help="number of seeds, from --seed upwards")
 @click.option("--reference", metavar="METHOD", help="what the others are compared with  [default: the first method]")
-@click.option("--target", type=float, metavar="ACCURACY", help="report rounds, bytes and seconds to it, such as 0.8")
+@click.option(
+    "--to-accuracy",
+    type=float,
+    metavar="ACCURACY",
+    help="report rounds, bytes and seconds to it, such as 0.8 (a number as --target is understood so, too)",
+)
 @click.option(
     "--grid", "grids", multiple=True, metavar="KEY=V1,V2…", help="choose a setting on validation data; repeatable"
 )
@@ -45,7 +50,7 @@ def compare(
     methods: tuple[str, ...],
     seeds: int,
     reference: str | None,
-    target: float | None,
+    to_accuracy: float | None,
     grids: tuple[str, ...],
     validation: float,
     local_only: bool,
@@ -65,7 +70,7 @@ def compare(
 
     \b
       commonground compare fedrep fedavg fedavg+ft --data digits --clients 50 --classes-per-client 5
-      commonground compare fedrep fedrep:head_epochs=5 fedavg:lr=0.03,momentum=0 --seeds 5 --target 0.8
+      commonground compare fedrep fedrep:head_epochs=5 fedavg:lr=0.03,momentum=0 --seeds 5 --to-accuracy 0.8
       commonground compare fedrep fedavg --grid lr=0.01,0.03,0.1 --grid head_epochs=5,10
 
     Local Only is added unless --no-local-only is given. A --grid tunes every method that has the setting, for every
@@ -77,6 +82,9 @@ def compare(
     from commonground.compare.progress import ComparisonProgress
     from commonground.console import standard_output
 
+    unnamed = _NOT_ITS_NAME
+    if to_accuracy is None and _is_number(flags.get("target")):
+        to_accuracy, unnamed = float(flags.pop("target")), {*unnamed, "target"}
     values = run_values(flags, assignments, config_file)
     if not methods and "algorithm" in values:
         methods = (values["algorithm"],)
@@ -85,7 +93,7 @@ def compare(
         where = f"'{out}' is no folder" if out is not None else "no --out was given"
         raise ConfigError(f"--resume needs the folder of the comparison to continue, but {where}")
     if out is None:
-        text = repr((_given(context, _NOT_ITS_NAME), config_file and values))
+        text = repr((_given(context, unnamed), config_file and values))
         key = hashlib.sha256(text.encode()).hexdigest()[:8]
         out = Path("runs") / f"compare-{Path(values.get('data', 'digits')).stem}-{key}"
     comparison = run_comparison(
@@ -93,7 +101,7 @@ def compare(
         seeds=seeds,
         out=out,
         reference=reference,
-        target=target,
+        to_accuracy=to_accuracy,
         grid=parse_grid(grids),
         local_only=local_only,
         validation=validation,
@@ -104,13 +112,25 @@ def compare(
     )
     if not quiet:
         console = standard_output()
-        tables = comparison.tuning_table(), comparison.table(), comparison.cost_table(), comparison.target_table()
-        for table in tables:
+        for table in (
+            comparison.tuning_table(),
+            comparison.table(),
+            comparison.metric_table(),
+            comparison.cost_table(),
+            comparison.target_table(),
+        ):
             if table is not None:
                 console.print(table)
         for note in comparison.footnotes():
             console.print(f"· {note}", markup=False)
         console.print(f"files: {out}", markup=False, soft_wrap=True)
+
+
+def _is_number(text: str | None) -> bool:
+    try:
+        return text is not None and float(text) is not None
+    except ValueError:
+        return False
 
 
 def _given(context: click.Context, without: set[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +14,9 @@ from rich.table import Table
 
 from commonground.engine.results import Run
 from commonground.engine.setup import Setup
+from commonground.tasks import Headline, Metric
 
-__all__ = ["ConsoleProgress", "human_bytes", "percent", "result_table", "standard_output"]
+__all__ = ["ConsoleProgress", "human_bytes", "result_note", "result_table", "standard_output"]
 
 PLAIN_LINES = 15  # about so many lines of progress where there is no terminal
 
@@ -44,6 +45,7 @@ class ConsoleProgress:
     def begin(self, setup: Setup, engine: str, done: int) -> None:
         """See :class:`~commonground.engine.Observer`."""
         self._rounds = setup.config.rounds
+        self._headline = Headline.of(setup.data.task)
         self._began, self._first = time.perf_counter(), done
         if self._quiet:
             return
@@ -71,10 +73,12 @@ class ConsoleProgress:
         """See :class:`~commonground.engine.Observer`."""
         if self._quiet:
             return
-        state = "no training" if row["train_loss"] is None else f"loss {row['train_loss']:.4f}"
-        if row["personal_accuracy"] is not None:
-            kind = "global" if row["global_accuracy"] is not None else "personal"
-            state += f"  {kind} accuracy {percent(row['personal_accuracy'])}"
+        loss = row["train_loss"]
+        state = "no training" if loss is None else f"loss {loss:.4f}" if loss < 1e5 else f"loss {loss:.4g}"
+        headline = self._headline
+        if row[headline.personal] is not None:
+            kind = "global" if row[headline.shared] is not None else "personal"
+            state += f"  {kind} {headline.name} {headline.show(row[headline.personal])}"
         done = row["round"]
         if self._bar is not None:
             self._bar.update(self._task, completed=done, state=state)
@@ -100,11 +104,6 @@ class ConsoleProgress:
             self._bar = None
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    """A share as percent; a dash where there is none."""
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-
 def human_bytes(count: float) -> str:
     """Bytes in a unit that reads well."""
     for unit in ("B", "kB", "MB", "GB"):
@@ -116,20 +115,30 @@ def human_bytes(count: float) -> str:
 
 def result_table(run: Run) -> Table:
     """A finished run's headline figures."""
-    s, accuracy = run.summary, run.summary["personal_accuracy"]
+    s, headline = run.summary, Headline.of(run.summary)
+    own, show = s[headline.personal], headline.show
     table = Table(title=f"{s['algorithm']} on {s['data']}", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column()
     table.add_row(
-        "personal accuracy",
-        f"{percent(accuracy['mean'])} mean over {s['clients']:,} clients (std {percent(accuracy['std'])}, "
-        f"10th percentile {percent(accuracy['p10'])}, worst {percent(accuracy['min'])})",
+        f"personal {headline.name}",
+        f"{show(own['mean'])} mean over {s['clients']:,} clients (std {show(own['std'])}, "
+        f"{headline.percentile} {show(own[headline.worst_tenth])}, worst {show(own[headline.worst])})",
     )
-    table.add_row("", f"of {s['personal_accuracy_of']}")
+    _add_over_rows(table, headline, own["mean"], s["metrics"])
+    table.add_row("", f"of {s[f'{headline.personal}_of']}")
+    others = headline.others(s)
+    if others:
+        means, whole = (_listed(others, s["metrics"], part) for part in ("mean", "over_rows"))
+        table.add_row("other metrics", f"{means}, means over clients")
+        if whole != means:
+            table.add_row("", f"{whole} over all rows")
     if s["rounds"] >= 10:
-        table.add_row("last 10 rounds", percent(accuracy["last10"]))
-    if s["global_accuracy"] is not None:
-        table.add_row("global accuracy", percent(s["global_accuracy"]))
+        table.add_row("last 10 rounds", show(own["last10"]))
+    shared = s[headline.shared]
+    if shared is not None:
+        table.add_row(f"global {headline.name}", show(shared))
+        _add_over_rows(table, headline, shared, s["global_metrics"])
     table.add_row("sent by clients", human_bytes(s["bytes_up"]))
     table.add_row("sent by server", human_bytes(s["bytes_down"]))
     table.add_row("time", f"{s['seconds']:.1f} s for {s['rounds']} rounds, engine {s['engine']}")
@@ -137,3 +146,21 @@ def result_table(run: Run) -> Table:
     if run.folder is not None:
         table.add_row("files", str(run.folder))
     return table
+
+
+def result_note(run: Run) -> str:
+    """A sentence for below the table, if clients with few test samples are among the worst; else nothing."""
+    headline = Headline.of(run.summary)
+    values = [(row[headline.personal], int(row["test_samples"])) for row in run.clients]
+    return headline.few_tests([(None if value == "" else value, count) for value, count in values])
+
+
+def _add_over_rows(table: Table, headline: Headline, mean: float | None, metrics: Mapping[str, Any]) -> None:
+    """The headline metric over all clients' samples as one set, where that is another number than their mean."""
+    whole = headline.show(metrics[headline.key]["over_rows"])
+    if whole != headline.show(mean):
+        table.add_row("", f"{whole} over all rows")
+
+
+def _listed(metrics: Sequence[Metric], values: Mapping[str, Any], part: str) -> str:
+    return ", ".join(f"{metric.name} {metric.show(values[metric.key][part])}" for metric in metrics)

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from commonground.compare import compare
 from commonground.compare.progress import ComparisonProgress
-from commonground.compare.tables import spread_text
 from commonground.console import human_bytes, standard_output
+from commonground.tasks import CLASSIFICATION, Headline
 
 __all__ = ["run_demo"]
 
@@ -46,13 +46,14 @@ def run_demo(seeds: int, quiet: bool) -> None:
     table.add_column("method")
     for column in ("accuracy", "worst tenth of clients", "sent by clients", "what is tested"):
         table.add_column(column, justify="left" if column == "what is tested" else "right")
+    accuracy = Headline.of(CLASSIFICATION)
     for entry in comparison.to_dict()["methods"]:
         table.add_row(
             entry["title"],
-            f"{spread_text(entry['personal_accuracy'])} %",
-            f"{spread_text(entry['p10'])} %",
+            f"{accuracy.spread(entry[accuracy.personal])} %",
+            f"{accuracy.spread(entry[accuracy.worst_tenth])} %",
             human_bytes(entry["bytes_up"]),
-            "each client's own model" if entry["global_accuracy"] is None else "the one global model",
+            "each client's own model" if entry[accuracy.shared] is None else "the one global model",
             style="bold" if entry["method"] == "fedrep" else "",
         )
     console.print(table)

@@ -225,7 +225,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Difference:
-    """A method's per-client accuracy minus the reference's.
+    """A method's per-client figures (accuracies, errors, …) minus the reference's.
 
     Attributes:
         mean: over clients and seeds.
@@ -255,7 +255,7 @@ def paired_difference(
     """Compare two methods run on the same seeds.
 
     Args:
-        method: per seed, the accuracy of every client [C].
+        method: per seed, the figure of every client [C]; NaN where it is not defined, which leaves the pair out.
         reference: the same of the reference, clients in the same order.
         same_clients: whether client i is the same one for every seed (its own data, a client column). Then its
             differences are averaged over seeds before they are tested, since repeating a client adds no clients;
@@ -263,8 +263,14 @@ def paired_difference(
         rng: draws the bootstrap.
     """
     by_seed = [np.asarray(a) - np.asarray(b) for a, b in zip(method, reference, strict=True)]
-    means = [float(d.mean()) for d in by_seed]
-    pairs = np.mean(by_seed, axis=0) if same_clients else np.concatenate(by_seed)
+    known = [~np.isnan(d) for d in by_seed]
+    means = [float(d[there].mean()) for d, there in zip(by_seed, known, strict=True) if there.any()]
+    if not means:
+        return Difference(math.nan, None, None, None, None, None, 0)
+    if same_clients:
+        pairs = np.nanmean(np.stack(by_seed)[:, np.any(known, axis=0)], axis=0)
+    else:
+        pairs = np.concatenate(by_seed)[np.concatenate(known)]
     interval = bootstrap_interval(pairs, rng)
     return Difference(
         mean=float(np.mean(means)),

@@ -123,8 +123,9 @@ def test_a_device_that_will_not_do(
     assert not out.exists()
 
 
-def test_auto_is_the_cpu_where_an_experiment_knows_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert experiments["rolora-fig2"].device("auto") == CPU
-    assert experiments["flute-fig3"].device("auto") == torch.device("cuda", 0)
+    assert {experiments[name].device("auto") for name in ("rolora-fig2", "flute-fig3")} == {torch.device("cuda", 0)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert {experiments[name].device("auto") for name in ("rolora-fig2", "flute-fig3")} == {CPU}

@@ -27,7 +27,7 @@ from commonground.errors import ConfigError, DataError
 
 __all__ = ["Adaptation", "adapt", "head_curve"]
 
-Accuracies = npt.NDArray[np.float64]
+Results = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Adaptation:
         method: ``frozen body`` (a head on the run's body), ``global + FT`` (the global model's head fine-tuned) or
             ``local only``.
         shots: training samples per client.
-        mean: accuracy, averaged over clients and repeats.
+        mean: the task's headline metric (accuracy, RMSE, …), averaged over clients and repeats.
         std: sample standard deviation over clients (of their mean over repeats).
         p10, p90: percentiles over clients.
         repeats: draws of the samples.
@@ -105,28 +105,28 @@ def adapt(
     same_head = data.classes == run.split["classes"] and run.has_global_model
     results = []
     for k, draws in subsets.items():
-        ways: dict[str, list[Accuracies]] = {}
+        ways: dict[str, list[Results]] = {}
         for r, subset in enumerate(draws):
             setup = _setup(run, subset, seed + r, lr)
             fresh = setup.initial | run.body()
-            ways.setdefault("frozen body", []).append(_accuracy(setup, HeadTuning(epochs), fresh))
+            ways.setdefault("frozen body", []).append(_tested(setup, HeadTuning(epochs), fresh))
             if same_head:
-                ways.setdefault("global + FT", []).append(_accuracy(setup, HeadTuning(epochs), run.shared_model()))
+                ways.setdefault("global + FT", []).append(_tested(setup, HeadTuning(epochs), run.shared_model()))
             if local_only:
                 alone = replace(
                     setup,
                     config=setup.config.model_copy(update={"local_epochs": epochs, "local_steps": None}),
                     _splits={},
                 )
-                ways.setdefault("local only", []).append(_accuracy(alone, LocalOnly(), setup.initial))
+                ways.setdefault("local only", []).append(_tested(alone, LocalOnly(), setup.initial))
         results += [_summary(way, k, values) for way, values in ways.items()]
     return results
 
 
 def head_curve(
     run: TrainedRun, data: FederatedDataset, epochs: int, *, lr: float | None = None, seed: int = 0
-) -> list[Accuracies]:
-    """Accuracy of new clients after each epoch of fine-tuning the head on a frozen body (FedRep's Figure 6).
+) -> list[Results]:
+    """How well new clients are served after each epoch of fine-tuning the head on a frozen body (FedRep's Figure 6).
 
     Args:
         run: the trained run; where it has a global model the head starts from that model's, else anew.
@@ -136,7 +136,7 @@ def head_curve(
         seed: keys the batches and a new head.
 
     Returns:
-        [clients] test accuracies after each epoch.
+        [clients] the headline metric on their test samples, after each epoch.
     """
     setup = _setup(run, data, seed, lr)
     same_head = data.classes == run.split["classes"] and run.has_global_model
@@ -165,8 +165,8 @@ def _setup(run: TrainedRun, data: FederatedDataset, seed: int, lr: float | None)
     return Setup.build(config, data, model, groups, plain)
 
 
-def _accuracy(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Accuracies:
-    """[clients] test accuracy after every client has trained once from ``initial``."""
+def _tested(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Results:
+    """[clients] the headline metric on test samples after every client has trained once from ``initial``."""
     setup = setup.with_algorithm(algorithm, initial)
     engine = make_engine("auto", setup)
     everyone = range(setup.data.clients)
@@ -178,8 +178,9 @@ def _accuracy(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Accuracie
         engine.close()
 
 
-def _summary(method: str, shots: int, values: Sequence[Accuracies]) -> Adaptation:
-    clients = np.mean(values, axis=0)
+def _summary(method: str, shots: int, values: Sequence[Results]) -> Adaptation:
+    stacked = np.stack(values)
+    clients = np.nanmean(stacked[:, ~np.isnan(stacked).all(axis=0)], axis=0)  # clients for which it is defined
     low, high = np.quantile(clients, [0.1, 0.9])
     spread = statistics.stdev(clients.tolist()) if len(clients) > 1 else 0.0
     return Adaptation(method, shots, float(clients.mean()), spread, float(low), float(high), len(values))

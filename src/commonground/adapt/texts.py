@@ -89,7 +89,8 @@ def read_instructions(path: Path) -> list[str]:
 def classify(
     run: TrainedRun, texts: TextSamples, client: int | None, note: Callable[[str], None] | None = None
 ) -> npt.NDArray[np.float64]:
-    """Class probabilities [n, classes] of texts under a client's own model (None: the global one).
+    """What a client's own model (None: the global one) says of texts, as the run's task does: class probabilities
+    [n, classes], ….
 
     Args:
         run: the run.

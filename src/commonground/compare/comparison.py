@@ -24,6 +24,7 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.tasks import Headline
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,16 +68,23 @@ class Comparison:
         return copy.deepcopy(self.result)
 
     def table(self) -> Table:
-        """Accuracies with differences to the reference, to print with rich; see :meth:`footnotes`."""
-        from commonground.compare.tables import accuracy_table
+        """The headline metric with differences to the reference, to print with rich; see :meth:`footnotes`."""
+        from commonground.compare.tables import headline_table
 
-        return accuracy_table(self.result).to_rich(framed=False)
+        return headline_table(self.result).to_rich(framed=False)
 
     def cost_table(self) -> Table:
-        """The last ten rounds, global accuracies, bytes and seconds, to print with rich."""
+        """The last ten rounds, the global model, bytes and seconds, to print with rich."""
         from commonground.compare.tables import cost_table
 
         return cost_table(self.result).to_rich(framed=False)
+
+    def metric_table(self) -> Table | None:
+        """The task's other metrics, to print with rich; None where it has none."""
+        from commonground.compare.tables import metric_table
+
+        table = metric_table(self.result)
+        return None if table is None else table.to_rich(framed=False)
 
     def target_table(self) -> Table | None:
         """What the target accuracy costs, to print with rich; None without a target."""
@@ -86,7 +94,7 @@ class Comparison:
         return None if table is None else table.to_rich(framed=False)
 
     def tuning_table(self) -> Table | None:
-        """Every candidate of a grid with its validation accuracy; None without a grid."""
+        """Every candidate of a grid with its score on validation samples; None without a grid."""
         from commonground.compare.tables import tuning_table
 
         table = tuning_table(self.result)
@@ -103,10 +111,11 @@ def compare(
     seeds: int = 3,
     out: str | Path | None = None,
     reference: str | None = None,
-    target: float | None = None,
+    target: float | str | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     local_only: bool = True,
     *,
+    to_accuracy: float | None = None,
     model: str | nn.Module | None = None,
     validation: float = 0.2,
     observer: ComparisonObserver | None = None,
@@ -126,10 +135,12 @@ def compare(
         seeds: how many, from the setting ``seed`` (0) upwards.
         out: folder for the files; by default none are written.
         reference: the method the others are compared with, as in ``methods``; by default the first.
-        target: an accuracy between 0 and 1; bytes and seconds until it is reached are reported.
+        target: a table's column to predict, as in the settings; or, as a number, ``to_accuracy``.
         grid: values to choose from, by setting, for every method that has it and does not set it itself. The choice
             is made for every method and seed on a part of the training data (:func:`validation_split`).
         local_only: add Local Only, the yardstick, unless it is there.
+        to_accuracy: between 0 and 1; bytes and seconds until it is reached are reported. For tasks whose metric is
+            accuracy alone.
         model: a name, or a module whose present weights every run starts from; by default what suits the data.
         validation: share of the training samples that judges a grid's candidates.
         observer: hears of every run (:class:`~commonground.compare.progress.ComparisonObserver`).
@@ -144,8 +155,12 @@ def compare(
     Raises:
         CommonGroundError: anything wrong with methods, settings, data or files, in one sentence.
     """
+    if isinstance(target, str):
+        settings["target"] = target
+    elif target is not None:
+        to_accuracy = target
     work = _Comparing(
-        methods, data, seeds, Path(out) if out is not None else None, reference, target, grid or {}, local_only,
+        methods, data, seeds, Path(out) if out is not None else None, reference, to_accuracy, grid or {}, local_only,
         model, validation, observer or Silent(), data_dir, settings,
     )  # fmt: skip
     runs = work.run()
@@ -154,7 +169,7 @@ def compare(
         runs,
         reference=work.reference,
         seeds=list(work.seeds),
-        target=target,
+        target=to_accuracy,
         same_clients=work.same_clients,
         tuning=work.tuning,
         notes=work.notes,
@@ -194,7 +209,7 @@ class _Comparing:
             raise ConfigError(f"the target {target:g} is no accuracy; give a number above 0 and at most 1, such as 0.8")
         if not 0 < validation < 1:
             raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
-        self.data, self.out, self.validation = data, out, validation
+        self.data, self.out, self.validation, self.target = data, out, validation, target
         self.observer, self.data_dir = observer, data_dir
         self.module = model if isinstance(model, nn.Module) else None
         self.common = dict(settings)
@@ -302,6 +317,11 @@ class _Comparing:
         names: set[tuple[str, ...] | None] = set()
         for seed in self.seeds:
             data = self._load(seed)
+            if self.target is not None and data.task.metric != "accuracy":
+                raise ConfigError(
+                    f"the target is an accuracy, and {data.name} is judged by {Headline.of(data.task).name}; leave it "
+                    "out"
+                )
             names.add(data.client_names)
             if seed == self.seeds[0]:
                 self.observer.note(f"{len(self.methods)} methods on {data.describe()}; {len(self.seeds)} seeds")
@@ -368,15 +388,16 @@ class _Comparing:
             if folder is not None:
                 for rest in ("checkpoint", "clients", "finetuning"):  # its score is all that is needed
                     shutil.rmtree(folder / rest, ignore_errors=True)
-            scores.append(run.personal_accuracy["mean"])
-        finished = [score for score in scores if score is not None]
-        if not finished:
+            scores.append(run.personal["mean"])
+        headline = Headline.of(data.task)
+        chosen = headline.best(scores)
+        if chosen is None:
             raise UpdateError(f"{self.methods[label].title}, seed {seed}: training diverged with every candidate")
-        best = scores.index(max(finished))  # the first of equally good ones
+        best = scores.index(chosen)  # the first of equally good ones
         self.tuning.append(Tuning(label, seed, tried, scores, best))
         self.observer.note(
             f"{self.methods[label].title}, seed {seed}: chosen {as_text(tried[best], ', ')} "
-            f"(validation accuracy {100 * max(finished):.1f} %)"
+            f"(validation {headline.name} {headline.show(chosen)})"
         )
         return best
 

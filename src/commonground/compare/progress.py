@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from commonground.compare.methods import as_text
-from commonground.console import percent
 from commonground.engine import Observer
 from commonground.engine.setup import Setup
+from commonground.tasks import Headline
 
 __all__ = ["ComparisonObserver", "ComparisonProgress", "Silent", "Step"]
 
@@ -130,7 +130,7 @@ class _StepProgress:
         self._last = self._printed = time.perf_counter()
 
     def begin(self, setup: Setup, engine: str, done: int) -> None:
-        self._done = done
+        self._done, self._headline = done, Headline.of(setup.data.task)
         self._last = self._printed = time.perf_counter()
         if done:
             self._whole.note(f"{self._step.text}: continuing after round {done}")
@@ -151,10 +151,12 @@ class _StepProgress:
         self._whole.spent(self._step, now - self._last, row["round"] - self._done)
         self._last, self._done = now, row["round"]
         left = _duration(self._whole.left(self._step, self._step.rounds - self._done))
-        if row["personal_accuracy"] is not None:
-            kind = "global" if row["global_accuracy"] == row["personal_accuracy"] else "personal"
+        headline = self._headline
+        own = row[headline.personal]
+        if own is not None:
+            kind = "global" if row[headline.shared] == own else "personal"
             part = "validation" if self._step.candidate is not None else "test"
-            self._state = f"{kind} {part} accuracy {percent(row['personal_accuracy'])}"
+            self._state = f"{kind} {part} {headline.name} {headline.show(own)}"
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, state=f"{self._state}  {left} left in all")
         elif now - self._printed > LINE_EVERY and self._done < self._step.rounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from commonground.compare.methods import Method
 from commonground.engine import Run
 from commonground.keys import numpy_stream
 from commonground.statistics import holm, paired_difference, smallest_p, spread
+from commonground.tasks import Headline
 
 __all__ = ["Tuning", "summarize"]
 
@@ -41,8 +43,8 @@ class Tuning:
         method: its label.
         seed: of the runs.
         candidates: the settings tried.
-        scores: mean accuracy over clients on validation samples after the last round, one per candidate; None for a
-            candidate whose training diverged.
+        scores: mean of the headline metric over clients on validation samples after the last round, one per candidate;
+            None for a candidate whose training diverged.
         best: which was chosen.
     """
 
@@ -79,10 +81,16 @@ def summarize(
         folder: of the comparison.
     """
     one = runs[reference][0].summary
-    entries = [_entry(method, runs[label], target, folder) | {"differences": None} for label, method in methods.items()]
-    _add_differences(entries, runs, reference, seeds[0], same_clients)
+    headline = Headline.of(one)
+    entries = [
+        _entry(headline, method, runs[label], target, folder) | {"differences": None}
+        for label, method in methods.items()
+    ]
+    _add_differences(headline, entries, runs, reference, seeds[0], same_clients)
     return {
         "data": one["data"],
+        "task": one["task"],
+        "metric": one["metric"],
         "clients": one["clients"],
         "rounds": one["rounds"],
         "seeds": list(seeds),
@@ -90,42 +98,50 @@ def summarize(
         "target": target,
         "data_fingerprints": [run.summary["data_fingerprint"] for run in runs[reference]],
         "methods": entries,
-        "tuning": _tuning(methods, tuning) if tuning else None,
-        "notes": [*notes, *_notes(entries, reference, seeds, target, same_clients, bool(tuning))],
+        "tuning": _tuning(headline, methods, tuning) if tuning else None,
+        "notes": [*notes, *_notes(headline, entries, reference, seeds, target, same_clients, bool(tuning))],
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("commonground", "torch", "numpy", "scipy")},
         "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
     }
 
 
-def _entry(method: Method, runs: Sequence[Run], target: float | None, folder: Path | None) -> dict[str, Any]:
+def _entry(
+    headline: Headline, method: Method, runs: Sequence[Run], target: float | None, folder: Path | None
+) -> dict[str, Any]:
     summaries = [run.summary for run in runs]
-    accuracies = [_accuracies(run) for run in runs]
+    values = [_values(headline, run) for run in runs]
 
     def over_seeds(key: str) -> dict[str, float | None]:
-        return spread([s["personal_accuracy"][key] for s in summaries])
+        return _spread([s[headline.personal][key] for s in summaries])
 
-    has_global = summaries[0]["global_accuracy"] is not None
+    has_global = summaries[0][headline.shared] is not None
+    others = [metric.key for metric in headline.others(summaries[0])]
+    metrics = {key: _spread([s["metrics"][key]["mean"] for s in summaries]) for key in others}
     return {
         "method": method.label,
         "algorithm": method.name,
         "title": method.title,
         "settings": _settings(method, runs),
         "runs": [] if folder is None else [str(run.folder.relative_to(folder)) for run in runs if run.folder],
-        "personal_accuracy": over_seeds("mean"),
-        "personal_accuracy_of": summaries[0]["personal_accuracy_of"],
+        headline.personal: over_seeds("mean"),
+        f"{headline.personal}_of": summaries[0][f"{headline.personal}_of"],
         "last10": over_seeds("last10"),
-        "global_accuracy": spread([s["global_accuracy"] for s in summaries]) if has_global else None,
-        "p10": over_seeds("p10"),
-        "min": over_seeds("min"),
-        "percentiles": {f"p{q}": spread([float(np.percentile(a, q)) for a in accuracies]) for q in PERCENTILES},
+        headline.shared: _spread([s[headline.shared] for s in summaries]) if has_global else None,
+        headline.worst_tenth: over_seeds(headline.worst_tenth),
+        headline.worst: over_seeds(headline.worst),
+        "percentiles": {f"p{q}": _spread([_percentile(own, q) for own in values]) for q in PERCENTILES},
+        **({"metrics": metrics} if metrics else {}),
         "bytes_up": _mean([s["bytes_up"] for s in summaries]),
         "bytes_down": _mean([s["bytes_down"] for s in summaries]),
         "seconds": _mean([s["seconds"] for s in summaries]),
         "to_accuracy": None if target is None else _to_accuracy(runs, target),
         "by_seed": [
-            {"seed": s["seed"], "global_accuracy": s["global_accuracy"]}
-            | {f"personal_accuracy_{k}": s["personal_accuracy"][k] for k in ("mean", "last10", "p10", "min")}
+            {"seed": s["seed"], headline.shared: s[headline.shared]}
+            | {
+                f"{headline.personal}_{key}": s[headline.personal][key]
+                for key in ("mean", "last10", headline.worst_tenth, headline.worst)
+            }
             for s in summaries
         ],
     }
@@ -146,7 +162,7 @@ def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _to_accuracy(runs: Sequence[Run], target: float) -> dict[str, Any] | None:
-    """Means over the seeds that reach the target, over the rounds up to the first that does; None if none does."""
+    """Means over the seeds that reach the accuracy, over the rounds up to the first that does; None if none does."""
     found: list[tuple[int, float, int]] = []
     for run in runs:
         rows = run.history
@@ -164,6 +180,7 @@ def _to_accuracy(runs: Sequence[Run], target: float) -> dict[str, Any] | None:
 
 
 def _add_differences(
+    headline: Headline,
     entries: Sequence[dict[str, Any]],
     runs: Mapping[str, Sequence[Run]],
     reference: str,
@@ -173,8 +190,8 @@ def _add_differences(
     others = [entry for entry in entries if entry["method"] != reference]
     found = [
         paired_difference(
-            [_accuracies(run) for run in runs[entry["method"]]],
-            [_accuracies(run) for run in runs[reference]],
+            [_values(headline, run) for run in runs[entry["method"]]],
+            [_values(headline, run) for run in runs[reference]],
             same_clients=same_clients,
             rng=numpy_stream(seed, "bootstrap", entry["method"]),
         )
@@ -183,12 +200,24 @@ def _add_differences(
     clients, over_seeds = holm([d.p_clients for d in found]), holm([d.p_seeds for d in found])
     for entry, difference, p_adjusted, p_seeds_adjusted in zip(others, found, clients, over_seeds, strict=True):
         adjusted = {"p_adjusted": p_adjusted, "p_seeds_adjusted": p_seeds_adjusted}
-        entry["differences"] = {"reference": reference} | difference.to_dict() | adjusted
+        if difference.pairs:
+            entry["differences"] = {"reference": reference} | difference.to_dict() | adjusted
 
 
-def _accuracies(run: Run) -> Any:
-    """Every client's final personal accuracy, [C]."""
-    return np.array([row["personal_accuracy"] for row in run.clients], dtype=float)
+def _values(headline: Headline, run: Run) -> Any:
+    """The headline metric of every client's own model after the last round, [C]; NaN where it is not defined."""
+    return np.array([math.nan if row[headline.personal] == "" else row[headline.personal] for row in run.clients])
+
+
+def _percentile(values: Any, q: int) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, q)) if len(known) else None
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Mean and deviation over the seeds for which there is a value."""
+    known = [value for value in values if value is not None]
+    return spread(known) if known else {"mean": None, "std": None}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -196,16 +225,17 @@ def _mean(values: Sequence[float]) -> float:
     return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
 
 
-def _tuning(methods: Mapping[str, Method], tuning: Sequence[Tuning]) -> list[dict[str, Any]]:
+def _tuning(headline: Headline, methods: Mapping[str, Method], tuning: Sequence[Tuning]) -> list[dict[str, Any]]:
+    key = f"validation_{headline.key}"
     return [
         {
             "method": each.method,
             "title": methods[each.method].title,
             "seed": each.seed,
             "chosen": dict(each.candidates[each.best]),
-            "validation_accuracy": each.scores[each.best],
+            key: each.scores[each.best],
             "candidates": [
-                {"settings": dict(settings), "validation_accuracy": score}
+                {"settings": dict(settings), key: score}
                 for settings, score in zip(each.candidates, each.scores, strict=True)
             ],
         }
@@ -214,6 +244,7 @@ def _tuning(methods: Mapping[str, Method], tuning: Sequence[Tuning]) -> list[dic
 
 
 def _notes(
+    headline: Headline,
     entries: Sequence[Mapping[str, Any]],
     reference: str,
     seeds: Sequence[int],
@@ -222,25 +253,30 @@ def _notes(
     tuned: bool,
 ) -> list[str]:
     title = next(entry["title"] for entry in entries if entry["method"] == reference)
-    many = len(seeds) > 1
+    many, name = len(seeds) > 1, headline.name
     notes = [
-        "accuracy: mean over clients of the accuracy on each client's own test samples after the last round"
+        f"{name}: mean over clients of the {name} on each client's own test samples after the last round"
         + (", ± sample standard deviation (n - 1) over seeds; " if many else "; ")
-        + "worst tenth: 10th percentile over clients; last 10: mean over the evaluated ones of the last 10 rounds.",
+        + ("" if headline.higher_is_better else "lower is better; ")
+        + f"worst tenth: {headline.percentile} over clients; "
+        + "last 10: mean over the evaluated ones of the last 10 rounds.",
     ]
     kinds: dict[str, list[str]] = {}
     for entry in entries:
-        kinds.setdefault(entry["personal_accuracy_of"], []).append(entry["title"])
-    notes += [f"{', '.join(titles)}: the accuracy is that of {what}." for what, titles in kinds.items()]
+        kinds.setdefault(entry[f"{headline.personal}_of"], []).append(entry["title"])
+    notes += [f"{', '.join(titles)}: the {name} is that of {what}." for what, titles in kinds.items()]
     if any("finetune_epochs" in entry["settings"] for entry in entries):
         before = "" if target is None else "; the rounds to a target count the global model before it"
-        notes.append(f"Fine-tuned (+FT) once, after the last round, so that last 10 is the final accuracy{before}.")
-    if len(entries) > 1:
-        pairs = entries[0 if entries[0]["differences"] else 1]["differences"]["pairs"]
+        notes.append(f"Fine-tuned (+FT) once, after the last round, so that last 10 is the final {name}{before}.")
+    found = next((entry["differences"] for entry in entries if entry["differences"]), None)
+    if found is not None:
+        pairs = found["pairs"]
         per = "per client, averaged over seeds" if same_clients and many else "per client and seed"
         notes.append(
-            f"Δ: difference to {title} {per} ({pairs:,} pairs), in percentage points, with the 95 % bootstrap "
-            "interval of its mean over those pairs."
+            f"Δ: difference to {title} {per} ({pairs:,} pairs), "
+            + ("in percentage points, " if headline.percent else "")
+            + ("" if headline.higher_is_better else "below zero is better, ")
+            + "with the 95 % bootstrap interval of its mean over those pairs."
             + (" An interval from so few pairs is too narrow." if pairs < FEW_PAIRS else "")
         )
         notes.append(

@@ -6,45 +6,50 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commonground.compare.methods import as_text
-from commonground.console import human_bytes, percent
+from commonground.console import human_bytes
 from commonground.table import Column, Table
+from commonground.tasks import Headline
 
-__all__ = ["accuracy_table", "cost_table", "method_table", "spread_text", "target_table", "tuning_table"]
+__all__ = ["cost_table", "headline_table", "method_table", "metric_table", "target_table", "tuning_table"]
 
 
-def accuracy_table(result: Mapping[str, Any]) -> Table:
-    """Accuracies over clients and differences to the reference; the best method is bold."""
+def headline_table(result: Mapping[str, Any]) -> Table:
+    """The headline metric over clients and differences to the reference; the best method is bold."""
+    headline = Headline.of(result)
     reference = next(entry["title"] for entry in result["methods"] if entry["method"] == result["reference"])
     seeds = result["seeds"]
     over = f"mean ± std over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
     title = f"{result['data']}, {result['clients']:,} clients, {result['rounds']} rounds, {over}"
-    names = ("accuracy %", "worst\ntenth %", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
-    means = [entry["personal_accuracy"]["mean"] for entry in result["methods"]]
+    sign = headline.sign
+    names = (f"{headline.name}{sign}", f"worst\ntenth{sign}", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
+    means = [entry[headline.personal]["mean"] for entry in result["methods"]]
     rows = []
     for entry in result["methods"]:
         d = entry["differences"]
         rows.append(
             (
                 entry["title"],
-                spread_text(entry["personal_accuracy"]),
-                spread_text(entry["p10"]),
-                "reference" if d is None else _difference(d),
+                headline.spread(entry[headline.personal]),
+                headline.spread(entry[headline.worst_tenth]),
+                _difference(headline, entry, result["reference"]),
                 "" if d is None else _p(d["p_adjusted"]),
                 "" if d is None else _p(d["p_seeds"]),
             )
         )
-    best = frozenset(index for index, mean in enumerate(means) if mean == max(means))
+    best = frozenset(index for index, mean in enumerate(means) if mean == headline.best(means))
     return _table(title, ("method",), names, rows, best)
 
 
 def cost_table(result: Mapping[str, Any]) -> Table:
-    """The other accuracies, and what a run costs."""
-    names = ("last 10\nrounds %", "global\naccuracy %", "sent by\nclients", "sent by\nserver", "\nseconds")
+    """The headline metric of the last rounds and of the global model, and what a run costs."""
+    headline = Headline.of(result)
+    judged = f"last 10\nrounds{headline.sign}", f"global\n{headline.name}{headline.sign}"
+    names = (*judged, "sent by\nclients", "sent by\nserver", "\nseconds")
     rows = [
         (
             entry["title"],
-            spread_text(entry["last10"]),
-            "–" if entry["global_accuracy"] is None else spread_text(entry["global_accuracy"]),
+            headline.spread(entry["last10"]),
+            "–" if entry[headline.shared] is None else headline.spread(entry[headline.shared]),
             human_bytes(entry["bytes_up"]),
             human_bytes(entry["bytes_down"]),
             f"{entry['seconds']:.1f}",
@@ -52,6 +57,15 @@ def cost_table(result: Mapping[str, Any]) -> Table:
         for entry in result["methods"]
     ]
     return _table("per run", ("method",), names, rows)
+
+
+def metric_table(result: Mapping[str, Any]) -> Table | None:
+    """The task's other metrics, means over clients; None where it has none."""
+    metrics = Headline.of(result).others(result["methods"][0])
+    if not metrics:
+        return None
+    rows = [(entry["title"], *(m.spread(entry["metrics"][m.key]) for m in metrics)) for entry in result["methods"]]
+    return _table("other metrics, means over clients", ("method",), [f"{m.name}{m.sign}" for m in metrics], rows)
 
 
 def target_table(result: Mapping[str, Any]) -> Table | None:
@@ -74,7 +88,7 @@ def tuning_table(result: Mapping[str, Any]) -> Table | None:
     """A row per method and candidate, a column per seed; the chosen ones are marked."""
     if not result["tuning"]:
         return None
-    seeds = result["seeds"]
+    headline, seeds = Headline.of(result), result["seeds"]
     rows = []
     for label in dict.fromkeys(each["method"] for each in result["tuning"]):
         mine = {each["seed"]: each for each in result["tuning"] if each["method"] == label}
@@ -83,25 +97,29 @@ def tuning_table(result: Mapping[str, Any]) -> Table | None:
             for seed in seeds:
                 tried = mine[seed]["candidates"][number]
                 mark = "*" if tried["settings"] == mine[seed]["chosen"] else " "
-                score = tried["validation_accuracy"]
-                cells.append("diverged" if score is None else f"{100 * score:.1f}{mark}")
+                score = tried[f"validation_{headline.key}"]
+                cells.append("diverged" if score is None else f"{headline.bare(score)}{mark}")
             title = mine[seeds[0]]["title"] if number == 0 else ""
             rows.append((title, as_text(candidate["settings"], ", "), *cells))
     names = [f"seed {seed}" for seed in seeds]
-    return _table("tuning: validation accuracy %  (* chosen)", ("method", "candidate"), names, rows)
+    title = f"tuning: validation {headline.name}{headline.sign}  (* chosen)"
+    return _table(title, ("method", "candidate"), names, rows)
 
 
 def method_table(result: Mapping[str, Any]) -> Table:
     """Every figure of every method, as in ``table.csv``; accuracies are shares, not percent."""
-    return Table.of("methods", [_flat(entry, result["target"]) for entry in result["methods"]])
+    headline = Headline.of(result)
+    return Table.of("methods", [_flat(headline, entry, result["target"]) for entry in result["methods"]])
 
 
-def _flat(entry: Mapping[str, Any], target: float | None) -> dict[str, Any]:
+def _flat(headline: Headline, entry: Mapping[str, Any], target: float | None) -> dict[str, Any]:
     none = {"mean": None, "std": None}
     row: dict[str, Any] = {"method": entry["method"], "title": entry["title"]}
-    for key in ("personal_accuracy", "last10", "global_accuracy", "p10", "min"):
+    for key in (headline.personal, "last10", headline.shared, headline.worst_tenth, headline.worst):
         row |= {f"{key}_{part}": value for part, value in (entry[key] or none).items()}
     row |= {f"{key}_mean": value["mean"] for key, value in entry["percentiles"].items()}
+    for key, value in entry.get("metrics", {}).items():
+        row |= {f"{key}_{part}": number for part, number in value.items()}
     row |= {key: entry[key] for key in ("bytes_up", "bytes_down", "seconds")}
     cost = entry["to_accuracy"] or {}
     row["target"] = target
@@ -125,16 +143,11 @@ def _table(
     return Table(title, columns, [dict(zip(names, row, strict=True)) for row in rows], bold)
 
 
-def spread_text(value: Mapping[str, float | None]) -> str:
-    """A mean with its standard deviation, in percent."""
-    mean = percent(value["mean"]).removesuffix(" %")
-    return mean if value["std"] is None else f"{mean} ± {100 * value['std']:.1f}"
-
-
-def _difference(d: Mapping[str, Any]) -> str:
-    if d["low"] is None:
-        return f"{100 * d['mean']:+.1f}"
-    return f"{100 * d['mean']:+.1f} [{100 * d['low']:+.1f}, {100 * d['high']:+.1f}]"
+def _difference(headline: Headline, entry: Mapping[str, Any], reference: str) -> str:
+    d = entry["differences"]
+    if d is None:
+        return "reference" if entry["method"] == reference else "–"
+    return headline.change(d["mean"], d["low"], d["high"])
 
 
 def _p(value: float | None) -> str:

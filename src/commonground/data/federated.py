@@ -28,7 +28,7 @@ from commonground.data.checks import (
 )
 from commonground.data.inputs import InputFormat, pack_named
 from commonground.errors import DataError
-from commonground.tasks import CLASSIFICATION, Task, make_task
+from commonground.tasks import CLASSIFICATION, Headline, Task, make_task
 
 __all__ = ["FederatedDataset"]
 
@@ -331,6 +331,8 @@ class FederatedDataset:
         train, test = self.train_sizes, self.test_sizes
         held = (self.class_counts("train") > 0).sum(axis=1)
         kinds = f", {self.classes} {self.task.counted} ({_spread(held)} per client)"
+        if not self.task.divides:
+            kinds = f", {self.classes} {self.task.counted if self.classes > 1 else Headline.of(self.task).counted_one}"
         return (
             f"{self.name}: {self.clients:,} clients, {train.sum():,} training samples ({_spread(train)} each), "
             f"{test.sum():,} test samples ({_spread(test)} each)"

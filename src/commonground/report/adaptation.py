@@ -1,4 +1,4 @@
-"""New clients in a run's page: accuracy by the number of samples they bring."""
+"""New clients in a run's page: how well they are served, by the number of samples they bring."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from commonground.errors import RunError
 from commonground.report.charts import Line, LineChart
+from commonground.report.format import unit_of
 from commonground.report.page import Cell, Page, table
-from commonground.report.read import read_json
+from commonground.report.read import headline_of, read_json
 from commonground.table import Column
+from commonground.tasks import Headline
 
 __all__ = ["add_adaptation"]
 
@@ -26,6 +28,7 @@ def add_adaptation(page: Page, folder: Path) -> None:
     if not path.is_file():
         return
     about: dict[str, Any] = read_json(path)
+    headline = headline_of(about, path)
     try:
         results = about["results"]
         methods = list(dict.fromkeys(str(r["method"]) for r in results))
@@ -35,13 +38,13 @@ def add_adaptation(page: Page, folder: Path) -> None:
         )
         shots = sorted({int(r["shots"]) for r in results})
         if len(shots) > 1:
-            page.figures([_curve(results, methods)])
-        heads = ["Samples", "Way", "Accuracy", "Spread", "10th percentile", "90th percentile"]
+            page.figures([_curve(results, methods, headline)])
+        heads = ["Samples", "Way", headline.title, "Spread", "10th percentile", "90th percentile"]
         rows = [
             [
                 Cell.of(r["shots"], "integer", f"results[{i}].shots"),
                 Cell(str(r["method"])),
-                *(Cell.of(r[key], "percent", f"results[{i}].{key}") for key in ("mean", "std", "p10", "p90")),
+                *(Cell.of(r[key], unit_of(headline), f"results[{i}].{key}") for key in ("mean", "std", "p10", "p90")),
             ]
             for i, r in enumerate(results)
         ]
@@ -50,7 +53,7 @@ def add_adaptation(page: Page, folder: Path) -> None:
         raise RunError(f"'{path}' is damaged: {error!r} is missing or of another kind") from None
 
 
-def _curve(results: list[dict[str, Any]], methods: list[str]) -> LineChart:
+def _curve(results: list[dict[str, Any]], methods: list[str], headline: Headline) -> LineChart:
     lines = []
     for color, method in enumerate(methods):
         mine = sorted((r for r in results if r["method"] == method), key=lambda r: int(r["shots"]))
@@ -66,11 +69,12 @@ def _curve(results: list[dict[str, Any]], methods: list[str]) -> LineChart:
         )
     return LineChart(
         name="adapt",
-        title="Accuracy by number of samples",
+        title=f"{headline.title} by number of samples",
         reads="Lines are means over the new clients, bands reach from the 10th to the 90th percentile.",
         sources=(FILE,),
         lines=tuple(lines),
         x_label="training samples per new client",
-        y_label="accuracy",
+        y_label=headline.name,
+        y_unit=unit_of(headline),
         log_x=True,
     )

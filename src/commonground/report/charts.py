@@ -357,10 +357,23 @@ def _axis(axis: Any, unit: Unit, label: str, log: bool = False, places: Sequence
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.4g} %"))
     elif unit == "points":
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:+.3g}".replace("-", "−") if v else "0"))
+    elif unit == "value":
+        axis.set_major_formatter(FuncFormatter(lambda v, _: _tick(v, axis.get_majorticklocs())))
+    elif unit == "change":
+        axis.set_major_formatter(FuncFormatter(lambda v, _: _tick(v, axis.get_majorticklocs(), "+") if v else "0"))
     elif unit == "bytes":
         axis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v).replace(".0 ", " ") if v else "0"))
     elif unit == "integer":
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+
+
+def _tick(value: float, places: Sequence[float], sign: str = "") -> str:
+    """A tick of an axis without a unit, with the decimals that tell it from its neighbours."""
+    step = abs(places[1] - places[0]) if len(places) > 1 else abs(value) or 1.0
+    if not 1e-5 < step < 1e9:
+        return f"{value:{sign}.3g}".replace("-", "−")
+    decimals = next((d for d in range(7) if math.isclose(round(step, d), step, rel_tol=1e-6)), 7)
+    return f"{value:{sign},.{decimals}f}".replace("-", "−")
 
 
 def _power(value: float) -> str:

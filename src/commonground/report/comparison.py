@@ -12,12 +12,13 @@ import numpy as np
 
 from commonground.errors import RunError
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
-from commonground.report.format import Unit, number, show
+from commonground.report.format import Unit, number, show, unit_of, unit_of_change
 from commonground.report.metrics import extra_metrics
 from commonground.report.page import Cell, Page, escape, table
-from commonground.report.read import RunFiles, algorithm_title, read_json, read_run
-from commonground.report.run import split_chart
+from commonground.report.read import RunFiles, algorithm_title, headline_of, read_json, read_run
+from commonground.report.run import file_name, split_chart, splits
 from commonground.table import Column
+from commonground.tasks import Headline, Metric
 
 __all__ = ["Comparison", "add_comparison", "read_comparison", "write_comparison_report"]
 
@@ -53,6 +54,7 @@ class Comparison:
     """A comparison as read from its folder; ``missing`` are runs it names that are not here."""
 
     folder: Path
+    headline: Headline
     entry: Mapping[str, Any] = field(repr=False)
     methods: list[Method] = field(repr=False)
     missing: list[str] = field(repr=False)
@@ -79,11 +81,12 @@ def read_comparison(folder: Path) -> Comparison:
     listed = entry.get("methods")
     if not isinstance(listed, list) or not listed:
         raise RunError(f"'{path}' is damaged: it should hold a list of methods")
+    headline = headline_of(entry, path)
     methods, missing = [], []
     for index, one in enumerate(listed):
         name = one.get("title") or one.get("algorithm") if isinstance(one, dict) else None
-        if not name or not isinstance(one.get("personal_accuracy"), dict):
-            raise RunError(f"'{path}' is damaged: method {index + 1} should have a title and a personal_accuracy")
+        if not name or not isinstance(one.get(headline.personal), dict):
+            raise RunError(f"'{path}' is damaged: method {index + 1} should have a title and a {headline.personal}")
         runs = []
         for run in one.get("runs") or []:
             if (folder / str(run) / "summary.json").is_file():
@@ -91,7 +94,7 @@ def read_comparison(folder: Path) -> Comparison:
             else:
                 missing.append(str(run))
         methods.append(Method(str(one.get("title") or algorithm_title(str(name))), one, runs, index))
-    return Comparison(folder, entry, methods, missing)
+    return Comparison(folder, headline, entry, methods, missing)
 
 
 def write_comparison_report(folder: str | Path) -> Path:
@@ -107,7 +110,7 @@ def write_comparison_report(folder: str | Path) -> Path:
         RunError: the folder holds no comparison, a file is damaged, or the folder cannot be written.
     """
     comparison = read_comparison(Path(folder))
-    entry, methods = comparison.entry, comparison.methods
+    entry, methods, headline = comparison.entry, comparison.methods, comparison.headline
     names = [m.title for m in methods]
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     title = f"{listed} on {entry.get('data', 'unknown data')}"
@@ -121,10 +124,10 @@ def write_comparison_report(folder: str | Path) -> Path:
     ]
     same = "the same splits, starts and client samples for every method"
     page = Page(comparison.folder, title, f"{', '.join(f for f in facts if f)}; {same}.")
-    best = max(methods, key=lambda m: m.value("personal_accuracy") or 0.0)
-    page.tiles(_tiles(comparison, best))
+    page.tiles(_tiles(comparison))
+    figures = "Accuracies" if headline.key == "accuracy" else "Figures"
     page.section(
-        "Results", "Accuracies are means over clients, each tested on its own test samples after the last round."
+        "Results", f"{figures} are means over clients, each tested on its own test samples after the last round."
     )
     add_comparison(page, comparison)
     page.section("Settings and machine", "What the methods were run with, and the folder of each run.")
@@ -142,7 +145,8 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
     """
     below = comparison.folder.relative_to(page.folder).as_posix()
     place = "" if below == "." else f"{below}/"
-    page.add(_accuracy_table(comparison, place))
+    page.add(_headline_table(comparison, place))
+    page.add(_metric_table(comparison, place))
     page.add(_difference_table(comparison, place))
     page.add(_cost_table(comparison, place))
     notes = [str(note) for note in comparison.entry.get("notes") or []]
@@ -154,15 +158,23 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
     page.figures(list(_charts(comparison, place, prefix)))
 
 
-def _tiles(comparison: Comparison, best: Method) -> list[tuple[str, str, str]]:
-    std = best.value("personal_accuracy", "std")
-    spread = f" ± {100 * std:.1f}" if std is not None else ""
-    tiles = [
-        ("Best accuracy", show(best.value("personal_accuracy"), "percent"), f"{best.title}, {comparison.over}{spread}")
-    ]
-    worst = max(comparison.methods, key=lambda m: m.value("p10") or 0.0)
-    if worst.value("p10") is not None:
-        tiles.append(("Best worst tenth", show(worst.value("p10"), "percent"), f"{worst.title}, 10th percentile"))
+def _best(comparison: Comparison, key: str) -> Method | None:
+    """The method that is best in a figure; the first of equally good ones."""
+    best = comparison.headline.best(method.value(key) for method in comparison.methods)
+    return next((method for method in comparison.methods if method.value(key) == best is not None), None)
+
+
+def _tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
+    headline, unit = comparison.headline, unit_of(comparison.headline)
+    tiles = []
+    if (best := _best(comparison, headline.personal)) is not None:
+        value = {part: best.value(headline.personal, part) for part in ("mean", "std")}
+        _, sign, spread = headline.spread(value).partition(" ± ")
+        text = show(value["mean"], unit)
+        tiles.append((f"Best {headline.name}", text, f"{best.title}, {comparison.over}{sign}{spread}"))
+    if (worst := _best(comparison, headline.worst_tenth)) is not None:
+        text = show(worst.value(headline.worst_tenth), unit)
+        tiles.append(("Best worst tenth", text, f"{worst.title}, {headline.percentile}"))
     traffic = [m for m in comparison.methods if m.value("bytes_up")]
     if traffic:
         least = min(traffic, key=lambda m: m.value("bytes_up") or 0.0)
@@ -173,39 +185,62 @@ def _tiles(comparison: Comparison, best: Method) -> list[tuple[str, str, str]]:
 # -- tables -----------------------------------------------------------------------------------------------------
 
 
-def _spread(method: Method, index: int, key: str, best: float | None = None) -> Cell:
+def _spread(metric: Metric, method: Method, index: int, key: str, best: float | None = None) -> Cell:
     mean, std = method.value(key), method.value(key, "std")
-    text = None if mean is None else f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
+    text = None if mean is None else metric.spread({"mean": mean, "std": std})
     path = f"methods[{index}].{key}" + (".mean" if isinstance(method.entry.get(key), Mapping) else "")
-    return Cell.of(mean, "percent", path, text=text, kind="best" if mean is not None and mean == best else "")
+    kind = "best" if mean is not None and mean == best else ""
+    return Cell.of(mean, unit_of(metric), path, text=text, kind=kind)
 
 
-def _accuracy_table(comparison: Comparison, place: str) -> str:
+def _headline_table(comparison: Comparison, place: str) -> str:
+    headline, methods = comparison.headline, comparison.methods
     keys = {
-        "personal_accuracy": "Accuracy %",
-        "last10": "Last 10 rounds %",
-        "p10": "Worst tenth %",
-        "min": "Worst client %",
-        "global_accuracy": "Global accuracy %",
+        headline.personal: headline.title,
+        "last10": "Last 10 rounds",
+        headline.worst_tenth: "Worst tenth",
+        headline.worst: "Worst client",
+        headline.shared: f"Global {headline.name}",
     }
-    keys = {key: name for key, name in keys.items() if any(m.value(key) is not None for m in comparison.methods)}
-    best = {key: max(v for m in comparison.methods if (v := m.value(key)) is not None) for key in keys}
-    columns = [Column("Method"), *(Column(name, True) for name in keys.values())]
+    best = {key: headline.best(m.value(key) for m in methods) for key in keys}
+    keys = {key: name for key, name in keys.items() if best[key] is not None}
+    columns = [Column("Method"), *(Column(f"{name}{headline.sign}", True) for name in keys.values())]
     rows = [
-        [Cell(method.title), *(_spread(method, index, key, best[key]) for key in keys)]
-        for index, method in enumerate(comparison.methods)
+        [Cell(method.title), *(_spread(headline, method, index, key, best[key]) for key in keys)]
+        for index, method in enumerate(methods)
     ]
-    return table("Accuracies", columns, rows, [f"{place}comparison.json"])
+    name = "Accuracies" if headline.key == "accuracy" else headline.title
+    return table(name, columns, rows, [f"{place}comparison.json"])
+
+
+def _metric_table(comparison: Comparison, place: str) -> str:
+    """The task's other metrics, if it has any."""
+    others = comparison.headline.others(comparison.methods[0].entry)
+    if not others:
+        return ""
+    columns = [Column("Method"), *(Column(f"{metric.title}{metric.sign}", True) for metric in others)]
+    rows = []
+    for index, method in enumerate(comparison.methods):
+        values = method.entry.get("metrics") or {}
+        cells = []
+        for metric in others:
+            value = values.get(metric.key) or {"mean": None, "std": None}
+            key = f"methods[{index}].metrics.{metric.key}.mean"
+            cells.append(Cell.of(value["mean"], unit_of(metric), key, text=metric.spread(value)))
+        rows.append([Cell(method.title), *cells])
+    return table("Other metrics", columns, rows, [f"{place}comparison.json"])
 
 
 def _difference_table(comparison: Comparison, place: str) -> str:
     found = [(i, m, d) for i, m in enumerate(comparison.methods) if (d := m.entry.get("differences"))]
     if not found:
         return ""
+    headline, unit = comparison.headline, unit_of_change(comparison.headline)
+    about = ", points" if headline.percent else "" if headline.higher_is_better else " (below 0 is better)"
     units: list[tuple[str, str, Unit]] = [
-        ("mean", f"Δ to {_reference(comparison)}, points", "points"),
-        ("low", "95 % from", "points"),
-        ("high", "to", "points"),
+        ("mean", f"Δ to {_reference(comparison)}{about}", unit),
+        ("low", "95 % from", unit),
+        ("high", "to", unit),
         ("p_clients", "p over clients", "p"),
         ("p_adjusted", "the same, Holm", "p"),
         ("p_seeds", "p over seeds", "p"),
@@ -292,19 +327,21 @@ def _charts(comparison: Comparison, place: str, prefix: str) -> Iterable[Chart]:
     yield _final(comparison, here, prefix)
     if any(m.entry.get("differences") for m in comparison.methods):
         yield _differences(comparison, here, prefix)
-    for key, name in (("personal_accuracy", ""), ("global_accuracy", "global-")):
+    headline, unit = comparison.headline, unit_of(comparison.headline)
+    for key, name in ((headline.personal, ""), (headline.shared, "global-")):
         lines = _lines(comparison.methods, lambda run, key=key: run.curve(key))  # type: ignore[misc]
-        if not lines or (key == "global_accuracy" and _says_nothing_new(comparison.methods)):
+        if not lines or (key == headline.shared and _says_nothing_new(comparison)):
             continue
         which = "the one global model" if name else "what each client uses"
         yield LineChart(
-            name=f"{prefix}{name}accuracy",
-            title="Accuracy of the global model" if name else "Accuracy",
-            reads=f"Mean accuracy over clients of {which}, after each round; higher is better." + band,
+            name=f"{prefix}{name}{file_name(headline.key)}",
+            title=f"{headline.title} of the global model" if name else headline.title,
+            reads=f"Mean {headline.name} over clients of {which}, after each round; {headline.better} is better.{band}",
             sources=rounds,
             lines=tuple(lines),
             x_label="round",
-            y_label="accuracy",
+            y_label=headline.name,
+            y_unit=unit,
         )
     yield from _against_bytes(comparison, rounds, prefix, band)
     yield from _client_curves(comparison, clients, prefix)
@@ -321,10 +358,10 @@ def _charts(comparison: Comparison, place: str, prefix: str) -> Iterable[Chart]:
             y_label="loss",
             y_unit="number",
         )
-    for metric in extra_metrics([row for run in runs for row in run.rounds]):
+    for metric in extra_metrics([row for run in runs for row in run.rounds], headline):
         lines = _lines(comparison.methods, lambda run, key=metric.key: run.curve(key))  # type: ignore[misc]
         yield LineChart(
-            name=prefix + metric.key.replace("_", "-").replace("/", "-"),
+            name=prefix + file_name(metric.key),
             title=metric.title,
             reads=metric.reads + band,
             sources=rounds,
@@ -333,7 +370,7 @@ def _charts(comparison: Comparison, place: str, prefix: str) -> Iterable[Chart]:
             y_label=metric.axis,
             y_unit=metric.unit,
         )
-    shown = next((run for run in runs if run.split is not None), None)
+    shown = next((run for run in runs if splits(run)), None)
     if shown is not None:
         chart = split_chart(shown)
         path = f"{place}{shown.folder.relative_to(comparison.folder).as_posix()}/split.json"
@@ -341,29 +378,33 @@ def _charts(comparison: Comparison, place: str, prefix: str) -> Iterable[Chart]:
         yield type(chart)(**{**vars(chart), "name": f"{prefix}split", "sources": (path,), "reads": chart.reads + seed})
 
 
-def _says_nothing_new(methods: Sequence[Method]) -> bool:
-    """Whether global accuracy is only there where it is the personal one."""
-    for run in (run for method in methods for run in method.runs):
+def _says_nothing_new(comparison: Comparison) -> bool:
+    """Whether the global model's figure is only there where it is the personal one."""
+    own, shared = comparison.headline.personal, comparison.headline.shared
+    for run in (run for method in comparison.methods for run in method.runs):
         for row in run.rounds:
-            if row.get("global_accuracy") is not None and row["global_accuracy"] != row.get("personal_accuracy"):
+            if row.get(shared) is not None and row[shared] != row.get(own):
                 return False
     return True
 
 
 def _final(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Chart:
-    intervals = []
+    headline, intervals = comparison.headline, []
     for method in comparison.methods:
-        mean, std = method.value("personal_accuracy"), method.value("personal_accuracy", "std")
+        mean, std = method.value(headline.personal), method.value(headline.personal, "std")
         low, high = (None, None) if mean is None or std is None else (mean - std, mean + std)
         intervals.append(Interval(method.title, mean or 0.0, low, high, color=method.color))
+    marks = "accuracies" if headline.key == "accuracy" else "values"
+    better = "right" if headline.higher_is_better else "left"
     bars = ", the bars one standard deviation over seeds" if comparison.seeds > 1 else ""
     return IntervalChart(
         name=f"{prefix}final",
-        title="Final accuracy",
-        reads=f"The marks are accuracies after the last round, {comparison.over}{bars}; further right is better.",
+        title=f"Final {headline.name}",
+        reads=f"The marks are {marks} after the last round, {comparison.over}{bars}; further {better} is better.",
         sources=sources,
         intervals=tuple(intervals),
-        x_label="accuracy",
+        x_label=headline.name,
+        unit=unit_of(headline),
     )
 
 
@@ -375,16 +416,17 @@ def _differences(comparison: Comparison, sources: tuple[str, ...], prefix: str) 
         if mean is not None:
             low, high = number(difference.get("low")), number(difference.get("high"))
             intervals.append(Interval(method.title, mean, low, high, color=method.color))
-    reference = _reference(comparison)
+    reference, headline = _reference(comparison), comparison.headline
+    left, right = ("worse", "better") if headline.higher_is_better else ("better", "worse")
     return IntervalChart(
         name=f"{prefix}differences",
         title=f"Difference to {reference}",
-        reads=f"Mean difference in accuracy to {reference}, client by client, with its 95 % interval: left of zero is "
-        "worse, right is better, and a bar that crosses zero may be chance.",
+        reads=f"Mean difference in {headline.name} to {reference}, client by client, with its 95 % interval: left of "
+        f"zero is {left}, right is {right}, and a bar that crosses zero may be chance.",
         sources=sources,
         intervals=tuple(intervals),
-        x_label="percentage points",
-        unit="points",
+        x_label="percentage points" if headline.percent else f"difference in {headline.name}",
+        unit=unit_of_change(headline),
         zero=True,
     )
 
@@ -412,10 +454,11 @@ def _band(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[list[float] | 
 
 def _against_bytes(comparison: Comparison, sources: tuple[str, ...], prefix: str, band: str) -> Iterable[Chart]:
     lines: list[Line] = []
+    headline = comparison.headline
+    own = headline.personal
     for method in comparison.methods:
-        for line in _lines([method], lambda run: run.curve("personal_accuracy")):
-            sent = [dict(zip(run.curve("personal_accuracy")[0], run.against_bytes("personal_accuracy")[0], strict=True))
-                    for run in method.runs]  # fmt: skip
+        for line in _lines([method], lambda run: run.curve(own)):
+            sent = [dict(zip(run.curve(own)[0], run.against_bytes(own)[0], strict=True)) for run in method.runs]
             x = [float(np.mean([s[r] for s in sent])) for r in line.x]
             silent = x[-1] == 0
             y = [line.y[-1]] if silent else line.y
@@ -429,39 +472,43 @@ def _against_bytes(comparison: Comparison, sources: tuple[str, ...], prefix: str
     log = max(totals) > 8 * min(totals) and min(x[0] for x in talking) > 0
     axis = " The axis of bytes is logarithmic." if log else ""
     yield LineChart(
-        name=f"{prefix}accuracy-bytes",
-        title="Accuracy against bytes",
-        reads="The same accuracy over what all clients together had sent by then; a curve further left or higher "
-        f"learns more from its traffic.{axis}{band}",
+        name=f"{prefix}{file_name(headline.key)}-bytes",
+        title=f"{headline.title} against bytes",
+        reads=f"The same {headline.name} over what all clients together had sent by then; a curve further left or "
+        f"{headline.better} learns more from its traffic.{axis}{band}",
         sources=sources,
         lines=tuple(lines),
         x_label="sent by clients",
-        y_label="accuracy",
+        y_label=headline.name,
         x_unit="bytes",
+        y_unit=unit_of(headline),
         log_x=log,
         nearest=True,
     )
 
 
 def _client_curves(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Iterable[Chart]:
-    lines = []
+    lines, headline = [], comparison.headline
     for method in comparison.methods:
-        counts = [len(run.accuracies()) for run in method.runs]
+        counts = [len(run.results) for run in method.runs]
         if not counts or not min(counts):
             continue
         x = np.linspace(0, 1, min(min(counts), 101))
-        values = np.array([np.quantile(run.accuracies(), x) for run in method.runs])
+        quantiles = x if headline.higher_is_better else 1 - x
+        values = np.array([np.quantile(run.results, quantiles) for run in method.runs])
         lines.append(Line(method.title, x.tolist(), values.mean(axis=0).tolist(), *_band(values), color=method.color))
     if lines:
         seeds = f" Means over {comparison.seeds} seeds, bands one standard deviation." if comparison.seeds > 1 else ""
         yield LineChart(
             name=f"{prefix}clients",
-            title="Accuracy over the clients",
+            title=f"{headline.title} over the clients",
             reads="Clients from the worst on the left to the best on the right, for each method in its own order: at "
-            f"10 % stands the accuracy that a tenth of the clients do not exceed.{seeds}",
+            f"10 % stands the {headline.name} that a tenth of the clients do not "
+            f"{'exceed' if headline.higher_is_better else 'stay below'}.{seeds}",
             sources=sources,
             lines=tuple(lines),
             x_label="share of clients",
-            y_label="accuracy",
+            y_label=headline.name,
             x_unit="percent",
+            y_unit=unit_of(headline),
         )

@@ -7,11 +7,25 @@ import re
 from typing import Any, Literal
 
 from commonground.console import human_bytes
+from commonground.tasks import Metric
+from commonground.tasks.headline import in_figures
 
-__all__ = ["Unit", "number", "show", "slug"]
+__all__ = ["Unit", "number", "show", "slug", "unit_of", "unit_of_change"]
 
-Unit = Literal["percent", "points", "bytes", "seconds", "integer", "number", "p"]
-"""What a number counts: ``percent`` is a share (0.98), ``points`` a difference of shares, ``p`` a probability."""
+Unit = Literal["percent", "points", "value", "change", "bytes", "seconds", "integer", "number", "p"]
+"""What a number counts: ``percent`` is a share (0.98), ``points`` a difference of shares, ``value`` a metric that is
+none, ``change`` a difference of such, ``p`` a probability.
+"""
+
+
+def unit_of(metric: Metric) -> Unit:
+    """Of a metric's values."""
+    return "percent" if metric.percent else "value"
+
+
+def unit_of_change(metric: Metric) -> Unit:
+    """Of differences of a metric's values."""
+    return "points" if metric.percent else "change"
 
 
 def number(value: Any) -> float | None:
@@ -30,6 +44,10 @@ def show(value: Any, unit: Unit = "number") -> str:
         return f"{100 * count:.1f} %"
     if unit == "points":
         return f"{100 * count:+.1f}".replace("-", "−")
+    if unit == "value":
+        return in_figures(count).replace("-", "−")
+    if unit == "change":
+        return in_figures(count, 3, sign="+").replace("-", "−")
     if unit == "bytes":
         return human_bytes(count)
     if unit == "seconds":

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commonground.report.format import Unit, number
+from commonground.report.format import Unit, number, unit_of
+from commonground.tasks import Headline
 
 __all__ = ["Metric", "extra_metrics"]
 
 # Columns that have a figure of their own, or say something about the round and not about learning.
 _SHOWN = {
-    "round", "train_loss", "personal_accuracy", "global_accuracy", "bytes_up", "bytes_down", "seconds", "eval_seconds",
-    "lr", "participants", "evaluated_clients",
+    "round", "train_loss", "bytes_up", "bytes_down", "seconds", "eval_seconds", "lr", "participants",
+    "evaluated_clients",
 }  # fmt: skip
 MOST = 8
 
@@ -41,66 +42,74 @@ _NC2 = (
     "How far the participants' heads are from pointing in evenly spread directions, one per class (neural collapse, "
     "NC2; Liu et al. 2024, App. C.2): 0 is the perfect arrangement, "
 )
-_KNOWN = {
-    metric.key: metric
-    for metric in (
-        Metric("global_nc2", "Global NC2", _NC2 + "here as part of one simplex of all classes.", "global NC2"),
-        Metric(
-            "local_nc2", "Local NC2", _NC2 + "here of each client's own classes, averaged over clients.", "local NC2"
-        ),
+_OF_HEADS = (
+    Metric("global_nc2", "Global NC2", _NC2 + "here as part of one simplex of all classes.", "global NC2"),
+    Metric("local_nc2", "Local NC2", _NC2 + "here of each client's own classes, averaged over clients.", "local NC2"),
+)
+_OF_BODIES = (
+    Metric(
+        "body_drift",
+        "Drift of the bodies",
+        "How far the participants' bodies lie from their average, relative to its length; large values mean that "
+        "clients pull the shared body apart.",
+        "relative distance",
+    ),
+    Metric(
+        "body_angle_mean",
+        "Turn of the representation",
+        "Mean principal angle, in radians, between the outputs of the shared body before and after the round: 0 "
+        "when the representation has settled.",
+        "radians",
+    ),
+    Metric(
+        "body_angle_max",
+        "Largest turn of the representation",
+        "Largest principal angle, in radians, between the outputs of the shared body before and after the round; "
+        "π/2 when a direction is new.",
+        "radians",
+    ),
+)
+
+
+def _judged(headline: Headline) -> tuple[Metric, ...]:
+    """Columns in the unit of the headline metric."""
+    up, name, unit = headline.higher_is_better, headline.name, unit_of(headline)
+    reach, falls, below = ("exceed", "falls behind", "below") if up else ("stay below", "rises above", "above")
+    return (
         Metric(
             "worst_decile",
             "Worst tenth of clients",
-            "The accuracy that nine clients in ten reach or exceed; it falls behind the mean where a method serves "
+            f"The {name} that nine clients in ten reach or {reach}; it {falls} the mean where a method serves "
             "some clients badly.",
-            "10th percentile of accuracy",
-            "percent",
+            f"{headline.percentile} of {name}",
+            unit,
         ),
         Metric(
-            "before_local_accuracy",
+            f"before_local_{headline.key}",
             "Participants before local training",
-            "Accuracy of the round's participants, on their own test samples, with what they have just received.",
-            "accuracy",
-            "percent",
+            f"{headline.title} of the round's participants, on their own test samples, with what they have just "
+            "received.",
+            name,
+            unit,
         ),
         Metric(
-            "after_local_accuracy",
+            f"after_local_{headline.key}",
             "Participants after local training",
-            "The same participants right after their local training, before anything is averaged; below the figure "
+            f"The same participants right after their local training, before anything is averaged; {below} the figure "
             "before it, local training overfits.",
-            "accuracy",
-            "percent",
-        ),
-        Metric(
-            "body_drift",
-            "Drift of the bodies",
-            "How far the participants' bodies lie from their average, relative to its length; large values mean that "
-            "clients pull the shared body apart.",
-            "relative distance",
-        ),
-        Metric(
-            "body_angle_mean",
-            "Turn of the representation",
-            "Mean principal angle, in radians, between the outputs of the shared body before and after the round: 0 "
-            "when the representation has settled.",
-            "radians",
-        ),
-        Metric(
-            "body_angle_max",
-            "Largest turn of the representation",
-            "Largest principal angle, in radians, between the outputs of the shared body before and after the round; "
-            "π/2 when a direction is new.",
-            "radians",
+            name,
+            unit,
         ),
     )
-}
 
 
-def extra_metrics(rounds: Iterable[Mapping[str, Any]]) -> list[Metric]:
+def extra_metrics(rounds: Iterable[Mapping[str, Any]], headline: Headline) -> list[Metric]:
     """The columns with numbers that have no figure yet, known ones first, at most MOST."""
-    keys = {key for row in rounds for key, value in row.items() if number(value) is not None} - _SHOWN
-    known = [metric for key, metric in _KNOWN.items() if key in keys]
-    other = [_unknown(key) for key in sorted(keys - set(_KNOWN))]
+    shown = _SHOWN | {headline.personal, headline.shared}
+    keys = {key for row in rounds for key, value in row.items() if number(value) is not None} - shown
+    described = {metric.key: metric for metric in (*_OF_HEADS, *_judged(headline), *_OF_BODIES)}
+    known = [metric for key, metric in described.items() if key in keys]
+    other = [_unknown(key) for key in sorted(keys - set(described))]
     return (known + other)[:MOST]
 
 

@@ -37,8 +37,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
 // Figures: the values nearest to the pointer, or to the arrow keys.
 const scaled = v => { for (const u of ["B", "kB", "MB", "GB"]) { if (Math.abs(v) < 1000) return +v.toFixed(2) + " " + u; v /= 1000; } return +v.toFixed(2) + " TB"; };
 const sign = text => text.replace("-", "−");
+const figures = (v, n) => v.toLocaleString("en", {maximumSignificantDigits: n});
 const write = {
   percent: v => (100 * v).toFixed(2) + " %", points: v => sign((v > 0 ? "+" : "") + (100 * v).toFixed(2)), bytes: scaled,
+  value: v => sign(figures(v, 5)), change: v => sign((v > 0 ? "+" : "") + figures(v, 4)),
   integer: v => v.toLocaleString("en"), seconds: v => v.toFixed(2) + " s",
   number: v => sign(String(+v.toPrecision(5))), p: v => v.toPrecision(3),
 };

@@ -7,13 +7,15 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 from commonground.report.format import number
+from commonground.tasks import Headline
 
-__all__ = ["RunFiles", "algorithm_title", "read_json", "read_run"]
+__all__ = ["RunFiles", "algorithm_title", "headline_of", "read_json", "read_run"]
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,15 @@ class RunFiles:
             "+FT" if self.config.get("finetune_epochs", 0) else ""
         )
 
-    def accuracies(self, key: str = "personal_accuracy") -> list[float]:
-        """A column of ``clients.csv``, without empty fields."""
-        return [value for row in self.clients if (value := as_number(row.get(key))) is not None]
+    @cached_property
+    def headline(self) -> Headline:
+        """The metric it is judged by."""
+        return Headline.of(self.summary)
+
+    @property
+    def results(self) -> list[float]:
+        """The headline metric of each client's own model, for the clients for which it is defined."""
+        return [value for row in self.clients if (value := as_number(row.get(self.headline.personal))) is not None]
 
     def curve(self, key: str) -> tuple[list[float], list[float]]:
         """Rounds at which a figure was measured, and its values."""
@@ -123,11 +131,23 @@ def _rounds(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _clients(path: Path) -> list[dict[str, str]]:
+def _clients(path: Path, column: str) -> list[dict[str, str]]:
     rows = list(csv.DictReader(_text(path).splitlines()))
-    if not rows or "personal_accuracy" not in rows[0]:
-        raise RunError(f"'{path}' is damaged: it should have one line per client with a column personal_accuracy")
+    if not rows or column not in rows[0]:
+        raise RunError(f"'{path}' is damaged: it should have one line per client with a column {column}")
     return rows
+
+
+def headline_of(about: Mapping[str, Any], path: Path) -> Headline:
+    """The metric by which what a file tells of is judged.
+
+    Raises:
+        RunError: the file names a task that nobody has defined.
+    """
+    try:
+        return Headline.of(about)
+    except ConfigError as error:
+        raise RunError(f"'{path}' cannot be shown: {error}") from None
 
 
 def _split(value: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -163,9 +183,10 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
             )
         raise RunError(f"'{folder}' holds no run: there is no summary.json")
     summary = read_json(folder / "summary.json")
-    accuracy = summary.get("personal_accuracy")
-    if "algorithm" not in summary or not isinstance(accuracy, dict) or "mean" not in accuracy:
-        raise RunError(f"'{folder / 'summary.json'}' is damaged: it should name the algorithm and personal_accuracy")
+    own = headline_of(summary, folder / "summary.json").personal
+    found = summary.get(own)
+    if "algorithm" not in summary or not isinstance(found, dict) or "mean" not in found:
+        raise RunError(f"'{folder / 'summary.json'}' is damaged: it should name the algorithm and {own}")
     try:
         config = tomllib.loads(_text(folder / "config.toml")) if (folder / "config.toml").is_file() else {}
     except tomllib.TOMLDecodeError as error:
@@ -174,4 +195,5 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
         split = _split(read_json(folder / "split.json"), f"'{folder / 'split.json'}'")
     elif split is not None:
         split = _split(split, "the split")
-    return RunFiles(folder, config, summary, _rounds(folder / "rounds.jsonl"), _clients(folder / "clients.csv"), split)
+    rounds, clients = _rounds(folder / "rounds.jsonl"), _clients(folder / "clients.csv", own)
+    return RunFiles(folder, config, summary, rounds, clients, split)

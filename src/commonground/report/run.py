@@ -9,13 +9,13 @@ from typing import Any
 from commonground.console import human_bytes
 from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
-from commonground.report.format import Unit, show
+from commonground.report.format import Unit, show, unit_of
 from commonground.report.metrics import extra_metrics
 from commonground.report.page import Cell, Page, day, table
 from commonground.report.read import RunFiles, as_number, read_run
 from commonground.table import Column
 
-__all__ = ["split_chart", "write_run_report"]
+__all__ = ["file_name", "split_chart", "splits", "write_run_report"]
 
 MOST_CLIENTS = 200  # in a picture or a table; the files hold all
 
@@ -34,33 +34,45 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
         RunError: the folder holds no finished run, a file is damaged, or the folder cannot be written.
     """
     run = read_run(Path(folder), split)
-    summary, accuracy = run.summary, run.summary["personal_accuracy"]
+    summary, headline, unit = run.summary, run.headline, unit_of(run.headline)
+    own = summary[headline.personal]
     clients = summary.get("clients", len(run.clients))
     page = Page(run.folder, f"{run.title} on {summary.get('data', 'unknown data')}", _subtitle(run))
     only_global = _only_global(run)
     kind = "the one global model" if only_global else "each client's own model"
+    beyond = "less" if headline.higher_is_better else "more"
+    whole = _over_rows(run)
     tiles = [
-        ("Accuracy, mean over clients", show(accuracy["mean"], "percent"), f"of {kind}, on its own test samples"),
+        (
+            f"{headline.title}, mean over clients",
+            show(own["mean"], unit),
+            f"of {kind}, on its own test samples" + (f"; {whole} over all rows" if whole else ""),
+        ),
         (
             "Worst tenth of clients",
-            show(accuracy.get("p10"), "percent"),
-            "or less (10th percentile)",
+            show(own.get(headline.worst_tenth), unit),
+            f"or {beyond} ({headline.percentile})",
         ),
         ("Sent by all clients", show(summary.get("bytes_up"), "bytes"), f"in {summary.get('rounds', '–')} rounds"),
         ("Time", show(summary.get("seconds"), "seconds"), f"training and tests, engine {summary.get('engine', '–')}"),
     ]
     page.tiles([tile for tile in tiles if tile[1] != "–"])
-    page.section("Results", f"Every accuracy is that of {summary.get('personal_accuracy_of', kind)}, unless said.")
+    which = summary.get(f"{headline.personal}_of", kind)
+    page.section("Results", f"Every {headline.name} is that of {which}, unless said.")
     page.add(_headline(run))
+    page.add(_all_metrics(run))
+    tests = [(as_number(row[headline.personal]), as_number(row.get("test_samples"))) for row in run.clients]
+    if few := headline.few_tests([(value, count) for value, count in tests if count is not None]):
+        page.note(few)
     if run.config.get("finetune_epochs"):
         page.note(
-            "The figures over rounds follow the global model; the personal accuracy of the table is measured once, "
-            f"after the last round and {run.config['finetune_epochs']} epochs of fine-tuning on every client."
+            f"The figures over rounds follow the global model; the personal {headline.name} of the table is measured "
+            f"once, after the last round and {run.config['finetune_epochs']} epochs of fine-tuning on every client."
         )
     page.section("Learning", f"What happened from round to round, for {clients:,} clients.")
     page.figures([*_learning(run, only_global), *_metrics(run)])
     page.section("Clients", "A mean hides who is served badly: every client has its own place here.")
-    page.figures([_client_chart(run), *([split_chart(run)] if run.split is not None else [])])
+    page.figures([_client_chart(run), *([split_chart(run)] if splits(run) else [])])
     page.add(_client_table(run))
     add_adaptation(page, run.folder)
     page.section("Configuration and machine", "Everything that is needed to run this again.")
@@ -81,36 +93,40 @@ def _subtitle(run: RunFiles) -> str:
 
 
 def _only_global(run: RunFiles) -> bool:
-    """Whether the clients have no models of their own, so that both accuracies are one."""
-    rows = [row for row in run.rounds if row.get("personal_accuracy") is not None]
-    same = all(row.get("global_accuracy") == row["personal_accuracy"] for row in rows)
+    """Whether the clients have no models of their own, so that both figures are one."""
+    own, shared = run.headline.personal, run.headline.shared
+    rows = [row for row in run.rounds if row.get(own) is not None]
+    same = all(row.get(shared) == row[own] for row in rows)
     return bool(rows) and same and not run.config.get("finetune_epochs")
 
 
-# What summary.json holds that belongs into the headline table: key, name, unit, explanation.
-_HEADLINE: tuple[tuple[str, str, Unit, str], ...] = (
-    (
-        "personal_accuracy.mean",
-        "Personal accuracy",
-        "percent",
-        "mean over clients, each tested on its own test samples",
-    ),
-    ("personal_accuracy.std", "Spread over clients", "percent", "standard deviation over clients"),
-    ("personal_accuracy.p10", "Worst tenth", "percent", "10th percentile over clients"),
-    ("personal_accuracy.min", "Worst client", "percent", "the lowest accuracy of any client"),
-    ("personal_accuracy.last10", "Last 10 rounds", "percent", "mean of the evaluated ones among the last 10 rounds"),
-    ("global_accuracy", "Global accuracy", "percent", "the single shared model on every client's test samples"),
-    ("global_accuracy_last10", "Global, last 10 rounds", "percent", "the same, mean over the last 10 rounds"),
-    ("bytes_up", "Sent by clients", "bytes", "all clients together, all rounds"),
-    ("bytes_down", "Sent by the server", "bytes", "to all participants, all rounds"),
-    ("seconds", "Time", "seconds", "training and the tests after rounds, without loading the data"),
-    ("peak_rss_bytes", "Peak memory", "bytes", "resident set of the process, PyTorch included"),
-)
+def _results(run: RunFiles) -> list[tuple[str, str, Unit, str]]:
+    """What summary.json holds that belongs into the headline table: key, name, unit, explanation."""
+    headline, unit = run.headline, unit_of(run.headline)
+    own, shared, name = headline.personal, headline.shared, headline.name
+    worst = "lowest" if headline.higher_is_better else "highest"
+    whole: list[tuple[str, str, Unit, str]] = [
+        (f"metrics.{headline.key}.over_rows", "Over all rows", unit, "all clients' test samples as one set")
+    ]
+    return [
+        (f"{own}.mean", f"Personal {name}", unit, "mean over clients, each tested on its own test samples"),
+        *(whole if _over_rows(run) else []),
+        (f"{own}.std", "Spread over clients", unit, "standard deviation over clients"),
+        (f"{own}.{headline.worst_tenth}", "Worst tenth", unit, f"{headline.percentile} over clients"),
+        (f"{own}.{headline.worst}", "Worst client", unit, f"the {worst} {name} of any client"),
+        (f"{own}.last10", "Last 10 rounds", unit, "mean of the evaluated ones among the last 10 rounds"),
+        (shared, f"Global {name}", unit, "the single shared model on every client's test samples"),
+        (f"{shared}_last10", "Global, last 10 rounds", unit, "the same, mean over the last 10 rounds"),
+        ("bytes_up", "Sent by clients", "bytes", "all clients together, all rounds"),
+        ("bytes_down", "Sent by the server", "bytes", "to all participants, all rounds"),
+        ("seconds", "Time", "seconds", "training and the tests after rounds, without loading the data"),
+        ("peak_rss_bytes", "Peak memory", "bytes", "resident set of the process, PyTorch included"),
+    ]
 
 
 def _headline(run: RunFiles) -> str:
     rows = []
-    for key, name, unit, how in _HEADLINE:
+    for key, name, unit, how in _results(run):
         value: Any = run.summary
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -120,40 +136,79 @@ def _headline(run: RunFiles) -> str:
     return table("Results", columns, rows, ["summary.json"], sortable=False)
 
 
+def _over_rows(run: RunFiles) -> str:
+    """The headline metric over all clients' samples as one set, where that is another number than their mean."""
+    unit, metric = unit_of(run.headline), (run.summary.get("metrics") or {}).get(run.headline.key) or {}
+    whole = show(metric.get("over_rows"), unit)
+    return "" if whole in ("–", show(run.summary[run.headline.personal]["mean"], unit)) else whole
+
+
+_PARTS = {
+    "mean": "Mean over clients",
+    "std": "Spread",
+    "p10": "10th percentile",
+    "p90": "90th percentile",
+    "over_rows": "Over all rows",
+}
+
+
+def _all_metrics(run: RunFiles) -> str:
+    """Every metric of a task that has several."""
+    others = run.headline.others(run.summary)
+    if not others:
+        return ""
+    values = run.summary["metrics"]
+    rows = [
+        [Cell(m.title), *(Cell.of(values[m.key].get(part), unit_of(m), f"metrics.{m.key}.{part}") for part in _PARTS)]
+        for m in [run.headline, *others]
+    ]
+    columns = [Column("Metric"), *(Column(name, True) for name in _PARTS.values())]
+    return table("Metrics", columns, rows, ["summary.json"], sortable=False)
+
+
 # -- figures ----------------------------------------------------------------------------------------------------
 
 
+def file_name(key: str) -> str:
+    """A column's name as that of a file."""
+    return key.replace("_", "-").replace("/", "-")
+
+
 def _learning(run: RunFiles, only_global: bool) -> Iterable[Chart]:
-    keys = ["global_accuracy"] if only_global else ["personal_accuracy", "global_accuracy"]
-    names = {"personal_accuracy": "each client's own model", "global_accuracy": "the one global model"}
+    headline, unit = run.headline, unit_of(run.headline)
+    keys = [headline.shared] if only_global else [headline.personal, headline.shared]
+    names = {headline.personal: "each client's own model", headline.shared: "the one global model"}
     if run.config.get("finetune_epochs"):
-        keys = ["global_accuracy"]
+        keys = [headline.shared]
     tested = "" if run.panel is None else f" Tested on a fixed panel of {run.panel:,} clients until the last round."
     lines = [Line(names[key], *run.curve(key), color=i) for i, key in enumerate(keys) if run.curve(key)[0]]
     if lines:
         yield LineChart(
-            name="accuracy",
-            title="Accuracy",
-            reads="Mean accuracy over clients on their own test samples after each round; higher is better." + tested,
+            name=file_name(headline.key),
+            title=headline.title,
+            reads=f"Mean {headline.name} over clients on their own test samples after each round; {headline.better} is "
+            f"better.{tested}",
             sources=("rounds.jsonl",),
             lines=tuple(lines),
             x_label="round",
-            y_label="accuracy",
+            y_label=headline.name,
+            y_unit=unit,
         )
     lines = [
         Line(names[key], *run.against_bytes(key), color=i) for i, key in enumerate(keys) if run.against_bytes(key)[0]
     ]
     if lines and lines[0].x[-1] > 0:
         yield LineChart(
-            name="accuracy-bytes",
-            title="Accuracy against bytes",
-            reads="The same accuracy over what all clients together had sent by then; a curve further left learns "
-            "with less traffic.",
+            name=f"{file_name(headline.key)}-bytes",
+            title=f"{headline.title} against bytes",
+            reads=f"The same {headline.name} over what all clients together had sent by then; a curve further left "
+            "learns with less traffic.",
             sources=("rounds.jsonl",),
             lines=tuple(lines),
             x_label="sent by clients",
-            y_label="accuracy",
+            y_label=headline.name,
             x_unit="bytes",
+            y_unit=unit,
         )
     x, y = run.curve("train_loss")
     if x:
@@ -171,9 +226,9 @@ def _learning(run: RunFiles, only_global: bool) -> Iterable[Chart]:
 
 
 def _metrics(run: RunFiles) -> Iterable[Chart]:
-    for metric in extra_metrics(run.rounds):
+    for metric in extra_metrics(run.rounds, run.headline):
         yield LineChart(
-            name=metric.key.replace("_", "-").replace("/", "-"),
+            name=file_name(metric.key),
             title=metric.title,
             reads=metric.reads,
             sources=("rounds.jsonl",),
@@ -185,30 +240,38 @@ def _metrics(run: RunFiles) -> Iterable[Chart]:
 
 
 def _client_chart(run: RunFiles) -> Chart:
-    scored = [(v, row) for row in run.clients if (v := as_number(row["personal_accuracy"])) is not None]
-    scored.sort(key=lambda pair: pair[0])
+    headline = run.headline
+    scored = [(v, row) for row in run.clients if (v := as_number(row[headline.personal])) is not None]
+    scored.sort(key=lambda pair: headline.from_worst(pair[0]))
     values = [value for value, _ in scored]
     few = len(values) <= MOST_CLIENTS
     names = tuple(f"client {row.get('name', '')}, {row.get('test_samples', '?')} test samples" for _, row in scored)
     mark = "Each mark is a client" if few else "The curve runs through all clients"
     return LineChart(
         name="clients",
-        title="Accuracy of every client",
-        reads=f"{mark}, from the worst on the left to the best on the right; a flat line near the top means that "
-        "everyone is served well.",
+        title=f"{headline.title} of every client",
+        reads=f"{mark}, from the worst on the left to the best on the right; a flat line near the "
+        f"{'top' if headline.higher_is_better else 'bottom'} means that everyone is served well.",
         sources=("clients.csv",),
-        lines=(Line("personal accuracy", range(1, len(values) + 1), values),),
-        x_label="clients in order of accuracy",
-        y_label="accuracy",
+        lines=(Line(f"personal {headline.name}", range(1, len(values) + 1), values),),
+        x_label=f"clients in order of {headline.name}",
+        y_label=headline.name,
+        y_unit=unit_of(headline),
         dots=few,
         nearest=True,
         names=names,
     )
 
 
+def splits(run: RunFiles) -> bool:
+    """Whether there is a picture of who holds what."""
+    return run.split is not None and run.headline.divides
+
+
 def split_chart(run: RunFiles) -> Chart:
     """The class-by-client picture of a split; beyond MOST_CLIENTS an even choice of clients."""
     assert run.split is not None
+    headline = run.headline
     counts, classes = run.split["train"], [str(name) for name in run.split["class_names"]]
     known = run.split.get("client_names")
     names = [str(name) for name in known] if known else [str(i) for i in range(len(counts))]
@@ -219,37 +282,44 @@ def split_chart(run: RunFiles) -> Chart:
         more = f" Shown are {MOST_CLIENTS} of {len(counts):,} clients, evenly chosen."
     return CellChart(
         name="split",
-        title="Who holds which classes",
-        reads="Training samples of each class (a row) at each client (a column); the darker a cell, the more samples, "
-        "an empty one has none." + more,
+        title=f"Who holds which {headline.counted}",
+        reads=f"Training samples of each {headline.counted_one} (a row) at each client (a column); the darker a cell, "
+        f"the more samples, an empty one has none.{more}",
         sources=("split.json",),
         cells=tuple(tuple(counts[i][c] for i in shown) for c in range(len(classes))),
         row_names=tuple(classes),
         column_names=tuple(names[i] for i in shown),
         x_label="client",
-        y_label="class",
+        y_label=headline.counted_one,
     )
 
 
 # -- tables -----------------------------------------------------------------------------------------------------
 
-_CLIENT_COLUMNS: dict[str, tuple[str, Unit]] = {
-    "name": ("Client", "integer"),
-    "train_samples": ("Training samples", "integer"),
-    "test_samples": ("Test samples", "integer"),
-    "classes": ("Classes", "integer"),
-    "rounds": ("Rounds it took part in", "integer"),
-    "personal_accuracy": ("Accuracy", "percent"),
-    "global_accuracy": ("Global accuracy", "percent"),
-    "test_loss": ("Test loss", "number"),
-}
+
+def _client_columns(run: RunFiles) -> dict[str, tuple[str, Unit]]:
+    headline = run.headline
+    counted: dict[str, tuple[str, Unit]] = {
+        "name": ("Client", "integer"),
+        "train_samples": ("Training samples", "integer"),
+        "test_samples": ("Test samples", "integer"),
+        "classes": (headline.counted.capitalize(), "integer"),
+        "rounds": ("Rounds it took part in", "integer"),
+    }
+    if not headline.divides:
+        del counted["classes"]
+    metrics = [headline, *headline.others(run.summary)]
+    own: dict[str, tuple[str, Unit]] = {f"personal_{m.key}": (m.title, unit_of(m)) for m in metrics}
+    shared: dict[str, tuple[str, Unit]] = {headline.shared: (f"Global {headline.name}", unit_of(headline))}
+    return {**counted, **own, **shared, "test_loss": ("Test loss", "number")}
 
 
 def _client_table(run: RunFiles) -> str:
-    keys = [k for k in _CLIENT_COLUMNS if any(row.get(k) for row in run.clients)]
-    columns = [Column(_CLIENT_COLUMNS[key][0], key != "name") for key in keys]
+    known = _client_columns(run)
+    keys = [key for key in known if any(row.get(key) for row in run.clients)]
+    columns = [Column(known[key][0], key != "name") for key in keys]
     rows = [
-        [Cell(row[key]) if key == "name" else Cell.of(_whole(row[key]), _CLIENT_COLUMNS[key][1], key) for key in keys]
+        [Cell(row[key]) if key == "name" else Cell.of(_whole(row[key]), known[key][1], key) for key in keys]
         for row in run.clients[:MOST_CLIENTS]
     ]
     count = len(run.clients)

@@ -3,7 +3,19 @@
 from commonground.tasks.answer_tokens import AnswerTokens
 from commonground.tasks.base import Task, make_task, tasks
 from commonground.tasks.classification import CLASSIFICATION, Classification
+from commonground.tasks.headline import Headline, Metric
 from commonground.tasks.multilabel import MultiLabel
 from commonground.tasks.regression import Regression
 
-__all__ = ["CLASSIFICATION", "AnswerTokens", "Classification", "MultiLabel", "Regression", "Task", "make_task", "tasks"]
+__all__ = [
+    "CLASSIFICATION",
+    "AnswerTokens",
+    "Classification",
+    "Headline",
+    "Metric",
+    "MultiLabel",
+    "Regression",
+    "Task",
+    "make_task",
+    "tasks",
+]

@@ -33,6 +33,7 @@ class Task(ABC):
         higher_is_better: whether more of it is better.
         percent: whether it is a share, written in percent.
         counted: what the outputs are, for people (``classes``, ``targets``).
+        divides: whether a sample is of some of the outputs alone (its class), so that it matters who holds which.
         generative: whether a model writes tokens after a prompt, so that its outputs are one for each of these.
         softmax: whether the loss is the cross-entropy of a softmax over all outputs, whose gradient the engines know.
     """
@@ -42,6 +43,7 @@ class Task(ABC):
     higher_is_better: ClassVar[bool] = True
     percent: ClassVar[bool] = True
     counted: ClassVar[str] = "classes"
+    divides: ClassVar[bool] = True
     generative: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
 
@@ -154,6 +156,12 @@ class Task(ABC):
     def choose(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> list[str]:
         """The answer to each sample in words, from :meth:`predict`."""
         return [names[row.argmax()] for row in predicted]
+
+    def table(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+        """A prediction as it is written to a file, from :meth:`predict`: the columns' names, and a row per sample."""
+        chosen = self.choose(predicted, names)
+        rows = [[answer, *(f"{value:.6f}" for value in row)] for answer, row in zip(chosen, predicted, strict=True)]
+        return [self.counted, *self.columns(names)], rows
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

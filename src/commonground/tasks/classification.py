@@ -58,6 +58,11 @@ class Classification(Task):
         probabilities: npt.NDArray[np.float64] = output.double().softmax(1).cpu().numpy()
         return probabilities
 
+    def table(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+        chosen = self.choose(predicted, names)
+        rows = [[answer, f"{row.max():.6f}"] for answer, row in zip(chosen, predicted, strict=True)]
+        return ["class", "probability"], rows
+
 
 CLASSIFICATION = Classification()
 """The task of data that name none."""

@@ -36,6 +36,7 @@ class Regression(Task):
     higher_is_better = False
     percent = False
     counted = "targets"
+    divides = False
 
     @classmethod
     def standardised(cls, targets: npt.ArrayLike) -> Regression:
@@ -89,6 +90,9 @@ class Regression(Task):
 
     def choose(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> list[str]:
         return [", ".join(f"{value:.6g}" for value in row) for row in predicted]
+
+    def table(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+        return self.columns(names), [[f"{value:.9g}" for value in row] for row in predicted]
 
     def _in_units(self, output: Tensor) -> Tensor:
         values = output.double()

@@ -1,0 +1,193 @@
+"""What a run's figures are called, how they are written and which way is better: for every text, table and page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commonground.errors import ConfigError
+from commonground.tasks.base import Task, tasks
+
+__all__ = ["FEW_TESTS", "Headline", "Metric", "in_figures"]
+
+FEW_TESTS = 5  # test samples below which a client's own figure is coarse
+
+_NAMES = {"f1": "F1", "mae": "MAE", "mse": "MSE", "r2": "R²", "rmse": "RMSE"}
+_NAMES_OF_ONE = {"classes": "class"}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, for people.
+
+    Attributes:
+        key: its name in files (``rmse``).
+        percent: whether it is a share, written in percent.
+    """
+
+    key: str
+    percent: bool
+
+    @property
+    def name(self) -> str:
+        """In a sentence: ``accuracy``, ``RMSE``."""
+        return _NAMES.get(self.key, self.key.replace("_", " "))
+
+    @property
+    def title(self) -> str:
+        """The name where a heading begins with it."""
+        return f"{self.name[:1].upper()}{self.name[1:]}"
+
+    @property
+    def sign(self) -> str:
+        """What follows the name of a column of bare numbers: `` %`` or nothing."""
+        return " %" if self.percent else ""
+
+    def show(self, value: float | None) -> str:
+        """A value with its unit; a dash where there is none."""
+        return "–" if value is None else f"{self.bare(value)}{self.sign}"
+
+    def bare(self, value: float | None) -> str:
+        """A value without its unit, for a column that names it."""
+        if value is None:
+            return "–"
+        return f"{100 * value:.1f}" if self.percent else in_figures(value)
+
+    def spread(self, value: Mapping[str, float | None]) -> str:
+        """A ``mean`` with its ``std``, without the unit; both have as many decimals."""
+        mean, std = value["mean"], value["std"]
+        if mean is None or std is None:
+            return self.bare(mean)
+        if self.percent:
+            return f"{100 * mean:.1f} ± {100 * std:.1f}"
+        larger = max(abs(mean), std)
+        return f"{in_figures(mean, 3, like=larger)} ± {in_figures(std, 3, like=larger)}"
+
+    def change(self, value: float, low: float | None = None, high: float | None = None) -> str:
+        """A difference of two values, and its interval: in percentage points, or in the metric's own unit."""
+        values = [value] if low is None or high is None else [value, low, high]
+        larger = max(map(abs, values))
+        text = [f"{100 * v:+.1f}" if self.percent else in_figures(v, 2, like=larger, sign="+") for v in values]
+        return text[0] if len(text) == 1 else f"{text[0]} [{text[1]}, {text[2]}]"
+
+
+@dataclass(frozen=True)
+class Headline(Metric):
+    """A task's headline metric, by which models are compared.
+
+    Attributes:
+        higher_is_better: whether more of it is better.
+        counted: what the outputs are (``classes``, ``targets``).
+        divides: whether a sample is of some of the outputs alone.
+    """
+
+    higher_is_better: bool
+    counted: str
+    divides: bool
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any] | Task) -> Headline:
+        """Of a task, or of what ``summary.json`` or ``comparison.json`` holds (classification, where it names no task).
+
+        Raises:
+            ConfigError: it names a task that nobody has defined.
+        """
+        task: Task | type[Task]
+        if isinstance(about, Task):
+            task, metric = about, about.metric
+        else:
+            name = str(about.get("task", "classification"))
+            if name not in tasks:
+                raise ConfigError(f"the task '{name}' is not defined here; known are {', '.join(tasks)}")
+            task = tasks[name]
+            metric = str(about.get("metric", task.metric))
+        return cls(metric, task.percent, task.higher_is_better, task.counted, task.divides)
+
+    # -- names in files -----------------------------------------------------------------------------------------
+
+    @property
+    def personal(self) -> str:
+        """The key of each client's own model."""
+        return f"personal_{self.key}"
+
+    @property
+    def shared(self) -> str:
+        """The key of the one global model."""
+        return f"global_{self.key}"
+
+    @property
+    def worst_tenth(self) -> str:
+        """The percentile beyond which the worst tenth of the clients lies: ``p10`` or ``p90``."""
+        return "p10" if self.higher_is_better else "p90"
+
+    @property
+    def worst(self) -> str:
+        """The worst client's: ``min`` or ``max``."""
+        return "min" if self.higher_is_better else "max"
+
+    def others(self, about: Mapping[str, Any]) -> list[Metric]:
+        """The task's other metrics, as ``metrics`` of a summary or of a comparison's method names them."""
+        names = [name for name in about.get("metrics") or {} if name != self.key]
+        return [Metric(name, "accuracy" in name or name == "f1") for name in names]
+
+    # -- words --------------------------------------------------------------------------------------------------
+
+    @property
+    def better(self) -> str:
+        """``higher`` or ``lower``."""
+        return "higher" if self.higher_is_better else "lower"
+
+    @property
+    def percentile(self) -> str:
+        """What :attr:`worst_tenth` is, in words."""
+        return f"{self.worst_tenth[1:]}th percentile"
+
+    @property
+    def counted_one(self) -> str:
+        """One of the outputs: ``class``, ``target``."""
+        return _NAMES_OF_ONE.get(self.counted, self.counted.removesuffix("s"))
+
+    # -- order --------------------------------------------------------------------------------------------------
+
+    def from_worst(self, value: float) -> float:
+        """A key that sorts values from the worst to the best."""
+        return value if self.higher_is_better else -value
+
+    def best(self, values: Iterable[float | None]) -> float | None:
+        """The best of some values; None if there are none."""
+        return max((value for value in values if value is not None), key=self.from_worst, default=None)
+
+    def few_tests(self, clients: Sequence[tuple[float | None, float]]) -> str:
+        """A sentence on clients with few test samples, if one of the worst tenth is among them; else nothing.
+
+        Args:
+            clients: each one's value and its number of test samples.
+        """
+        few = sum(count < FEW_TESTS for _, count in clients)
+        ranked = sorted((self.from_worst(value), count) for value, count in clients if value is not None)
+        last = sum(count < FEW_TESTS for _, count in ranked[: math.ceil(len(ranked) / 10)])
+        if not last:
+            return ""
+        have = f"{'has' if few == 1 else 'have'} fewer than {FEW_TESTS} test samples"
+        return f"{few:,} of {len(clients):,} clients {have}, {last:,} of them in the worst tenth."
+
+
+def in_figures(value: float, figures: int = 4, *, like: float | None = None, sign: str = "") -> str:
+    """A number in a few significant figures, written out unless it is very small or large.
+
+    Args:
+        value: the number.
+        figures: how many of them.
+        like: with as many decimals as this number has.
+        sign: ``+`` to write the sign of positive ones, too.
+
+    >>> in_figures(0.31274), in_figures(123456.7), in_figures(0.00213, like=0.31274)
+    ('0.3127', '123,457', '0.0021')
+    """
+    size = abs(value if like is None else like)
+    if size and not 1e-4 <= size < 1e9:
+        return f"{value:{sign}.{figures}g}"
+    decimals = max(0, figures - 1 - math.floor(math.log10(size))) if size else figures - 1
+    return f"{value:{sign},.{decimals}f}"
