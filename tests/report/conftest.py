@@ -11,6 +11,7 @@ import pytest
 
 from commonground import train
 from commonground.compare import compare
+from tests.other_tasks import multilabel_data, regression_data
 
 SETTINGS: dict[str, Any] = {"clients": 6, "classes_per_client": 2, "rounds": 3}
 
@@ -27,6 +28,32 @@ def made_comparison(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("made") / "comparison"
     compare(["fedrep", "fedavg"], "digits", 2, out, target=0.3, **SETTINGS)
     return out
+
+
+@pytest.fixture(scope="session")
+def made_others(tmp_path_factory) -> Path:
+    """A run and a comparison on numbers, and a run on labels."""
+    out = tmp_path_factory.mktemp("made")
+    settings: dict[str, Any] = {"model": "mlp", "model_options": {"hidden": [8]}, "rounds": 4, "lr": 0.05}
+    train("fedrep", regression_data(), out=out / "regression", metrics="full", **settings)
+    train("fedrep", multilabel_data(), out=out / "multilabel", **settings)
+    compare(["fedrep", "fedavg"], regression_data(), 2, out / "comparison", **settings)
+    return out
+
+
+@pytest.fixture
+def regression_folder(made_others, tmp_path) -> Path:
+    return Path(shutil.copytree(made_others / "regression", tmp_path / "regression", ignore=_no_report))
+
+
+@pytest.fixture
+def multilabel_folder(made_others, tmp_path) -> Path:
+    return Path(shutil.copytree(made_others / "multilabel", tmp_path / "multilabel", ignore=_no_report))
+
+
+@pytest.fixture
+def regression_comparison(made_others, tmp_path) -> Path:
+    return Path(shutil.copytree(made_others / "comparison", tmp_path / "regressions", ignore=_no_report))
 
 
 @pytest.fixture

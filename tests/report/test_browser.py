@@ -10,7 +10,9 @@ from commonground.report import write_report
 from tests.report.browser import chromium, use
 
 
-@pytest.mark.parametrize("kind", ["run_folder", "comparison_folder", "reproduction_folder"])
+@pytest.mark.parametrize(
+    "kind", ["run_folder", "comparison_folder", "reproduction_folder", "regression_folder", "regression_comparison"]
+)
 def test_page_works_on_a_phone(kind, request, tmp_path):
     chromium()
     folder = request.getfixturevalue(kind)
@@ -45,3 +47,13 @@ def test_numbers_the_browser_shows_are_those_of_the_summary(run_folder, tmp_path
     heading, value_line, *_ = found["tips"][0][0].split("\n")
     row = next(r for r in rounds if f"round {r['round']}" == heading)
     assert f"{100 * row['personal_accuracy']:.2f} %" in value_line
+
+
+def test_numbers_of_regression_are_shown_in_their_own_unit(regression_folder, tmp_path):
+    chromium()
+    found = use(write_report(regression_folder), tmp_path / "profile")
+    rounds = [json.loads(line) for line in (regression_folder / "rounds.jsonl").read_text().splitlines()]
+    heading, value_line, *_ = found["tips"][0][0].split("\n")
+    row = next(r for r in rounds if f"round {r['round']}" == heading)
+    assert float(value_line.split()[-1]) == pytest.approx(row["personal_rmse"], rel=1e-4)
+    assert all("%" not in text for _, _, text in found["cells"])

@@ -16,6 +16,8 @@ from commonground.errors import CommonGroundError, RunError
 from commonground.report import write_report, write_run_report
 from commonground.report.charts import _apart, _power
 
+KINDS = ["run_folder", "comparison_folder", "reproduction_folder", "regression_folder", "regression_comparison"]
+
 
 class Page(HTMLParser):
     """Every element with its attributes, and all text outside of scripts and styles."""
@@ -88,7 +90,7 @@ def test_numbers_of_a_reproduction_are_those_of_its_files(reproduction_folder):
     assert "Comparison: digits" in page.text
 
 
-@pytest.mark.parametrize("kind", ["run_folder", "comparison_folder", "reproduction_folder"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_page_is_small_and_asks_for_nothing(kind, request):
     path = write_report(request.getfixturevalue(kind))
     text, page = path.read_text("utf-8"), Page(path)
@@ -105,7 +107,7 @@ def test_page_is_small_and_asks_for_nothing(kind, request):
     assert "default-src 'none'" in text
 
 
-@pytest.mark.parametrize("kind", ["run_folder", "comparison_folder", "reproduction_folder"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_figure_has_picture_values_explanation_and_source(kind, request):
     path = write_report(request.getfixturevalue(kind))
     text = path.read_text("utf-8")

@@ -147,7 +147,8 @@ def _difference(headline: Headline, entry: Mapping[str, Any], reference: str) ->
     d = entry["differences"]
     if d is None:
         return "reference" if entry["method"] == reference else "–"
-    return headline.change(d["mean"], d["low"], d["high"])
+    mean, low, high = headline.changes([d["mean"], d["low"], d["high"]])
+    return mean if d["low"] is None else f"{mean} [{low}, {high}]"
 
 
 def _p(value: float | None) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from commonground.console import human_bytes
 from commonground.report.format import Unit, show
 from commonground.report.palette import INK, dash, series_color
+from commonground.tasks.headline import in_figures
 
 if TYPE_CHECKING:  # matplotlib is loaded with the first figure, not with the package
     from matplotlib.axes import Axes
@@ -369,10 +370,10 @@ def _axis(axis: Any, unit: Unit, label: str, log: bool = False, places: Sequence
 
 def _tick(value: float, places: Sequence[float], sign: str = "") -> str:
     """A tick of an axis without a unit, with the decimals that tell it from its neighbours."""
-    step = abs(places[1] - places[0]) if len(places) > 1 else abs(value) or 1.0
-    if not 1e-5 < step < 1e9:
-        return f"{value:{sign}.3g}".replace("-", "−")
-    decimals = next((d for d in range(7) if math.isclose(round(step, d), step, rel_tol=1e-6)), 7)
+    step = abs(places[1] - places[0]) if len(places) > 1 else abs(value)
+    if value and not 1e-4 <= max(abs(value), step) < 1e9:
+        return in_figures(value, 3, sign=sign).replace("-", "−")
+    decimals = next((d for d in range(9) if math.isclose(round(step, d), step, rel_tol=1e-3)), 9)
     return f"{value:{sign},.{decimals}f}".replace("-", "−")
 
 

@@ -187,7 +187,7 @@ def _tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 def _spread(metric: Metric, method: Method, index: int, key: str, best: float | None = None) -> Cell:
     mean, std = method.value(key), method.value(key, "std")
-    text = None if mean is None else metric.spread({"mean": mean, "std": std})
+    text = None if mean is None else metric.spread({"mean": mean, "std": std}).replace("-", "−")
     path = f"methods[{index}].{key}" + (".mean" if isinstance(method.entry.get(key), Mapping) else "")
     kind = "best" if mean is not None and mean == best else ""
     return Cell.of(mean, unit_of(metric), path, text=text, kind=kind)
@@ -226,7 +226,7 @@ def _metric_table(comparison: Comparison, place: str) -> str:
         for metric in others:
             value = values.get(metric.key) or {"mean": None, "std": None}
             key = f"methods[{index}].metrics.{metric.key}.mean"
-            cells.append(Cell.of(value["mean"], unit_of(metric), key, text=metric.spread(value)))
+            cells.append(Cell.of(value["mean"], unit_of(metric), key, text=metric.spread(value).replace("-", "−")))
         rows.append([Cell(method.title), *cells])
     return table("Other metrics", columns, rows, [f"{place}comparison.json"])
 
@@ -247,10 +247,15 @@ def _difference_table(comparison: Comparison, place: str) -> str:
     ]
     units = [unit for unit in units if any(number(d.get(unit[0])) is not None for _, _, d in found)]
     columns = [Column("Method"), *(Column(name, True) for _, name, _ in units)]
-    rows = [
-        [Cell(m.title), *(Cell.of(d.get(key), unit, f"methods[{i}].differences.{key}") for key, _, unit in units)]
-        for i, m, d in found
-    ]
+    rows = []
+    for i, m, d in found:
+        parts = ("mean", "low", "high")
+        texts = dict(zip(parts, headline.changes([number(d.get(part)) for part in parts], 3), strict=True))
+        cells = []
+        for key, _, unit in units:
+            text = texts[key].replace("-", "−") if key in texts else None
+            cells.append(Cell.of(d.get(key), unit, f"methods[{i}].differences.{key}", text=text))
+        rows.append([Cell(m.title), *cells])
     return table("Differences", columns, rows, [f"{place}comparison.json"])
 
 

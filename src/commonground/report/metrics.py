@@ -106,6 +106,8 @@ def _judged(headline: Headline) -> tuple[Metric, ...]:
 def extra_metrics(rounds: Iterable[Mapping[str, Any]], headline: Headline) -> list[Metric]:
     """The columns with numbers that have no figure yet, known ones first, at most MOST."""
     shown = _SHOWN | {headline.personal, headline.shared}
+    if headline.counted != "classes":  # neural collapse is told of heads with one direction for each class
+        shown |= {metric.key for metric in _OF_HEADS}
     keys = {key for row in rounds for key, value in row.items() if number(value) is not None} - shown
     described = {metric.key: metric for metric in (*_OF_HEADS, *_judged(headline), *_OF_BODIES)}
     known = [metric for key, metric in described.items() if key in keys]

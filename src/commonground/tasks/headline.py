@@ -16,6 +16,7 @@ FEW_TESTS = 5  # test samples below which a client's own figure is coarse
 
 _NAMES = {"f1": "F1", "mae": "MAE", "mse": "MSE", "r2": "R²", "rmse": "RMSE"}
 _NAMES_OF_ONE = {"classes": "class"}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,17 @@ class Metric:
         larger = max(abs(mean), std)
         return f"{in_figures(mean, 3, like=larger)} ± {in_figures(std, 3, like=larger)}"
 
-    def change(self, value: float, low: float | None = None, high: float | None = None) -> str:
-        """A difference of two values, and its interval: in percentage points, or in the metric's own unit."""
-        values = [value] if low is None or high is None else [value, low, high]
-        larger = max(map(abs, values))
-        text = [f"{100 * v:+.1f}" if self.percent else in_figures(v, 2, like=larger, sign="+") for v in values]
-        return text[0] if len(text) == 1 else f"{text[0]} [{text[1]}, {text[2]}]"
+    def changes(self, values: Sequence[float | None], figures: int = 2) -> list[str]:
+        """Differences with their signs, in percentage points or in the metric's own unit, all with as many decimals."""
+        larger = max((abs(value) for value in values if value is not None), default=0.0)
+        return [
+            "–"
+            if value is None
+            else f"{100 * value:+.1f}"
+            if self.percent
+            else in_figures(value, figures, like=larger, sign="+")
+            for value in values
+        ]
 
 
 @dataclass(frozen=True)
@@ -183,11 +189,12 @@ def in_figures(value: float, figures: int = 4, *, like: float | None = None, sig
         like: with as many decimals as this number has.
         sign: ``+`` to write the sign of positive ones, too.
 
-    >>> in_figures(0.31274), in_figures(123456.7), in_figures(0.00213, like=0.31274)
-    ('0.3127', '123,457', '0.0021')
+    >>> in_figures(0.31274), in_figures(123456.7), in_figures(0.00213, like=0.31274), in_figures(1.5e-7)
+    ('0.3127', '123,457', '0.0021', '1.500·10⁻⁷')
     """
     size = abs(value if like is None else like)
     if size and not 1e-4 <= size < 1e9:
-        return f"{value:{sign}.{figures}g}"
+        digits, exponent = f"{value:{sign}.{figures - 1}e}".split("e")
+        return f"{digits}·10{str(int(exponent)).translate(_RAISED)}"
     decimals = max(0, figures - 1 - math.floor(math.log10(size))) if size else figures - 1
     return f"{value:{sign},.{decimals}f}"

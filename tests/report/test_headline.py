@@ -1,0 +1,54 @@
+"""What a task's metric is called and how it is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from commonground.errors import ConfigError
+from commonground.tasks import CLASSIFICATION, Headline, Metric, MultiLabel, Regression
+from commonground.tasks.headline import in_figures
+
+ACCURACY, RMSE, F1 = (Headline.of(task) for task in (CLASSIFICATION, Regression(), MultiLabel()))
+
+
+def test_of_what_a_file_holds() -> None:
+    assert Headline.of({"task": "regression", "metric": "rmse"}) == RMSE
+    assert Headline.of({}) == ACCURACY  # files of before there were tasks
+    assert Headline.of({"task": "multilabel"}) == F1
+    with pytest.raises(ConfigError, match="the task 'ranking' is not defined here"):
+        Headline.of({"task": "ranking", "metric": "ndcg"})
+
+
+def test_names_keys_and_direction() -> None:
+    assert [h.name for h in (ACCURACY, RMSE, F1)] == ["accuracy", "RMSE", "F1"]
+    assert [h.title for h in (ACCURACY, RMSE, F1)] == ["Accuracy", "RMSE", "F1"]
+    assert (RMSE.personal, RMSE.shared, RMSE.worst_tenth, RMSE.worst) == ("personal_rmse", "global_rmse", "p90", "max")
+    assert (ACCURACY.worst_tenth, ACCURACY.worst, ACCURACY.percentile) == ("p10", "min", "10th percentile")
+    assert (RMSE.better, RMSE.best([2.0, None, 1.0]), F1.best([0.2, 0.4]), F1.best([None])) == ("lower", 1.0, 0.4, None)
+    assert (ACCURACY.counted_one, RMSE.counted_one, F1.counted_one) == ("class", "target", "label")
+    others = RMSE.others({"metrics": {"rmse": {}, "mae": {}, "r2": {}}})
+    assert [(m.name, m.percent) for m in others] == [("MAE", False), ("R²", False)]
+    assert F1.others({"metrics": {"subset_accuracy": {}}}) == [Metric("subset_accuracy", True)]
+
+
+def test_numbers() -> None:
+    assert [ACCURACY.show(v) for v in (0.80849, None)] == ["80.8 %", "–"]
+    assert [RMSE.show(v) for v in (0.31274, 12.345678, 123456.7, 0.0, 2e-7)] == [
+        "0.3127", "12.35", "123,457", "0.000", "2.000·10⁻⁷",
+    ]  # fmt: skip
+    assert ACCURACY.spread({"mean": 0.805, "std": 0.012}) == "80.5 ± 1.2"
+    assert RMSE.spread({"mean": 0.31274, "std": 0.002}) == "0.313 ± 0.002"
+    assert RMSE.spread({"mean": 0.31274, "std": None}) == "0.3127"
+    assert ACCURACY.changes([0.031, None]) == ["+3.1", "–"]
+    assert RMSE.changes([-0.0123, -0.2, 0.1751]) == ["-0.01", "-0.20", "+0.18"]
+    assert in_figures(1.5e10) == "1.500·10¹⁰"
+
+
+def test_few_test_samples_are_told_where_they_are_among_the_worst() -> None:
+    good = [(0.9, 40)] * 18
+    assert ACCURACY.few_tests([*good, (0.1, 3), (0.2, 40)]) == (
+        "1 of 20 clients has fewer than 5 test samples, 1 of them in the worst tenth."
+    )
+    assert ACCURACY.few_tests([*good, (0.1, 30), (0.95, 1)]) == ""
+    assert RMSE.few_tests([*good, (0.1, 30), (0.95, 1)]) != ""
+    assert ACCURACY.few_tests([*good[:-1], (0.3, 4), (0.1, 4), (None, 0)]).startswith("3 of 20 clients have fewer")
