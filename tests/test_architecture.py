@@ -16,7 +16,7 @@ SRC = Path(__file__).parent.parent / "src"
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
     ("errors", "keys"),
-    ("devices", "tasks"),
+    ("devices", "tasks", "user_code"),
     ("data", "theory"),
     ("models",),
     ("algorithms",),

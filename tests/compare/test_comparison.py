@@ -16,7 +16,7 @@ from rich.console import Console
 from commonground import train
 from commonground.cli_compare import compare as command
 from commonground.compare import Comparison, compare
-from commonground.compare.progress import Silent
+from commonground.compare.observer import Silent
 from commonground.compare.statistics import holm
 from commonground.console import ConsoleProgress
 from commonground.engine.state.folder import RunFolder

@@ -18,7 +18,6 @@ from safetensors.torch import save
 
 from commonground import FederatedDataset, train
 from commonground.adapt import few_shot
-from commonground.adapt.trained import load_run
 from commonground.cli import main
 from commonground.compare import compare, validation_split
 from commonground.config import RunConfig
@@ -26,6 +25,7 @@ from commonground.data import FeatureNoise, Preprocess, add_feature_noise, limit
 from commonground.engine import run_training
 from commonground.engine.backends.messages import _only
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.run import load_run
 from commonground.engine.setup import Samples
 from commonground.engine.state import folder as run_folder
 from commonground.errors import ConfigError, DataError, RunError
@@ -343,13 +343,13 @@ def test_predict_sees_what_the_test_saw(finished: Path) -> None:
     differs = False
     for client, accuracy in enumerate(accuracies):
         index = data.test_indices(client)
-        given = run.inputs(data.x_test[index], client)
+        given = run.trained.inputs(data.x_test[index], client)
         assert torch.equal(given, samples.arrange(samples.rows("test", index)[0]))
-        assert not torch.equal(given, run.inputs(data.x_test[index]))
+        assert not torch.equal(given, run.trained.inputs(data.x_test[index]))
         right = run.predict(data.x_test[index], client).argmax(1) == data.y_test[index]
         assert right.mean() == accuracy
         with torch.no_grad():
-            clean = run.model_of(client)(run.inputs(data.x_test[index])).argmax(1).numpy() == data.y_test[index]
+            clean = run.model(client)(run.trained.inputs(data.x_test[index])).argmax(1).numpy() == data.y_test[index]
         differs |= bool((right != clean).any())
     assert differs
 

@@ -384,6 +384,15 @@ class Algorithm(ABC):
         """What this method multiplies the run's learning rate by when this share of the run is done."""
         return 1.0
 
+    def needs_rounds(self) -> str:
+        """Why the number of rounds has to be known from the start, as the end of a sentence; empty if it need not be.
+
+        A run of a method that does not need it can be continued for more rounds than it was planned for, and must then
+        end as a longer one does. A method that looks at :attr:`Client.rounds` or :meth:`Client.lr_after` says so here.
+        """
+        scheduled = type(self).lr_factor is not Algorithm.lr_factor
+        return "its learning rate follows the share of its rounds that is done" if scheduled else ""
+
     def summary_fields(self) -> dict[str, Any]:
         """What of this method's settings belongs beside every result, for ``summary.json``."""
         return {}

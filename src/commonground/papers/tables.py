@@ -11,7 +11,7 @@ import numpy as np
 
 from commonground.compare import compare
 from commonground.compare.progress import ComparisonProgress
-from commonground.engine.results import Run
+from commonground.engine.run import Run
 from commonground.errors import DataError
 from commonground.papers.base import Cell, Outcome, Request, Values, difference, interval, printed
 from commonground.report.format import slug

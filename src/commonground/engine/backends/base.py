@@ -143,6 +143,10 @@ class Engine(ABC):
     def load(self, state: dict[str, Tensor], round: int) -> None:
         """Go back to a checkpoint taken after ``round``."""
 
+    @abstractmethod
+    def states(self) -> Callable[[int], Tensors]:
+        """How a finished run reads a client's personal tensors and state, also after :meth:`close`."""
+
     def close(self) -> None:
         """Give back processes and files."""
 
@@ -171,3 +175,7 @@ class StoreEngine(Engine):
     def load(self, state: dict[str, Tensor], round: int) -> None:
         """See :meth:`Engine.load`."""
         self.store.load(state)
+
+    def states(self) -> Callable[[int], Tensors]:
+        """See :meth:`Engine.states`."""
+        return self.store.get

@@ -12,7 +12,9 @@ repeats rounds gets the same answers.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -135,8 +137,10 @@ class MessageEngine(Engine):
         self, setup: Setup, folder: Path | None = None, deliver: Callable[[int, bytes], bytes] | None = None
     ) -> None:
         super().__init__(setup)
-        self._temporary = tempfile.TemporaryDirectory() if folder is None else None
-        self.folder = Path(self._temporary.name) if self._temporary else Path(folder or "")
+        self.folder = Path(tempfile.mkdtemp(prefix="commonground-clients-")) if folder is None else Path(folder)
+        # A temporary folder goes with the engine, which a finished run keeps to read the clients' tensors.
+        self._remove = weakref.finalize(self, shutil.rmtree, self.folder, True) if folder is None else None
+        self._read_later = False
         self.deliver = deliver or self._to_client
         self._round = 0
         self._safe = 0
@@ -208,10 +212,18 @@ class MessageEngine(Engine):
         """See :meth:`Engine.load`."""
         self._round = self._safe = round
 
+    def states(self) -> Callable[[int], Tensors]:
+        """See :meth:`Engine.states`; they are read from the clients' folders."""
+        self._read_later = True
+        return self._state_of
+
+    def _state_of(self, client: int) -> Tensors:
+        return MessageClient(self.setup, client, self.folder / f"client-{client}")._newest(self._round + 1)
+
     def close(self) -> None:
-        """Remove the clients' folders if they were temporary."""
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        """Remove the clients' folders if they are temporary; if :meth:`states` were asked for, with the last reader."""
+        if self._remove is not None and not self._read_later:
+            self._remove()
 
 
 def _only(data: FederatedDataset, client: int) -> FederatedDataset:

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,14 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.errors import RunError
 
-__all__ = ["Checkpoint", "RunFolder", "write_atomically"]
+__all__ = ["Checkpoint", "RunFolder", "describe", "write_atomically"]
 
-# Settings that may differ when a run is continued: they do not touch its numbers.
-_FREE = {"workers"}
+# Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
+# of some runs only: see commonground.engine.more_rounds.)
+_FREE = {"workers", "rounds"}
 
 NOISE = "feature_noise.safetensors"
+START = "initial_model.safetensors"
 
 _DESCRIBED = ("fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes")
 
@@ -92,12 +94,16 @@ class RunFolder:
             if begun and (self.path / name).exists():
                 raise RunError(f"'{self.path}' holds '{name}' of a run without its config.toml; choose another --out")
 
-    def begin(self, config: RunConfig, data: FederatedDataset) -> None:
-        """Write what the data looks like (``split.json``), its feature noise if any, and the configuration."""
+    def begin(self, config: RunConfig, data: FederatedDataset, start: Mapping[str, Tensor] | None = None) -> None:
+        """Write what the data looks like (``split.json``), its feature noise if any, what a user's own model starts
+        from (:func:`~commonground.models.start_of`), and the configuration.
+        """
         try:
-            write_atomically(self.path / "split.json", json.dumps(_describe(data)) + "\n")
+            write_atomically(self.path / "split.json", json.dumps(describe(data)) + "\n")
             if data.noise is not None:
                 write_atomically(self.path / NOISE, save({"images": torch.from_numpy(data.noise.images)}))
+            if start is not None:
+                write_atomically(self.path / START, save(dict(start)))
             write_atomically(self.path / "config.toml", config.to_toml())
         except OSError as error:
             raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
@@ -129,15 +135,35 @@ class RunFolder:
         except (SafetensorError, OSError, KeyError) as error:
             raise RunError(f"'{path}', the feature noise of the run's clients, cannot be read: {error}") from None
 
+    def start(self) -> dict[str, Tensor] | None:
+        """What a user's own model started from; None for a model that is built by name.
+
+        Raises:
+            RunError: the file is not readable.
+        """
+        path = self.path / START
+        try:
+            return load(path.read_bytes()) if path.is_file() else None
+        except (SafetensorError, OSError) as error:
+            raise RunError(f"'{path}', the run's initial model, cannot be read: {error}") from None
+
+    def go_on(self, config: RunConfig) -> None:
+        """Note that a stopped or finished run is under way again, perhaps with more rounds."""
+        # In this order: whenever the process dies, the folder is that of a run that can be resumed.
+        for name in ("summary.json", "clients.csv"):
+            (self.path / name).unlink(missing_ok=True)
+        if config.rounds != self.config().rounds:
+            write_atomically(self.path / "config.toml", config.to_toml())
+
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
         return RunConfig.make(RunConfig.read(self.path / "config.toml"))
 
-    def check_same(self, config: RunConfig) -> None:
-        """Raise a RunError that names the first setting that differs from the run in this folder."""
-        before, now = self.config().model_dump(), config.model_dump()
+    def check_same(self, config: RunConfig, *, free: Collection[str] = _FREE) -> None:
+        """Raise a RunError that names the first setting (none of ``free``) that differs from this run."""
+        before, now = (json.loads(json.dumps(c.model_dump())) for c in (self.config(), config))  # tuples as lists
         for key, value in before.items():
-            if key not in _FREE and now[key] != value:
+            if key not in free and now[key] != value:
                 raise RunError(
                     f"the run in '{self.path}' was started with {key} = {value!r}, not {now[key]!r}; resume it with "
                     "the same settings or choose another --out"
@@ -239,8 +265,14 @@ class RunFolder:
         """Write ``summary.json``, the last file of a run."""
         write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds of the run are done, and its results are there."""
+        summary = self.summary()
+        return summary is not None and "stopped_after" not in summary and summary["rounds"] == self.config().rounds
+
     def summary(self) -> dict[str, Any] | None:
-        """The summary, or None while the run is not finished.
+        """The summary, or None if the run has neither finished nor been stopped.
 
         Raises:
             RunError: it is not readable.
@@ -255,9 +287,9 @@ class RunFolder:
         return summary
 
 
-def _describe(data: FederatedDataset) -> dict[str, Any]:
+def describe(data: FederatedDataset) -> dict[str, Any]:
     """Who holds how much of what, and what a model needs to know about its inputs; no sample is in it."""
-    p = data.preprocess
+    p, named = data.preprocess, data.x_train.dtype.names
     return {
         "name": data.name,
         "fingerprint": data.fingerprint(),
@@ -265,6 +297,7 @@ def _describe(data: FederatedDataset) -> dict[str, Any]:
         "task": data.task.name,
         "task_settings": asdict(data.task),
         "inputs": data.format.kind,
+        **({"fields": {name: list(data.x_train[name].shape[1:]) for name in named}} if named else {}),
         "classes": data.classes,
         "class_names": list(data.class_names),
         "client_names": None if data.client_names is None else list(data.client_names),
