@@ -17,12 +17,12 @@ def is_code(text: str) -> bool:
     return ":" in text and text.rpartition(":")[0].endswith(".py")
 
 
-def load_object(text: str, what: str) -> Any:
+def load_object(text: str, what: str, kind: str) -> Any:
     """What a Python file, which is run, defines.
 
     Args:
         text: ``file.py:NAME``.
-        what: the setting that names it, for messages.
+        what, kind: the setting that names it, and what it should be, for messages.
 
     Raises:
         ConfigError: the file or the name is missing, or the file fails (its line is named).
@@ -42,7 +42,7 @@ def load_object(text: str, what: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        raise ConfigError(f"the {what} '{text}' names '{name}', which the file '{path}' does not define") from None
+        raise ConfigError(f"the file '{path}' has no {kind} '{name}'") from None
 
 
 def call_user_code(function: Any, text: str, **given: Any) -> Any:

@@ -18,6 +18,7 @@ from commonground.models.low_rank import LowRank
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
+from commonground.models.start import check_weights
 from commonground.user_code import load_object
 
 __all__ = ["available_models", "build_model", "keyed_weights", "load_class", "prepare"]
@@ -44,7 +45,7 @@ def load_class(text: str, base: type, what: str) -> type[Any]:
     Raises:
         ConfigError: the file or the class is missing, or the class does not derive from ``base``.
     """
-    cls = load_object(text, what)
+    cls = load_object(text, what, "class")
     if not (isinstance(cls, type) and issubclass(cls, base)):
         path, _, name = text.rpartition(":")
         raise ConfigError(f"the file '{path}' has no class '{name}' derived from {base.__name__}")
@@ -124,9 +125,7 @@ def prepare(model: nn.Module, shape: Sequence[int], dtype: torch.dtype) -> nn.Mo
     Raises:
         ModelError: a lazy layer has no weights yet.
     """
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ModelError(f"the model's weight '{name}' has no shape yet; run the model once on a sample beforehand")
+    check_weights(model)
     if isinstance(model, FrozenBaseModel):
         return model  # it has its own number type and keeps its dropout off
     model = use_keyed_dropout(model).to(dtype)

@@ -13,11 +13,27 @@ from commonground.errors import ModelError
 from commonground.models.frozen_base import FrozenBaseModel
 from commonground.models.groups import constants_of
 
-__all__ = ["reset_counters", "restored", "start_of"]
+__all__ = ["check_weights", "reset_counters", "restored", "start_of"]
+
+
+def check_weights(model: nn.Module) -> None:
+    """Refuse a module whose weights are not there yet.
+
+    Raises:
+        ModelError: a lazy layer has none.
+    """
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ModelError(f"the model's weight '{name}' has no shape yet; run the model once on a sample beforehand")
 
 
 def start_of(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of all tensors in a module's state, by name; a frozen base, which is known by its digest, is left out."""
+    """Copies of all tensors in a module's state, by name; a frozen base, which is known by its digest, is left out.
+
+    Raises:
+        ModelError: a lazy layer has no weights yet.
+    """
+    check_weights(model)
     constants = constants_of(model) if isinstance(model, FrozenBaseModel) else frozenset()
     return {
         name: value.detach().clone(memory_format=torch.contiguous_format)
