@@ -16,7 +16,7 @@ SRC = Path(__file__).parent.parent / "src"
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
     ("errors", "keys"),
-    ("devices", "statistics", "table", "tasks"),
+    ("devices", "statistics", "table", "tasks", "user_code"),
     ("data", "theory"),
     ("models",),
     ("algorithms",),

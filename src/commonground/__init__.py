@@ -9,28 +9,58 @@ from importlib.metadata import version as _version
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
-from commonground.adapt import export_adapter  # LoRA adapters out …
+from commonground.adapt import adapt, export_adapter  # heads for new clients; LoRA adapters out …
 from commonground.adapters import load_adapter  # … and in again
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
-from commonground.data import FederatedDataset, load_data  # data of many clients
-from commonground.engine import Run, train  # run an algorithm
+from commonground.compare import compare  # several methods side by side
+from commonground.data import (
+    IID,  # partitions: who gets which samples; at random, …
+    Column,  # … by a column of the data, …
+    Dirichlet,  # … by shares of classes drawn from a Dirichlet distribution, …
+    Features,  # … by original classes under labels that all clients share, …
+    FederatedDataset,  # data of many clients
+    Labels,  # … a few classes each, …
+    LogNormal,  # … unequally many, …
+    Shards,  # … or shards of equal labels
+    Source,  # samples before they are dealt to clients
+    load_data,  # a source, dealt
+)
+from commonground.engine import Observer, Run, load_run, train  # run an algorithm, and take up its results again
 from commonground.errors import CommonGroundError  # every error raised on purpose
 from commonground.models import build_model  # the papers' networks
+from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task  # what is learnt
 
 __version__ = _version("commonground")
 
 __all__ = [
+    "IID",
     "Algorithm",
+    "AnswerTokens",
+    "Classification",
     "Client",
+    "Column",
     "CommonGroundError",
+    "Dirichlet",
+    "Features",
     "FederatedDataset",
+    "Labels",
+    "LogNormal",
+    "MultiLabel",
+    "Observer",
+    "Regression",
     "Run",
     "Server",
+    "Shards",
+    "Source",
+    "Task",
     "Tensors",
     "Update",
+    "adapt",
     "build_model",
+    "compare",
     "export_adapter",
     "load_adapter",
     "load_data",
+    "load_run",
     "train",
 ]

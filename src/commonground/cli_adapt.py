@@ -17,7 +17,7 @@ from rich.table import Table
 from commonground.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from commonground.adapt.trained import TrainedRun
+    from commonground.engine.run import Run
 
 __all__ = ["adapt", "predict"]
 
@@ -70,10 +70,10 @@ def adapt(
     in mind that a split of the same data set shares its training samples.
     """
     from commonground.adapt.few_shot import adapt as adapt_run
-    from commonground.adapt.trained import load_run
     from commonground.console import standard_output
     from commonground.data import add_feature_noise, load_data
     from commonground.engine.prepare import reading
+    from commonground.engine.run import load_run
     from commonground.engine.state.folder import write_atomically
     from commonground.report import write_run_report
     from commonground.tasks import Headline
@@ -84,7 +84,7 @@ def adapt(
     run = load_run(run_dir)
     new = load_data(
         data or run.config.data,
-        clients or (None if partition and partition.startswith("column") else run.clients),
+        clients or (None if partition and partition.startswith("column") else run.trained.clients),
         classes_per_client=classes_per_client or (None if partition else run.config.classes_per_client),
         partition=partition,
         seed=seed,
@@ -159,27 +159,27 @@ def predict(
     .txt file; pairs are two columns, named as in GLUE. A language model takes instructions (.json, .jsonl, a table with
     a column instruction, .txt) and answers greedily.
     """
-    from commonground.adapt.trained import load_run
+    from commonground.engine.run import load_run
     from commonground.engine.state.folder import write_atomically
 
     if (client is None) == (not use_global):
         raise ConfigError("give either --client ID or --global")
     run = load_run(run_dir)
-    number = None if client is None else run.client(client)
+    number = None if client is None else run.trained.client(client)
     if not (run_dir / "summary.json").is_file():
         _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if max_new_tokens is not None and not run.task.generative:
-        does = "classifies" if run.task.softmax else f"is of the task {run.task.name}"
+    if max_new_tokens is not None and not run.trained.task.generative:
+        does = "classifies" if run.trained.task.softmax else f"is of the task {run.trained.task.name}"
         raise ConfigError(f"--max-new-tokens is for language models, and the run in '{run_dir}' {does}")
-    if run.task.generative:
+    if run.trained.task.generative:
         from commonground.adapt.texts import answer, read_instructions
 
         writer.writerow(["sample", "answer"])
         writer.writerows(enumerate(answer(run, read_instructions(input_file), number, max_new_tokens or 64)))
     else:
-        names, rows = run.task.table(_predicted(run, input_file, number), run.split["class_names"])
+        names, rows = run.trained.task.table(_predicted(run, input_file, number), run.trained.split["class_names"])
         writer.writerow(["sample", *names])
         writer.writerows([i, *row] for i, row in enumerate(rows))
     if out is not None:
@@ -192,8 +192,8 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _predicted(run: TrainedRun, path: Path, client: int | None) -> npt.NDArray[np.float64]:
-    if not run.reads_text:
+def _predicted(run: Run, path: Path, client: int | None) -> npt.NDArray[np.float64]:
+    if not run.trained.reads_text:
         return run.predict(_read_samples(path), client)
     from commonground.adapt.texts import classify, read_texts
 

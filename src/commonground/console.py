@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from commonground.engine.results import Run
+from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.tasks import Headline, Metric
 

@@ -23,8 +23,8 @@ def trained(algorithm: str, folder: Path) -> cg.Run:
 def test_a_body_that_stays_local_becomes_the_mean_of_all(tmp_path: Path) -> None:
     trained("lg-fedavg", tmp_path)
     run = load_run(tmp_path)
-    own = [run.own(client) for client in range(5)]
-    body = run.body()
+    own = [run.trained.own(client) for client in range(5)]
+    body = run.trained.body()
     local = [name for name in body if name not in run.shared]
     assert local
     for name in local:
@@ -37,7 +37,7 @@ def test_a_body_that_stays_local_becomes_the_mean_of_all(tmp_path: Path) -> None
 def test_a_run_that_shares_nothing_has_nothing_for_new_clients(tmp_path: Path) -> None:
     trained("local", tmp_path)
     with pytest.raises(ConfigError, match="Local Only shares no body"):
-        load_run(tmp_path).body()
+        load_run(tmp_path).trained.body()
 
 
 @pytest.mark.parametrize("algorithm", ["fedrep", "fedavg"])

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import commonground as cg
-from commonground.adapt import TrainedRun, load_run
+from commonground.engine import Run, load_run
 from commonground.errors import ConfigError, ModelError, RunError
 from commonground.models.lora import LoRALinear
 from tests.language import tiny_model, token_data
@@ -37,9 +37,9 @@ OPTIONS = {"rank": 2, "alpha": 3.0, "layers": "1-2"}
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Finished runs by kind of model and method, made once."""
     folder = tmp_path_factory.mktemp("runs")
-    made: dict[tuple[str, str], TrainedRun] = {}
+    made: dict[tuple[str, str], Run] = {}
 
-    def run(kind: str, method: str) -> TrainedRun:
+    def run(kind: str, method: str) -> Run:
         if (kind, method) not in made:
             name = f"hf:{folder / kind}" if (folder / kind).exists() else tiny_model(kind, folder / kind)
             data = token_data(language=kind == "llama-lm")
@@ -65,8 +65,8 @@ def _logits(model: Any, kind: str) -> list[torch.Tensor]:
     return found
 
 
-def _check(model: Any, run: TrainedRun, kind: str, client: int | None, tolerance: float = 1e-5) -> None:
-    ours: Any = run.model_of(client)
+def _check(model: Any, run: Run, kind: str, client: int | None, tolerance: float = 1e-5) -> None:
+    ours: Any = run.model(client)
     for got, wanted in zip(_logits(model.eval(), kind), _logits(ours.base, kind), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=tolerance)
 
@@ -86,7 +86,7 @@ def test_plain_peft_gives_our_logits(kind: str, method: str, runs: Any, tmp_path
     (written,) = cg.export_adapter(run, tmp_path / "own", client=1)
     assert written.head == {"llama-lm": "none"}.get(kind, "frozen" if method == "ffa-lora" else "trained")
     _check(_auto("peft", kind).from_pretrained(str(tmp_path / "own")), run, kind, 1)
-    base = _auto("transformers", kind).from_pretrained(run.model.location)
+    base = _auto("transformers", kind).from_pretrained(run.trained.network.location)
     _check(peft.PeftModel.from_pretrained(base, str(tmp_path / "own")), run, kind, 1)
     (written,) = cg.export_adapter(run, tmp_path / "global")
     loaded = _auto("peft", kind).from_pretrained(str(tmp_path / "global"))
@@ -100,16 +100,16 @@ def test_plain_peft_gives_our_logits(kind: str, method: str, runs: Any, tmp_path
 @pytest.mark.parametrize("method", ["rolora", "flora"])
 def test_merged_models_are_plain_ones(kind: str, method: str, runs: Any, tmp_path: Path) -> None:
     run = runs(kind, method)
-    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    before = {name: value.clone() for name, value in run.trained.network.state_dict().items()}
     cg.export_adapter(run, tmp_path / "merged", client=2, merge=True)
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
     merged = _auto("transformers", kind).from_pretrained(str(tmp_path / "merged"))
     _check(merged, run, kind, 2)
     if kind != "llama-lm":
-        assert list(merged.config.id2label.values()) == run.split["class_names"]
-        assert merged.config.label2id == {name: n for n, name in enumerate(run.split["class_names"])}
-    assert run.model.config.id2label[0] == "LABEL_0"
-    for name, value in run.model.state_dict().items():
+        assert list(merged.config.id2label.values()) == run.trained.split["class_names"]
+        assert merged.config.label2id == {name: n for n, name in enumerate(run.trained.split["class_names"])}
+    assert run.trained.network.config.id2label[0] == "LABEL_0"
+    for name, value in run.trained.network.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
@@ -134,7 +134,7 @@ def test_the_folder_is_what_peft_itself_would_write(runs: Any, tmp_path: Path) -
         "use_rslora": False,
         "task_type": "SEQ_CLS",
         "modules_to_save": ["classifier"],
-        "base_model_name_or_path": run.model.location,
+        "base_model_name_or_path": run.trained.network.location,
     }
     assert {key: config[key] for key in wanted} == wanted
     for file in ("adapter_config.json", "README.md"):
@@ -192,7 +192,7 @@ def test_weights_that_the_base_lacks_go_with_the_adapter(tmp_path: Path) -> None
 
 def test_tokenizer_files_go_along_and_the_card_tells_the_run(runs: Any, tmp_path: Path) -> None:
     run = runs("bert", "rolora")
-    base = Path(run.model.location)
+    base = Path(run.trained.network.location)
     (base / "tokenizer.json").write_text("{}")
     (base / "notes.txt").write_text("not for others")
     try:
@@ -204,7 +204,14 @@ def test_tokenizer_files_go_along_and_the_card_tells_the_run(runs: Any, tmp_path
     files = {file.name for file in (tmp_path / "all" / "client-3").iterdir()}
     assert files == {"adapter_config.json", "adapter_model.safetensors", "README.md", "tokenizer.json"}
     card = (tmp_path / "all" / "client-3" / "README.md").read_text()
-    for fact in ("RoLoRA", "client 3's own, of 4", "personal", "| rounds | 2 |", "| seed | 0 |", run.model.base_sha256):
+    for fact in (
+        "RoLoRA",
+        "client 3's own, of 4",
+        "personal",
+        "| rounds | 2 |",
+        "| seed | 0 |",
+        run.trained.network.base_sha256,
+    ):
         assert fact in card
     assert "tokens" not in card, "the name of the data"
     assert "low" not in card.replace("below", ""), "names of classes"
@@ -229,7 +236,7 @@ def test_flora_of_too_large_a_rank_is_refused(tmp_path: Path) -> None:
 # -- and back ---------------------------------------------------------------------------------------------------------
 
 
-def _model(run: TrainedRun, **options: Any) -> Any:
+def _model(run: Run, **options: Any) -> Any:
     return cg.build_model(str(run.config.model), (12, 2), 2, seed=5, options={**OPTIONS, **options})
 
 
@@ -239,7 +246,7 @@ def test_an_adapter_comes_back_as_it_was(kind: str, runs: Any, tmp_path: Path) -
     cg.export_adapter(run, tmp_path / "own", client=1)
     model = _model(run, generative=kind == "llama-lm")
     assert cg.load_adapter(tmp_path / "own", model) is model
-    wanted = run.model_of(1).state_dict()
+    wanted = run.model(1).state_dict()
     for name, value in model.state_dict().items():
         assert torch.equal(value, wanted[name]), name
 
@@ -252,7 +259,7 @@ def test_a_run_starts_from_an_adapter(runs: Any, tmp_path: Path) -> None:
     settings |= {"rounds": 1, "local_epochs": 0, "workers": 1, "options": {"head": "shared"}}
     cg.train("lora", token_data(), **settings)
     again = load_run(tmp_path / "run")
-    for name, value in run.values_of(None).items():
+    for name, value in run.trained.values_of(None).items():
         torch.testing.assert_close(again.shared[name], value, rtol=0, atol=1e-7)
 
 
@@ -260,7 +267,7 @@ def test_a_plain_peft_adapter_is_read(runs: Any, tmp_path: Path) -> None:
     import peft
 
     run = runs("bert", "rolora")
-    base = _auto("transformers", "bert").from_pretrained(run.model.location)
+    base = _auto("transformers", "bert").from_pretrained(run.trained.network.location)
     config = peft.LoraConfig(
         task_type="SEQ_CLS", r=2, lora_alpha=3, target_modules=["query", "value"], layers_to_transform=[1, 2]
     )
@@ -308,8 +315,8 @@ def test_an_adapter_that_does_not_fit_is_named(runs: Any, tmp_path: Path) -> Non
         cg.load_adapter(tmp_path / "own", cg.build_model("mlp", (4,), 2))
 
 
-def _perturbed(run: TrainedRun, folder: Path) -> Path:
-    model = _auto("transformers", "bert").from_pretrained(run.model.location)
+def _perturbed(run: Run, folder: Path) -> Path:
+    model = _auto("transformers", "bert").from_pretrained(run.trained.network.location)
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight[7, 3] += 0.5
     model.save_pretrained(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_answers_are_those_of_transformers_generate(place: Path) -> None:
     from commonground.models.generation import greedy_answers
 
     run = load_run(place / "answers")
-    model: Any = run.model_of(0)
+    model: Any = run.model(0)
     tokenizer = load_tokenizer(run.config.model)
     asked = [" ".join(WORDS[i : i + length]) for i, length in ((1, 3), (9, 5), (4, 3), (9, 30))]
     prompts = prompt_tokens(asked, tokenizer, 24)
@@ -213,7 +214,7 @@ def test_refusals_in_one_sentence(
 
 def test_glue_knows_pairs(place: Path, tmp_path: Path) -> None:
     run = load_run(place / "pairs")
-    glue = type(run)(**{**vars(run), "config": run.config.model_copy(update={"data": "rte"})})
+    glue = replace(run, config=run.config.model_copy(update={"data": "rte"}))
     (tmp_path / "a.txt").write_text("w1 w2\n")
     with pytest.raises(Exception, match=r"holds single texts, but the run was trained on pairs of texts \(rte\)"):
         classify(glue, read_texts(tmp_path / "a.txt"), 0)

@@ -85,10 +85,10 @@ def test_clients_with_names_have_numbers_too(tmp_path: Path) -> None:
     data = made_data((4, 5, 6), client_names=["a", "b", "0"])
     cg.train("fedavg", data, model="linear", rounds=1, out=tmp_path / "run")
     run = load_run(tmp_path / "run")
-    assert [run.client(name) for name in ("a", "1", 1, "0")] == [0, 1, 1, 2]  # a name comes before a number
+    assert [run.trained.client(name) for name in ("a", "1", 1, "0")] == [0, 1, 1, 2]  # a name comes before a number
     for wrong in ("3", "-1", "c"):
         with pytest.raises(ConfigError, match="has no client"):
-            run.client(wrong)
+            run.trained.client(wrong)
 
 
 def test_predict_names_the_cell_and_the_unfinished_run(

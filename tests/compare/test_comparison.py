@@ -16,7 +16,7 @@ from rich.console import Console
 from commonground import train
 from commonground.cli_compare import compare as command
 from commonground.compare import Comparison, compare
-from commonground.compare.progress import Silent
+from commonground.compare.observer import Silent
 from commonground.console import ConsoleProgress
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, Interrupted, RunError
@@ -304,7 +304,18 @@ def call(*words: str) -> None:
 
 
 def test_the_command(tmp_path, capsys):
-    call("fedrep", "fedavg", "--seeds", "2", "--to-accuracy", "0.05", "--grid", "lr=0.01,0.1", "--out", str(tmp_path / "c"))
+    call(
+        "fedrep",
+        "fedavg",
+        "--seeds",
+        "2",
+        "--to-accuracy",
+        "0.05",
+        "--grid",
+        "lr=0.01,0.1",
+        "--out",
+        str(tmp_path / "c"),
+    )
     out, progress = capsys.readouterr()
     for text in ("tuning", "Δ to", "Local Only", "to 5 % accuracy", "p seeds", "files:"):
         assert text in out
@@ -313,7 +324,9 @@ def test_the_command(tmp_path, capsys):
     assert "left in all" in progress
     assert "Local Only was added" in progress
     result = json.loads((tmp_path / "c" / "comparison.json").read_text())
-    assert result["command"].startswith("commonground compare fedrep fedavg --seeds 2 --to-accuracy 0.05 --grid lr=0.01,0.1")
+    assert result["command"].startswith(
+        "commonground compare fedrep fedavg --seeds 2 --to-accuracy 0.05 --grid lr=0.01,0.1"
+    )
     call("fedrep", "fedavg", "--seeds", "2", "--grid", "lr=0.01,0.1", "--resume", "--out", str(tmp_path / "c"))
     assert "already finished" in capsys.readouterr().err
 

@@ -18,7 +18,6 @@ from safetensors.torch import save
 
 from commonground import FederatedDataset, train
 from commonground.adapt import few_shot
-from commonground.adapt.trained import load_run
 from commonground.cli import main
 from commonground.compare import compare, validation_split
 from commonground.config import RunConfig
@@ -27,6 +26,7 @@ from commonground.data.model_inputs import ModelInputs
 from commonground.engine import run_training
 from commonground.engine.backends.messages import _only
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.run import load_run
 from commonground.engine.state import folder as run_folder
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.models import call
@@ -347,14 +347,15 @@ def test_predict_sees_what_the_test_saw(finished: Path) -> None:
     differs = False
     for client, accuracy in enumerate(accuracies):
         index = data.test_indices(client)
-        given = run.inputs(data.x_test[index], client)
+        given = run.trained.inputs(data.x_test[index], client)
         assert list(given) == ["x"]
         assert torch.equal(given["x"], inputs.arrange(inputs.rows("test", index)[0])["x"])
-        assert not torch.equal(given["x"], run.inputs(data.x_test[index])["x"])
+        assert not torch.equal(given["x"], run.trained.inputs(data.x_test[index])["x"])
         right = run.predict(data.x_test[index], client).argmax(1) == data.y_test[index]
         assert right.mean() == accuracy
         with torch.no_grad():
-            clean = call(run.model_of(client), run.inputs(data.x_test[index])).argmax(1).numpy() == data.y_test[index]
+            plain = run.trained.inputs(data.x_test[index])
+            clean = call(run.model(client), plain).argmax(1).numpy() == data.y_test[index]
         differs |= bool((right != clean).any())
     assert differs
 

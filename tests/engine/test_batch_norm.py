@@ -15,11 +15,11 @@ from torch.func import functional_call
 
 from commonground import FederatedDataset, train
 from commonground.adapt.few_shot import adapt
-from commonground.adapt.trained import load_run
 from commonground.algorithms import Tensors, Update, registry
 from commonground.algorithms.fedrod import FedRoD
 from commonground.engine.backends.base import ClientResult, Engine, validate_update
 from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.run import load_run
 from commonground.engine.setup import client_model
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, ModelError, RunError, UpdateError
@@ -356,19 +356,19 @@ def test_a_folder_gives_each_client_its_model(engine: str, tmp_path: Path) -> No
     data = images()
     whole = go("fedavg", data=data, **RESNET, engine=engine, out=tmp_path)
     run = load_run(tmp_path)
-    statistics = run.groups.local_statistics
+    statistics = run.trained.groups.local_statistics
     assert len(statistics) == 2 * 6
     for client in range(3):
         rows = data.test_indices(client)
         probabilities = torch.from_numpy(run.predict(data.x_test[rows], client))
         loss = F.nll_loss(probabilities.log(), torch.from_numpy(data.y_test[rows]))
         assert float(loss) == pytest.approx(whole.run.clients[client]["test_loss"], abs=1e-6)
-        own = {name: run.model_of(client).get_buffer(name) for name in statistics}
+        own = {name: run.model(client).get_buffer(name) for name in statistics}
         assert_tensors_close(own, whole.personal[client], 0.0)
     with pytest.raises(ConfigError, match="FedAvg with BatchNorm statistics of the clients' own has no global model"):
-        run.model_of(None)
+        run.model(None)
     mean = {n: torch.stack([own[n] for own in whole.personal]).mean(0) for n in statistics}
-    assert_tensors_close({n: v for n, v in run.body().items() if n in statistics}, mean, 0.0)
+    assert_tensors_close({n: v for n, v in run.trained.body().items() if n in statistics}, mean, 0.0)
     write_run_report(tmp_path)
     assert "own BatchNorm statistics" in (tmp_path / "report.html").read_text("utf-8")
 
@@ -394,7 +394,7 @@ def test_folders_from_before_the_setting_are_read(tmp_path: Path) -> None:
     assert any("batch_norm" in line for line in lines)
     path.write_text("".join(line for line in lines if "batch_norm" not in line))
     assert RunFolder(tmp_path).config().batch_norm == "averaged"
-    assert load_run(tmp_path).groups.local_statistics == ()
+    assert load_run(tmp_path).trained.groups.local_statistics == ()
     again = go("fedavg", "averaged", **settings, out=tmp_path, resume=True)
     assert again.sha == go("fedavg", "averaged", **settings).sha
 

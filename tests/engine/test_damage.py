@@ -134,7 +134,7 @@ def test_a_damaged_folder_of_a_finished_run(engine: str, tmp_path: Path) -> None
     """Neither ``--resume`` nor ``predict`` takes anything else for the run's results than the run's results."""
     source = tmp_path / "source"
     whole = go(source, "fedrep", engine=engine)
-    own = [load_run(source).own(client) for client in range(4)]
+    own = [load_run(source).trained.own(client) for client in range(4)]
     files = sorted(p.relative_to(source) for p in source.rglob("*") if p.is_file())
     rng = np.random.default_rng(3)
     refused: Counter[str] = Counter()
@@ -146,7 +146,7 @@ def test_a_damaged_folder_of_a_finished_run(engine: str, tmp_path: Path) -> None
         try:
             run = load_run(folder)
             for client in range(4):
-                assert all(torch.equal(own[client][n], t) for n, t in run.own(client).items()), f"{file} {how}"
+                assert all(torch.equal(own[client][n], t) for n, t in run.trained.own(client).items()), f"{file} {how}"
             assert all(torch.equal(whole.run.shared[n], t) for n, t in run.shared.items())
         except CommonGroundError as error:
             assert_sentence(error, tmp_path)
@@ -215,7 +215,7 @@ def test_a_finished_run_with_a_damaged_checkpoint_repeats_its_last_round(tmp_pat
     again = go(tmp_path, resume=True, observer=notes)
     assert notes.done == 7
     assert again.sha == whole.sha
-    assert load_run(tmp_path).own(0).keys() == again.personal[0].keys()
+    assert load_run(tmp_path).trained.own(0).keys() == again.personal[0].keys()
 
 
 def test_damaged_fine_tuning_is_repeated(tmp_path: Path) -> None:

@@ -246,7 +246,6 @@ def test_a_finished_run_gives_its_results_again(tmp_path: Path) -> None:
 
 CHANGES: dict[str, Any] = {
     "lr": 0.2,
-    "rounds": 9,
     "seed": 2,
     "batch_size": 5,
     "participation": 1.0,

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from commonground import FederatedDataset, train
-from commonground.adapt.trained import load_run
 from commonground.data import limit_samples
 from commonground.data.inputs import pack_named
 from commonground.data.model_inputs import ModelInputs
+from commonground.engine.run import load_run
 from commonground.errors import DataError, ModelError
 from commonground.models import call
 from tests.helpers import ENGINES, assert_same_run, seeded, train_whole
@@ -247,10 +247,10 @@ def test_a_finished_run_predicts_from_inputs_by_name(tmp_path: Path) -> None:
         "class Mine(Named):\n    def __init__(self, shape, classes):\n        super().__init__(classes)\n"
     )
     done = train("fedper", data, model=f"{file}:Mine", rounds=2, out=tmp_path / "run", dtype="float64")
-    run = load_run(tmp_path / "run")
+    run = load_run(tmp_path / "run", trust_code=True)
     for client in range(data.clients):
         rows = data.test_indices(client)
-        given = run.inputs(data.x_test[rows], client)
+        given = run.trained.inputs(data.x_test[rows], client)
         assert {name: tuple(value.shape[1:]) for name, value in given.items()} == {
             "image": (2, 4, 4), "word": (), "table": (4,)
         }  # fmt: skip

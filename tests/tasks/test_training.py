@@ -16,10 +16,10 @@ from sklearn.metrics import f1_score, mean_absolute_error, mean_squared_error, r
 from torch import nn
 
 from commonground import FederatedDataset, train
-from commonground.adapt.trained import load_run
 from commonground.algorithms import registry
 from commonground.compare import validation_split
 from commonground.data import IID, Column, Dirichlet, Features, Shards, Source, deal, limit_samples
+from commonground.engine.run import load_run
 from commonground.errors import ConfigError, DataError, ModelError
 from commonground.tasks import MultiLabel, Regression
 from tests.helpers import ENGINES, TwoLayer, Whole, assert_same_run, made_data, seeded, train_whole
@@ -64,7 +64,7 @@ def test_the_data_sets() -> None:
     assert numbers().class_counts().tolist() == [[5, 5], [3, 3], [8, 8], [1, 1]]
     counts = [labels().y_train[labels().train_indices(c)].sum(0).tolist() for c in range(4)]
     assert labels().class_counts().tolist() == counts
-    assert "2 targets (2 per client)" in repr(numbers())
+    assert repr(numbers()).endswith(", 2 targets>")
     assert "3 labels" in repr(labels())
     plain = FederatedDataset.from_arrays([(np.eye(3), np.arange(3.0)) * 2], task="regression")
     assert (plain.task, plain.y_train.shape, plain.classes) == (Regression(), (3, 1), 1)
@@ -233,7 +233,7 @@ def test_regression_is_measured_as_by_scikit_learn(method: str, tmp_path: Path) 
     data = numbers()
     train(method, data, model="mlp", rounds=3, lr=0.05, batch_size=4, out=tmp_path, dtype="float64")
     summary, run = json.loads((tmp_path / "summary.json").read_text()), load_run(tmp_path)
-    assert run.task == data.task
+    assert run.trained.task == data.task
     truth = [data.y_test[data.test_indices(c)] for c in range(data.clients)]
     said = [run.predict(data.x_test[data.test_indices(c)], c) for c in range(data.clients)]
     for name, figure in (

@@ -7,10 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from commonground.adapt.trained import TrainedRun
 from commonground.adapters import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
-from commonground.engine.state.folder import RunFolder
+from commonground.engine.run import Run
 from commonground.models.adapted import AdaptedModel
 
 __all__ = ["model_card"]
@@ -22,9 +21,7 @@ _HEADS = {
 }
 
 
-def model_card(
-    run: TrainedRun, model: AdaptedModel, client: int | None, factors: Factors | None, *, untrained: bool
-) -> str:
+def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Factors | None, *, untrained: bool) -> str:
     """A README.md.
 
     Args:
@@ -34,29 +31,29 @@ def model_card(
         factors: what was written, or None for merged weights.
         untrained: whether the task head in the folder is none of the run.
     """
-    config, options = run.config, model.options
-    summary = RunFolder(run.path).summary() or {}
+    trained, config, options = run.trained, run.config, model.options
+    summary = run.summary
     local = Path(model.location).is_dir()
     base = Path(model.location).resolve().name if local else model.location
-    classes = int(run.split["classes"])
-    whose = "global: the server's" if client is None else f"client {client}'s own, of {run.clients} clients"
+    classes = int(trained.split["classes"])
+    whose = "global: the server's" if client is None else f"client {client}'s own, of {trained.clients} clients"
     layers = "all" if options.layers is None else ", ".join(map(str, options.layers))
     targets = ", ".join(sorted({name.rpartition(".")[2] for name in model.adapted}))
     facts: list[tuple[str, object]] = [
         ("base model", base),
         ("sha256 of the base weights", model.base_sha256),
         ("model", whose),
-        ("method", f"{run.algorithm.title} ({run.algorithm.source})"),
+        ("method", f"{trained.algorithm.title} ({trained.algorithm.source})"),
     ]
     if not model.generative:
-        kind = _HEADS[run.algorithm.head] if isinstance(run.algorithm, FederatedLoRA) else "by the method"
+        kind = _HEADS[trained.algorithm.head] if isinstance(trained.algorithm, FederatedLoRA) else "by the method"
         here = "; the one in this folder is untrained" if untrained else ""
         facts.append(("task head", f"{kind}{here}; {classes} classes"))
     facts += [
         ("rank and α", f"{options.rank}, {options.alpha:g}{' (α/√r)' if options.rslora else ''}"),
         ("adapted", f"{targets} in the layers: {layers}"),
         ("rounds", summary.get("rounds", config.rounds)),
-        ("clients", f"{run.clients}, of which {config.participation:.0%} in each round"),
+        ("clients", f"{trained.clients}, of which {config.participation:.0%} in each round"),
         ("learning rate", f"{config.lr:g}"),
         ("seed", config.seed),
         ("bytes sent by clients", f"{summary['bytes_up']:,}" if summary else "the run is not finished"),

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from commonground.adapt.card import model_card
-from commonground.adapt.trained import TrainedRun, load_run
 from commonground.adapters import copy_tokenizer, peft_factors, write_adapter, write_merged
 from commonground.algorithms import Tensors
+from commonground.engine.run import Run, load_run
 from commonground.errors import ConfigError, RunError
 from commonground.models import tensors_of
 from commonground.models.adapted import AdaptedModel
@@ -40,7 +40,7 @@ class Exported:
 
 
 def export_adapter(
-    run: str | os.PathLike[str] | TrainedRun,
+    run: str | os.PathLike[str] | Run,
     out: str | os.PathLike[str],
     *,
     client: str | int | Literal["all"] | None = None,
@@ -69,19 +69,19 @@ def export_adapter(
     """
     target = Path(out)
     _check_free(target)
-    if not isinstance(run, TrainedRun):
+    if not isinstance(run, Run):
         run = load_run(Path(run))
-    model = run.model
+    model = run.trained.network
     if not isinstance(model, AdaptedModel):
         raise ConfigError(
-            f"the run in '{run.path}' has the model {run.config.model} and no LoRA adapter to export; train with "
+            f"{run.trained.where} has the model {run.config.model} and no LoRA adapter to export; train with "
             "--model hf:NAME_OR_FOLDER"
         )
     parts: list[tuple[str, int | None]]
     if client == "all":
-        parts = [(f"client-{number}", number) for number in range(run.clients)]
+        parts = [(f"client-{number}", number) for number in range(run.trained.clients)]
     else:
-        parts = [("", None if client is None else run.client(client))]
+        parts = [("", None if client is None else run.trained.client(client))]
     _values(run, model, parts[0][1])  # refuses before anything is written
 
     def write(folder: Path) -> list[Exported]:
@@ -91,15 +91,16 @@ def export_adapter(
     return [Exported(target / name, e.client, e.head, e.bytes) for (name, _), e in zip(parts, done, strict=True)]
 
 
-def _values(run: TrainedRun, model: AdaptedModel, client: int | None) -> tuple[Tensors, Head]:
+def _values(run: Run, model: AdaptedModel, client: int | None) -> tuple[Tensors, Head]:
     """The tensors to write, and what the head among them is: where every client has its own, the global adapter's is
     the one that the run began with, since peft does not load a classifier without one.
     """
-    values = run.values_of(client)
+    values = run.trained.values_of(client)
     lacking = [name for name in tensors_of(model) if name not in values]
     if any(name not in model.head_names for name in lacking):
         raise ConfigError(
-            f"{run.algorithm.title} shares no adapter: the factors are every client's own; name one with --client"
+            f"{run.trained.algorithm.title} shares no adapter: the factors are every client's own; name one with "
+            "--client"
         )
     frozen = [name for name in model.head_names if name in model.constants]
     state = model.state_dict()
@@ -107,12 +108,12 @@ def _values(run: TrainedRun, model: AdaptedModel, client: int | None) -> tuple[T
     return {**values, **{name: state[name] for name in (*lacking, *frozen)}}, kind
 
 
-def _write_one(run: TrainedRun, model: AdaptedModel, folder: Path, client: int | None, merge: bool) -> Exported:
+def _write_one(run: Run, model: AdaptedModel, folder: Path, client: int | None, merge: bool) -> Exported:
     folder.mkdir(exist_ok=True)
     values, head = _values(run, model, client)
     factors = None if merge else peft_factors(model, values)
     if factors is None:
-        write_merged(folder, model, values, run.split["class_names"])
+        write_merged(folder, model, values, run.trained.split["class_names"])
     else:
         write_adapter(folder, model, values, factors)
     copy_tokenizer(model, folder)

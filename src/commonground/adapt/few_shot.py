@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from commonground.adapt.trained import TrainedRun
 from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
@@ -22,6 +21,7 @@ from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.base import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import build_network
+from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, DataError
 
@@ -58,7 +58,7 @@ class Adaptation:
 
 
 def adapt(
-    run: TrainedRun,
+    run: Run,
     data: FederatedDataset,
     shots: Sequence[int],
     *,
@@ -85,16 +85,17 @@ def adapt(
     Raises:
         CommonGroundError: the data does not fit the run, or a client has too few samples.
     """
-    if run.task.generative:
-        raise ConfigError(f"the run in '{run.path}' is of a language model, which has no head to fit for new clients")
+    trained = run.trained
+    if trained.task.generative:
+        raise ConfigError(f"{trained.where} is of a language model, which has no head to fit for new clients")
     # Rows of tokens may be longer or shorter than those the run was trained on.
-    if not run.reads_text and tuple(data.sample_shape) != tuple(run.split["sample_shape"]):
+    if not trained.reads_text and tuple(data.sample_shape) != tuple(trained.split["sample_shape"]):
         raise DataError(
             f"the new clients' samples have shape {tuple(data.sample_shape)}, but the run was trained on "
-            f"{tuple(run.split['sample_shape'])}"
+            f"{tuple(trained.split['sample_shape'])}"
         )
-    if run.reads_text and not (data.tokens and data.task.softmax):
-        raise DataError(f"the run in '{run.path}' classifies texts, and {data.name} has none with classes")
+    if trained.reads_text and not (data.tokens and data.task.softmax):
+        raise DataError(f"{trained.where} classifies texts, and {data.name} has none with classes")
     if lr is not None and not 0 < lr < math.inf:
         raise ConfigError(f"--lr must be a positive number, not {lr}")
     if min(shots) < 1:
@@ -102,16 +103,16 @@ def adapt(
     subsets = {
         k: [limit_samples(data, "train", k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots
     }
-    same_head = data.classes == run.split["classes"] and run.has_global_model
+    same_head = data.classes == trained.split["classes"] and trained.has_global_model
     results = []
     for k, draws in subsets.items():
         ways: dict[str, list[Results]] = {}
         for r, subset in enumerate(draws):
             setup = _setup(run, subset, seed + r, lr)
-            fresh = setup.initial | run.body()
+            fresh = setup.initial | trained.body()
             ways.setdefault("frozen body", []).append(_tested(setup, HeadTuning(epochs), fresh))
             if same_head:
-                ways.setdefault("global + FT", []).append(_tested(setup, HeadTuning(epochs), run.shared_model()))
+                ways.setdefault("global + FT", []).append(_tested(setup, HeadTuning(epochs), trained.shared_model()))
             if local_only:
                 alone = replace(
                     setup,
@@ -124,7 +125,7 @@ def adapt(
 
 
 def head_curve(
-    run: TrainedRun, data: FederatedDataset, epochs: int, *, lr: float | None = None, seed: int = 0
+    run: Run, data: FederatedDataset, epochs: int, *, lr: float | None = None, seed: int = 0
 ) -> list[Results]:
     """How well new clients are served after each epoch of fine-tuning the head on a frozen body (FedRep's Figure 6).
 
@@ -138,9 +139,10 @@ def head_curve(
     Returns:
         [clients] the headline metric on their test samples, after each epoch.
     """
+    trained = run.trained
     setup = _setup(run, data, seed, lr)
-    same_head = data.classes == run.split["classes"] and run.has_global_model
-    start = setup.initial | (run.shared_model() if same_head else run.body())
+    same_head = data.classes == trained.split["classes"] and trained.has_global_model
+    start = setup.initial | (trained.shared_model() if same_head else trained.body())
     setup = setup.with_algorithm(HeadTuning(1), start)
     engine = make_engine("auto", setup)
     everyone = range(data.clients)
@@ -154,13 +156,19 @@ def head_curve(
     return curve
 
 
-def _setup(run: TrainedRun, data: FederatedDataset, seed: int, lr: float | None) -> Setup:
+def _setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) -> Setup:
     """The run's network with a head for the new classes, drawn anew."""
+    trained = run.trained
+    if trained.given:
+        raise ConfigError(
+            f"new clients start from heads drawn anew, for which the model has to be built by name, and that of "
+            f"{trained.where} was given as an object ({run.config.model}); train with --model file.py:Class"
+        )
     update = {"seed": seed, "lr": lr or run.config.lr, "clients": data.clients, "engine": "auto", "participation": 1.0}
     config = run.config.model_copy(update=update)
     plain = LocalOnly()
     # A federated LoRA method may have put more into the model (FLoRA's merged updates); its head is to be trained here.
-    own = replace(run.algorithm, head="personal") if isinstance(run.algorithm, FederatedLoRA) else plain
+    own = replace(trained.algorithm, head="personal") if isinstance(trained.algorithm, FederatedLoRA) else plain
     model, groups = build_network(config, own, data.format.shape, data.classes, task=data.task)
     return Setup.build(config, data, model, groups, plain)
 

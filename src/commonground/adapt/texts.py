@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from commonground.adapt.trained import TrainedRun
-from commonground.data.inputs import InputFormat
 from commonground.data.sources.glue import TASKS
 from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
+from commonground.engine.run import Run
 from commonground.errors import ConfigError, DataError
-from commonground.models import call, vocab_size_of
+from commonground.models import vocab_size_of
 from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
 
@@ -87,7 +85,7 @@ def read_instructions(path: Path) -> list[str]:
 
 
 def classify(
-    run: TrainedRun, texts: TextSamples, client: int | None, note: Callable[[str], None] | None = None
+    run: Run, texts: TextSamples, client: int | None, note: Callable[[str], None] | None = None
 ) -> npt.NDArray[np.float64]:
     """What a client's own model (None: the global one) says of texts, as the run's task does: class probabilities
     [n, classes], ….
@@ -102,14 +100,14 @@ def classify(
         ConfigError: the run is of a language model.
         DataError: it was trained on pairs and these are single texts, or the other way round.
     """
-    if run.task.generative:
-        raise ConfigError(f"the run in '{run.path}' is of a language model, which answers instructions")
+    if run.trained.task.generative:
+        raise ConfigError(f"{run.trained.where} is of a language model, which answers instructions")
     task = TASKS.get(run.config.data)
     if task is not None and bool(task.second) != (texts.second is not None):
         kinds = ("pairs of texts", "single texts")
         was, are = kinds if task.second else kinds[::-1]
         raise DataError(f"{texts.origin} holds {are}, but the run was trained on {was} ({run.config.data})")
-    model = run.model_of(client)
+    model = run.trained.network
     assert isinstance(model, AdaptedModel)
     tokens = tokenize(
         texts,
@@ -121,13 +119,10 @@ def classify(
     if note is not None and longest >= model.options.max_length:
         full = int((tokens[:, 0, 1] >= model.options.max_length).sum())
         note(f"{full} of {len(tokens)} inputs fill the {longest} tokens that are read; what is longer is cut")
-    as_stored = InputFormat(tuple(tokens.shape[1:]), "tokens")
-    with torch.no_grad():
-        output: torch.Tensor = call(model, as_stored.make(as_stored.tensors(tokens), torch.float32))
-    return run.task.predict(output)
+    return run.trained.predict(tokens, client)
 
 
-def answer(run: TrainedRun, prompts: Sequence[str], client: int | None, max_new_tokens: int = 64) -> list[str]:
+def answer(run: Run, prompts: Sequence[str], client: int | None, max_new_tokens: int = 64) -> list[str]:
     """What a client's own language model (None: the global one) answers, each token the most probable one.
 
     Args:
@@ -139,9 +134,9 @@ def answer(run: TrainedRun, prompts: Sequence[str], client: int | None, max_new_
     Raises:
         ConfigError: the run is not of a language model, or prompt and answer are longer than what it reads.
     """
-    if not run.task.generative:
-        raise ConfigError(f"the run in '{run.path}' classifies texts and does not answer")
-    model = run.model_of(client)
+    if not run.trained.task.generative:
+        raise ConfigError(f"{run.trained.where} classifies texts and does not answer")
+    model = run.trained.model(client)
     assert isinstance(model, AdaptedModel)
     most = getattr(model.config, "max_position_embeddings", None)
     if most is not None and max_new_tokens >= most:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 from commonground.models import Groups
 from commonground.tasks import Task
@@ -314,13 +315,15 @@ class RunSettings(Protocol):
 class Algorithm(ABC):
     """Base of every algorithm: subclass it as a frozen dataclass in a file of its own.
 
-    The fields of the dataclass are its hyperparameters (``--set name=value``). Class variables:
+    The fields of the dataclass are its hyperparameters (``--set name=value``). Class variables, written without
+    annotation:
 
     Attributes:
         name: the name in the command line.
         title: the name in tables.
         source: authors and year of the paper.
-        shared: groups that travel and are averaged.
+        shared: groups that travel and are averaged. What is no group of the model is a pattern of its tensors' names
+            (``"1.*"``, see :class:`~commonground.models.Groups`), here and in all verbs.
         personal: groups that never leave their client.
         may_stay_silent: whether a client may send nothing at all in a round (L2GD's local rounds).
         clients_remember: whether clients keep the shared tensors they were sent, so that the server sends a client
@@ -390,6 +393,15 @@ class Algorithm(ABC):
         """What this method multiplies the run's learning rate by when this share of the run is done."""
         return 1.0
 
+    def needs_rounds(self) -> str:
+        """Why the number of rounds has to be known from the start, as the end of a sentence; empty if it need not be.
+
+        A run of a method that does not need it can be continued for more rounds than it was planned for, and must then
+        end as a longer one does. A method that looks at :attr:`Client.rounds` or :meth:`Client.lr_after` says so here.
+        """
+        scheduled = type(self).lr_factor is not Algorithm.lr_factor
+        return "its learning rate follows the share of its rounds that is done" if scheduled else ""
+
     def summary_fields(self) -> dict[str, Any]:
         """What of this method's settings belongs beside every result, for ``summary.json``."""
         return {}
@@ -434,10 +446,20 @@ class Algorithm(ABC):
     @property
     def has_global_model(self) -> bool:
         """Whether the shared tensors are a whole model, so that a global accuracy exists."""
-        return self.shared == ("all",)
+        return self.shared == ("all",) or not self.has_personal_model
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        settings = inspect.get_annotations(cls)
+        for variable in inspect.get_annotations(Algorithm):
+            if variable in settings and "ClassVar" not in str(settings[variable]):
+                raise ConfigError(
+                    f"the algorithm {cls.__name__} writes '{variable}' with an annotation, which would make it one of "
+                    f"its hyperparameters; write {variable} = … without annotation"
+                )
+        for groups in ("shared", "personal"):
+            if isinstance(cls.__dict__.get(groups), str):
+                setattr(cls, groups, (cls.__dict__[groups],))
         if not inspect.isabstract(cls) and "name" in cls.__dict__:
             registry[cls.name] = cls
 

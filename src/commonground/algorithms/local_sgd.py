@@ -65,6 +65,11 @@ class LocalSGD(Algorithm):
         """Halved at each milestone."""
         return float(0.5 ** sum(done >= share for share in self.halvings))
 
+    def needs_rounds(self) -> str:
+        """The halvings stand at shares of T."""
+        shares = " and ".join(f"{share:g}" for share in self.halvings)
+        return f"its learning rate is halved at {shares} of all its steps (halvings)" if shares else ""
+
     def client_state(self, initial: Tensors) -> Tensors:
         """How many steps the client has taken."""
         return {POSITION: torch.zeros((), dtype=torch.int64, device="cpu")}

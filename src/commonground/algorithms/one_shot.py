@@ -29,6 +29,10 @@ class OneShot(LocalSGD):
     source = "Bao, Crawshaw, Liu 2024"
     may_stay_silent = True
 
+    def needs_rounds(self) -> str:
+        """The average comes with the last one."""
+        return "its models are averaged once, after its last round"
+
     def client_state(self, initial: Tensors) -> Tensors:
         """The client's own model beside its place in its data."""
         return super().client_state(initial) | prefixed("own", initial)

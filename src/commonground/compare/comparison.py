@@ -6,7 +6,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from torch import nn
 from commonground.algorithms import Algorithm
 from commonground.compare.grid import candidates, check_grid, validation_split
 from commonground.compare.methods import COMMON, Method, as_text, folder_name
-from commonground.compare.progress import ComparisonObserver, Silent, Step
+from commonground.compare.observer import ComparisonObserver, Silent, Step
 from commonground.compare.results import Tuning, summarize
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
-from commonground.engine.prepare import prepare_setup
+from commonground.engine.observer import completed
+from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.errors import ConfigError, RunError, UpdateError
@@ -143,7 +144,7 @@ def compare(
             accuracy alone.
         model: a name, or a module whose present weights every run starts from; by default what suits the data.
         validation: share of the training samples that judges a grid's candidates.
-        observer: hears of every run (:class:`~commonground.compare.progress.ComparisonObserver`).
+        observer: hears of every run (:class:`~commonground.compare.observer.ComparisonObserver`).
         data_dir: folder of the data files.
         command: how to repeat it, for the record.
         **settings: any other field of :class:`~commonground.config.RunConfig`, common to all methods;
@@ -161,7 +162,7 @@ def compare(
         to_accuracy = target
     work = _Comparing(
         methods, data, seeds, Path(out) if out is not None else None, reference, to_accuracy, grid or {}, local_only,
-        model, validation, observer or Silent(), data_dir, settings,
+        model, validation, completed(observer, Silent()), data_dir, settings,
     )  # fmt: skip
     runs = work.run()
     result = summarize(
@@ -203,6 +204,7 @@ class _Comparing:
     ) -> None:
         if isinstance(methods, str) or not methods:
             raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
+        check_objects(data, model)
         if seeds < 1:
             raise ConfigError(f"the number of seeds is {seeds}; at least 1 is needed")
         if target is not None and not 0 < target <= 1:
@@ -304,7 +306,7 @@ class _Comparing:
             for seed in self.seeds if len(self.candidates[label]) == 1 else ():
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
-                    folder.check_same(config.model_copy(update={"seed": seed}))
+                    folder.check_same(config.model_copy(update={"seed": seed}), free=("workers",))
 
     # -- runs ---------------------------------------------------------------------------------------------------
 
@@ -335,7 +337,7 @@ class _Comparing:
                 except UpdateError as error:
                     raise UpdateError(f"{self.methods[label].title}, seed {seed}: {error}") from None
                 # What is in files needs no room in memory.
-                runs[label].append(run if run.folder is None else replace(run, shared={}))
+                runs[label].append(run.in_files(self.module, self.methods[label].given))
         self.same_clients = self.same_clients or (len(names) == 1 and None not in names)
         return runs
 

@@ -5,73 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from commonground.compare.methods import as_text
+from commonground.compare.observer import Step
 from commonground.engine import Observer
 from commonground.engine.setup import Setup
 from commonground.tasks import Headline
 
-__all__ = ["ComparisonObserver", "ComparisonProgress", "Silent", "Step"]
+__all__ = ["ComparisonProgress", "Step"]
 
 LINE_EVERY = 10.0  # seconds between lines where there is no terminal
-
-
-@dataclass(frozen=True)
-class Step:
-    """One run of a comparison.
-
-    Attributes:
-        number, total: which of all runs, counted from 1.
-        title: of the method.
-        seed: of the run.
-        rounds: it has.
-        candidate: settings tried out on validation data; None for a run that counts.
-    """
-
-    number: int
-    total: int
-    title: str
-    seed: int
-    rounds: int
-    candidate: Mapping[str, Any] | None = field(default=None)
-
-    @property
-    def text(self) -> str:
-        """For example ``[3/12] FedRep, seed 1``."""
-        tried = as_text(self.candidate or {}, ", ")
-        return f"[{self.number}/{self.total}] {self.title}, seed {self.seed}" + (f", tuning {tried}" if tried else "")
-
-
-class ComparisonObserver(Protocol):
-    """What the display of a comparison hears."""
-
-    def plan(self, steps: Sequence[Step]) -> None:
-        """All runs, in their order."""
-
-    def step(self, step: Step) -> Observer | None:
-        """A run starts; returns who hears of its rounds."""
-
-    def note(self, text: str) -> None:
-        """Something worth one line."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def plan(self, steps: Sequence[Step]) -> None:
-        """See :class:`ComparisonObserver`."""
-
-    def step(self, step: Step) -> Observer | None:
-        """See :class:`ComparisonObserver`."""
-        return None
-
-    def note(self, text: str) -> None:
-        """See :class:`ComparisonObserver`."""
 
 
 class ComparisonProgress:
@@ -88,15 +34,15 @@ class ComparisonProgress:
         self._pace: dict[str, tuple[float, int]] = {}  # seconds and rounds spent on a method so far
 
     def plan(self, steps: Sequence[Step]) -> None:
-        """See :class:`ComparisonObserver`."""
+        """See :class:`~commonground.compare.observer.ComparisonObserver`."""
         self._steps = steps
 
     def step(self, step: Step) -> Observer | None:
-        """See :class:`ComparisonObserver`."""
+        """See :class:`~commonground.compare.observer.ComparisonObserver`."""
         return None if self._quiet else _StepProgress(self, step)
 
     def note(self, text: str) -> None:
-        """See :class:`ComparisonObserver`."""
+        """See :class:`~commonground.compare.observer.ComparisonObserver`."""
         if not self._quiet:
             self._console.print(text, markup=False, soft_wrap=True)
 

@@ -2,6 +2,6 @@
 
 from commonground.engine.loop import run_training, train
 from commonground.engine.observer import Observer
-from commonground.engine.results import Run
+from commonground.engine.run import Run, load_run
 
-__all__ = ["Observer", "Run", "run_training", "train"]
+__all__ = ["Observer", "Run", "load_run", "run_training", "train"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +26,22 @@ from commonground.engine.backends.factory import make_engine
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.interrupt import StopFlag
 from commonground.engine.metrics import body_drift, round_metrics
-from commonground.engine.observer import Observer, Silent
-from commonground.engine.prepare import prepare_setup
-from commonground.engine.results import Run, client_rows, rounded, summarise, weights_sha256
+from commonground.engine.more_rounds import check_rounds, not_evaluated
+from commonground.engine.observer import Observer, Silent, completed
+from commonground.engine.prepare import check_objects, prepare_setup
+from commonground.engine.results import client_rows, rounded, summarise, weights_sha256
+from commonground.engine.run import Run
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
-from commonground.engine.state.folder import RunFolder, plain_settings
+from commonground.engine.state.folder import RunFolder, describe, plain_settings
 from commonground.engine.state.lock import locked
 from commonground.engine.state.segment import Segment
+from commonground.engine.trained import States, Trained, read_trained
 from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
-from commonground.models import base_sha256_of
+from commonground.models import FrozenBaseModel, base_sha256_of, reset_counters, tensors_of
+from commonground.user_code import is_code
 
 __all__ = ["run_training", "sample_clients", "train"]
 
@@ -43,6 +49,10 @@ __all__ = ["run_training", "sample_clients", "train"]
 # sampled clients and not on how many exist; the last evaluation always covers everyone.
 PANEL_FROM = 2_000
 PANEL = 200
+
+
+OnRound = Callable[[dict[str, Any]], object]
+"""What a user wants to do after each round; see :func:`train`."""
 
 
 def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
@@ -62,6 +72,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
+    on_round: OnRound | None = None,
     data_dir: str | None = None,
     **settings: Any,
 ) -> Run:
@@ -74,25 +85,24 @@ def train(
         model: a name, or any ``nn.Module``, of which a copy is trained from its present weights (give ``head=`` and
             ``body=`` name patterns unless the head is its last ``nn.Linear``); by default what suits the data.
         out: folder for the run's files; by default none are written.
-        resume: continue the run in ``out``.
-        observer: hears of every round.
+        resume: continue the run in ``out``. With more ``rounds`` a finished one goes on as well and ends as a run of so
+            many rounds would have, where method and learning rate do not depend on their number.
+        observer: hears of every round; an object with some of the methods of :class:`~commonground.engine.Observer`.
+        on_round: called after each round with its line of ``rounds.jsonl`` as a dict. If it returns False, the run
+            stops there and its results so far are returned, with ``stopped_after`` in the summary; in ``out`` it can be
+            continued with ``resume=True``. If it raises, the run ends with the exception and keeps its checkpoint.
         data_dir: folder of the data files (default: ``COMMONGROUND_DATA``, else a cache folder).
         **settings: any field of :class:`~commonground.config.RunConfig`.
 
     Returns:
-        The finished run.
+        The run, finished or stopped.
 
     Raises:
         CommonGroundError: anything wrong with settings, data, model or files, in one sentence.
     """
     if not isinstance(algorithm, str | Algorithm):
         raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
-    if not isinstance(data, str | FederatedDataset):
-        raise ConfigError(
-            f"data must be a name or a FederatedDataset (see FederatedDataset.from_arrays), not a {type(data).__name__}"
-        )
-    if model is not None and not isinstance(model, str | nn.Module):
-        raise ConfigError(f"model must be a name or an nn.Module object, not {model!r}")
+    check_objects(data, model)
     values = dict(settings)
     if isinstance(data, FederatedDataset):
         for key, own in (("clients", data.clients), ("classes_per_client", None), ("partition", None)):
@@ -113,13 +123,22 @@ def train(
         None if isinstance(algorithm, str) else algorithm,
         data_dir=data_dir,
     )
-    return run_training(setup, out=Path(out) if out is not None else None, resume=resume, observer=observer)
+    folder = Path(out) if out is not None else None
+    return run_training(setup, out=folder, resume=resume, observer=observer, on_round=on_round)
 
 
 def run_training(
-    setup: Setup, *, out: Path | None = None, resume: bool = False, observer: Observer | None = None
+    setup: Setup,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+    on_round: OnRound | None = None,
 ) -> Run:
     """Carry out a prepared run; see :func:`train`."""
+    if on_round is not None and not callable(on_round):
+        raise ConfigError(f"on_round must be a function of a round's row, not {on_round!r}")
+    hearing = completed(observer, Silent())
     folder = RunFolder(out) if out is not None else None
     torch.set_num_threads(setup.config.threads)
     use_precision(setup.config.precision)
@@ -127,19 +146,22 @@ def run_training(
         if folder is not None:
             if resume and folder.exists:
                 folder.check_same(setup.config)
+                check_rounds(folder, setup.config, setup.algorithm)
             else:
                 folder.check_free()
-                if resume and observer is not None:
-                    observer.note(f"there is no run in '{folder.path}' yet: it begins now")
+                if resume:
+                    hearing.note(f"there is no run in '{folder.path}' yet: it begins now")
             folder.remove_parts()
-        return _Training(setup, folder, observer or Silent()).run()
+        return _Training(setup, folder, hearing, on_round).run()
 
 
 class _Training:
     """One run in progress."""
 
-    def __init__(self, setup: Setup, folder: RunFolder | None, observer: Observer) -> None:
-        self.setup, self.folder, self.observer = setup, folder, observer
+    def __init__(
+        self, setup: Setup, folder: RunFolder | None, observer: Observer, on_round: OnRound | None = None
+    ) -> None:
+        self.setup, self.folder, self.observer, self.on_round = setup, folder, observer, on_round
         self.config = setup.config
         self.history: list[dict[str, Any]] = []
         self.shared: Tensors = dict(setup.initial_shared)
@@ -172,14 +194,19 @@ class _Training:
             try:
                 if self.folder is not None:
                     self._restore(engine)
-                    if not self.done:
-                        self.folder.begin(self.config, self.setup.data)
+                    if self.done:
+                        self.folder.go_on(self.config)
+                    else:
+                        self.folder.begin(self.config, self.setup.data, self.setup.start)
                 engine.last_rounds = self.heard
                 self.observer.begin(self.setup, engine.name, self.done)
                 try:
                     for round in range(self.done + 1, self.config.rounds + 1):
                         stop.check()
-                        self._round(engine, round)
+                        row = self._round(engine, round)
+                        self.observer.round(row)
+                        if self._ends(row):
+                            break
                         self._save_if_due(engine)
                 finally:
                     # Also after an error or Ctrl-C: what is finished is kept.
@@ -189,9 +216,14 @@ class _Training:
                 self.observer.end()
                 engine.close()
 
+    def _ends(self, row: dict[str, Any]) -> bool:
+        """Whether the user wants no more rounds."""
+        wish = None if self.on_round is None else self.on_round(dict(row))
+        return isinstance(wish, bool | np.bool_) and not wish
+
     # -- one round ----------------------------------------------------------------------------------------------
 
-    def _round(self, engine: Engine, round: int) -> None:
+    def _round(self, engine: Engine, round: int) -> dict[str, Any]:
         began = time.perf_counter()
         clients = sample_clients(self.config, self.setup.data.clients, round)
         algorithm = self.setup.algorithm
@@ -244,7 +276,7 @@ class _Training:
         self.totals["bytes_up"] += row["bytes_up"]
         self.totals["bytes_down"] += row["bytes_down"]
         self.history.append(row)
-        self.observer.round(row)
+        return row
 
     def _known(self, clients: Sequence[int]) -> dict[int, CachedShared]:
         """What participants that took part before need not be sent again."""
@@ -351,7 +383,7 @@ class _Training:
 
     def _restore_finished(self) -> Run | None:
         summary = self.folder.summary() if self.folder is not None else None
-        if self.folder is None or summary is None:
+        if self.folder is None or summary is None or summary["rounds"] != self.config.rounds:
             return None
         self._check_data(summary["data_fingerprint"], summary.get("base_sha256"))
         self.folder.check_results()
@@ -367,8 +399,11 @@ class _Training:
         if checkpoint is not None and checkpoint.round != self.config.rounds:
             return None
         self.observer.note(f"the run in '{self.folder.path}' is already finished")
-        shared = checkpoint.shared if checkpoint is not None else {}
-        return Run(self.config, summary, self.folder.rows(), self.folder.clients(), shared, self.folder.path)
+        rows, clients, path = self.folder.rows(), self.folder.clients(), self.folder.path
+        if checkpoint is None:  # removed since; its results are still there
+            return Run(self.config, summary, rows, clients, path, partial(read_trained, self.folder))
+        trained = self._trained(checkpoint.shared, checkpoint, bool(self.config.finetune_epochs))
+        return Run(self.config, summary, rows, clients, path, partial(_same, trained))
 
     def _check_data(self, fingerprint: str, base: str | None) -> None:
         if base != self.totals["base_sha256"]:
@@ -386,6 +421,8 @@ class _Training:
         assert self.folder is not None
         checkpoint = self.folder.load(note=self.observer.note, rows=True)
         if checkpoint is None:
+            if (self.folder.path / "summary.json").exists():
+                raise RunError(f"the run in '{self.folder.path}' has no checkpoint any more from which it could go on")
             self.folder.keep_rows(0)
             return
         self._check_data(checkpoint.totals["data_fingerprint"], checkpoint.totals.get("base_sha256"))
@@ -399,11 +436,19 @@ class _Training:
             if name.startswith("memory/"):
                 self.memory |= self.setup.moved({name.removeprefix("memory/"): value})
         engine.load(checkpoint.personal, self.done)
+        task = self.setup.data.task
+        planned = [row if self._is_due(row["round"]) else not_evaluated(row, task) for row in self.history]
+        if planned != self.history:  # it was the last round of fewer
+            self.history = planned
+            self.folder.replace_rows(planned)
+            self._saved_round = -1  # a checkpoint that knows these lines follows at once
+            self._save(engine)
 
     # -- results ------------------------------------------------------------------------------------------------
 
     def _finish(self, engine: Engine) -> Run:
         everyone = range(self.setup.data.clients)
+        stopped = self.done < self.config.rounds
         shared = self.shared
         # The last round's test is the final one, unless it covered a panel only or was before a resume.
         all_scores = self._last_scores or {
@@ -412,17 +457,20 @@ class _Training:
         global_scores = all_scores.get("global")
         tuned: Engine | None = None
         try:
-            if self.config.finetune_epochs:
+            if self.config.finetune_epochs and not stopped:
                 began = time.perf_counter()
                 tuned, shared = self._finetune(engine)
                 self.totals["seconds"] += time.perf_counter() - began
-                scores = tuned.evaluate(everyone, shared, "personal", self.config.rounds + 1)
+                # One round more than before, or clients who answer messages would test the heads they had then.
+                scores = tuned.evaluate(everyone, shared, "personal", self.done + 1)
             else:
                 scores = all_scores.get("personal") or all_scores["global"]
             judge = tuned or engine
             clients = client_rows(self.setup.data, self.took_part.tolist(), scores, global_scores)
             sha256 = weights_sha256(self.setup.data.clients, judge, shared)
-            summary = summarise(self.setup, engine.name, self.history, self.totals, scores, global_scores, sha256)
+            summary = summarise(
+                self.setup, engine.name, self.history, self.totals, scores, global_scores, sha256, stopped=stopped
+            )
             if self.folder is not None:
                 try:
                     if tuned is not None:
@@ -438,10 +486,35 @@ class _Training:
                         f"the results cannot be written to '{self.folder.path}': {error.strerror or error}; continue "
                         "with --resume"
                     ) from None
+            trained = self._trained(shared, judge.states(), tuned is not None)
         finally:
             if tuned is not None:
                 tuned.close()
-        return Run(self.config, summary, self.history, clients, shared, self.folder.path if self.folder else None)
+        folder = self.folder.path if self.folder else None
+        return Run(self.config, summary, self.history, clients, folder, partial(_same, trained))
+
+    def _trained(self, shared: Tensors, kept: States | Checkpoint, tuned: bool) -> Trained:
+        """What is left when the engines are gone: the network as it was at first, and where all tensors are."""
+        setup, config = self.setup, self.config
+        model, noise = setup.model.cpu(), setup.data.noise
+        with torch.no_grad():
+            for name, value in tensors_of(model).items():
+                value.copy_(setup.initial[name])
+            reset_counters(model)
+        if isinstance(model, FrozenBaseModel):
+            model.keep_hidden(None)
+        return Trained(
+            None if self.folder is None else self.folder.path,
+            config,
+            HeadTuning(config.finetune_epochs) if tuned else setup.algorithm,
+            model,
+            setup.groups,
+            {name: value.cpu() for name, value in shared.items()},
+            json.loads(json.dumps(describe(setup.data))),
+            kept,
+            setup.start is not None and not is_code(str(config.model)),
+            None if noise is None else torch.from_numpy(noise.images),
+        )
 
     def _finetune(self, engine: Engine) -> tuple[Engine, Tensors]:
         """Train every client's head on the final global model; returns the engine that holds them, and the body."""
@@ -461,3 +534,7 @@ def _read(figure: float | Tensor | None) -> float | None:
     """A figure of a round as a number; None where there is none."""
     value = None if figure is None else float(figure)
     return None if value is None or math.isnan(value) else value
+
+
+def _same(trained: Trained) -> Trained:
+    return trained

@@ -25,9 +25,19 @@ from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.keys import numpy_stream
 
-__all__ = ["body_drift", "principal_angles", "round_metrics"]
+__all__ = ["body_drift", "figure_names", "principal_angles", "round_metrics"]
 
 PROBE_SAMPLES = 512
+
+
+def figure_names(metric: str) -> list[str]:
+    """The figures of :func:`round_metrics`, which evaluated rounds have with ``--metrics full``.
+
+    Args:
+        metric: the task's headline metric.
+    """
+    local = [f"{when}_local_{metric}" for when in ("before", "after")]
+    return ["body_angle_mean", "body_angle_max", *local, "global_nc2", "local_nc2"]
 
 
 def body_drift(results: Sequence[ClientResult], names: Sequence[str]) -> float | None:
@@ -73,14 +83,8 @@ def round_metrics(
     """
     metric = setup.data.task.metric
     clients = [r.update.client for r in results]
-    figures: dict[str, float | None] = {
-        "body_angle_mean": None,
-        "body_angle_max": None,
-        f"before_local_{metric}": spread_of(tested.headline)["mean"],
-        f"after_local_{metric}": None,
-        "global_nc2": None,
-        "local_nc2": None,
-    }
+    figures: dict[str, float | None] = dict.fromkeys(figure_names(metric))
+    figures[f"before_local_{metric}"] = spread_of(tested.headline)["mean"]
     figures |= _body_angles(setup, before, after)
     personal = [r.personal for r in results if r.personal is not None]
     if len(personal) == len(results):

@@ -22,10 +22,25 @@ from commonground.data import (
 )
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
-from commonground.models import Groups, build_model, groups_of, keyed_weights, prepare, vocab_size_of
+from commonground.models import Groups, build_model, groups_of, keyed_weights, prepare, start_of, vocab_size_of
 from commonground.tasks import CLASSIFICATION, Task
+from commonground.user_code import is_code
 
-__all__ = ["build_network", "prepare_setup", "reading", "resolve"]
+__all__ = ["base_model", "build_network", "check_objects", "prepare_setup", "reading", "resolve"]
+
+
+def check_objects(data: object, model: object) -> None:
+    """Refuse what is neither a name nor an object of the right kind.
+
+    Raises:
+        ConfigError: says which and what it is.
+    """
+    if not isinstance(data, str | FederatedDataset):
+        raise ConfigError(
+            f"data must be a name or a FederatedDataset (see FederatedDataset.from_arrays), not a {type(data).__name__}"
+        )
+    if model is not None and not isinstance(model, str | nn.Module):
+        raise ConfigError(f"model must be a name or an nn.Module object, not {model!r}")
 
 
 def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> RunConfig:
@@ -101,6 +116,9 @@ def prepare_setup(
         raise ConfigError(
             f"the model '{config.model}' {wanted if data.tokens else f'reads texts, and {data.name} is none'}"
         )
+    own = model is not None or is_code(str(config.model))
+    model = base_model(config, data.format.shape, data.classes, model, data.task)
+    start = start_of(model) if own else None
     network, groups = build_network(config, algorithm, data.format.shape, data.classes, model, data.task)
     vocabulary = vocab_size_of(network)
     if vocabulary is not None and data.vocabulary > vocabulary:
@@ -108,7 +126,7 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
-    return Setup.build(config, data, network, groups, algorithm)
+    return Setup.build(config, data, network, groups, algorithm, start)
 
 
 def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
@@ -122,6 +140,29 @@ def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
     if not (config.model or "").startswith("hf:") or not (is_text(data) or data.endswith(".csv")):
         return {}
     return {"tokenizer": config.model, "max_length": int(config.model_options.get("max_length", 128))}
+
+
+def base_model(
+    config: RunConfig,
+    shape: Sequence[int],
+    classes: int,
+    model: nn.Module | None = None,
+    task: Task = CLASSIFICATION,
+) -> nn.Module:
+    """The model that a run's method is given, which may extend it; arguments as of :func:`build_network`."""
+    if model is not None:
+        return model
+    assert config.model is not None
+    options = dict(config.model_options)
+    start = ""
+    if config.model.startswith("hf:"):
+        options |= {"generative": task.generative}
+        start = options.pop("adapter", "")
+    dtype = getattr(torch, config.dtype)
+    model = build_model(config.model, shape, classes, seed=config.seed, options=options, dtype=dtype)
+    if start:
+        load_adapter(start, model)
+    return model
 
 
 def build_network(
@@ -145,16 +186,7 @@ def build_network(
         task: what the data are for, which a pretrained model has to know.
     """
     dtype = getattr(torch, config.dtype)
-    if model is None:
-        assert config.model is not None
-        options = dict(config.model_options)
-        start = ""
-        if config.model.startswith("hf:"):
-            options |= {"generative": task.generative}
-            start = options.pop("adapter", "")
-        model = build_model(config.model, shape, classes, seed=config.seed, options=options, dtype=dtype)
-        if start:
-            load_adapter(start, model)
+    model = base_model(config, shape, classes, model, task)
     patterns = groups_of(model)
     if config.body or config.head:
         patterns = {k: tuple(v.split(",")) for k, v in (("body", config.body), ("head", config.head)) if v}

@@ -1,4 +1,4 @@
-"""What a finished run leaves: its summary, a row per client, the digest of all weights."""
+"""A run's figures: its summary, a row per client, the digest of all weights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,71 +16,13 @@ import numpy.typing as npt
 import torch
 
 from commonground.algorithms import Tensors
-from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.digests import digest
-from commonground.errors import ConfigError
 
-__all__ = ["Run", "client_rows", "rounded", "summarise", "weights_sha256"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """The result of a run.
-
-    Attributes:
-        config: every setting, automatic ones resolved.
-        summary: what ``summary.json`` holds.
-        history: one dict per round, as in ``rounds.jsonl``.
-        clients: one dict per client, as in ``clients.csv``.
-        shared: the server's final tensors, by name.
-        folder: where the files are, if anywhere.
-    """
-
-    config: RunConfig
-    summary: dict[str, Any]
-    history: list[dict[str, Any]]
-    clients: list[dict[str, Any]] = field(repr=False)
-    shared: Tensors = field(repr=False)
-    folder: Path | None = None
-
-    @property
-    def personal(self) -> dict[str, float]:
-        """The task's headline metric of each client's own model: mean, std, p10, … over clients after the last round,
-        and ``last10``, the mean over the last 10 rounds.
-        """
-        return dict(self.summary[f"personal_{self.summary['metric']}"])
-
-    @property
-    def personal_accuracy(self) -> dict[str, float]:
-        """:attr:`personal`, where accuracy is the metric.
-
-        Raises:
-            ConfigError: the task has another metric.
-        """
-        return dict(self._accuracy("personal"))
-
-    @property
-    def global_accuracy(self) -> float | None:
-        """Accuracy of the single shared model, averaged over clients; None where a method has none.
-
-        Raises:
-            ConfigError: the task has another metric.
-        """
-        value = self._accuracy("global")
-        return None if value is None else float(value)
-
-    def _accuracy(self, whose: str) -> Any:
-        metric = self.summary["metric"]
-        if metric != "accuracy":
-            raise ConfigError(
-                f"a run for {self.summary['task']} has no accuracy; its metric is {metric} (run.personal, "
-                "run.summary['metrics'])"
-            )
-        return self.summary[f"{whose}_accuracy"]
+__all__ = ["client_rows", "rounded", "summarise", "weights_sha256"]
 
 
 def client_rows(
@@ -131,6 +71,8 @@ def summarise(
     scores: Scores,
     global_scores: Scores | None,
     weights_sha256: str,
+    *,
+    stopped: bool = False,
 ) -> dict[str, Any]:
     """What ``summary.json`` holds.
 
@@ -141,29 +83,31 @@ def summarise(
         totals: bytes, seconds and fingerprints.
         scores, global_scores: as of :func:`client_rows`.
         weights_sha256: of :func:`weights_sha256`.
+        stopped: whether the run was stopped before its last round, so that it can be continued.
     """
     config, task, metric = setup.config, setup.data.task, setup.data.task.metric
     headline = spread_of(scores.headline)
-    tuned = config.finetune_epochs > 0
+    tuned = config.finetune_epochs > 0 and not stopped
     return {
         "algorithm": config.algorithm,
         "data": config.data,
         "model": config.model,
         "clients": setup.data.clients,
-        "rounds": config.rounds,
+        "rounds": len(history),
+        **({"stopped_after": len(history)} if stopped else {}),
         "seed": config.seed,
         "engine": engine,
         "task": task.name,
         "metric": metric,
         f"personal_{metric}": {
             **headline,
-            "last10": headline["mean"] if tuned else _last10(history, config.rounds, f"personal_{metric}"),
+            "last10": headline["mean"] if tuned else _last10(history, f"personal_{metric}"),
         },
-        f"personal_{metric}_of": _what_is_personal(setup, config),
+        f"personal_{metric}_of": _what_is_personal(setup, config.finetune_epochs if tuned else 0),
         **setup.algorithm.summary_fields(),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
         f"global_{metric}": None if global_scores is None else spread_of(global_scores.headline)["mean"],
-        f"global_{metric}_last10": _last10(history, config.rounds, f"global_{metric}"),
+        f"global_{metric}_last10": _last10(history, f"global_{metric}"),
         "metrics": _metrics(scores),
         "global_metrics": None if global_scores is None else _metrics(global_scores),
         "device": str(setup.device),
@@ -200,15 +144,15 @@ def _metrics(scores: Scores) -> dict[str, dict[str, float | None]]:
     }
 
 
-def _last10(history: Sequence[Mapping[str, Any]], rounds: int, key: str) -> float | None:
+def _last10(history: Sequence[Mapping[str, Any]], key: str) -> float | None:
     """Mean of a figure over the evaluated rounds among the last 10."""
-    values = [r[key] for r in history if r["round"] > rounds - 10 and r[key] is not None]
+    values = [row[key] for row in history[-10:] if row[key] is not None]
     return float(np.mean(values)) if values else None
 
 
-def _what_is_personal(setup: Setup, config: RunConfig) -> str:
-    if config.finetune_epochs:
-        return f"the final global model after {config.finetune_epochs} epochs on each client's head"
+def _what_is_personal(setup: Setup, finetune_epochs: int) -> str:
+    if finetune_epochs:
+        return f"the final global model after {finetune_epochs} epochs on each client's head"
     algorithm, local = setup.algorithm, bool(setup.groups.local_statistics)
     statistics = "each client's own BatchNorm statistics (the initial ones if it never took part)"
     if algorithm.personalizes:

@@ -62,6 +62,7 @@ class Setup:
         groups: the model's parameter groups.
         algorithm: the algorithm.
         initial: initial values of every tensor by name, on the host.
+        start: of a user's own module, all tensors as they were before the algorithm extended it; else None.
     """
 
     config: RunConfig
@@ -70,11 +71,18 @@ class Setup:
     groups: Groups
     algorithm: Algorithm
     initial: Tensors
+    start: Tensors | None = field(default=None, repr=False)
     _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
-        cls, config: RunConfig, data: FederatedDataset, model: nn.Module, groups: Groups, algorithm: Algorithm
+        cls,
+        config: RunConfig,
+        data: FederatedDataset,
+        model: nn.Module,
+        groups: Groups,
+        algorithm: Algorithm,
+        start: Tensors | None = None,
     ) -> Setup:
         """Check that algorithm, model and data fit, and take the model's present weights as the start.
 
@@ -98,7 +106,7 @@ class Setup:
         groups.check_cover(algorithm.shared, algorithm.personal)
         initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
         model = model.to(resolve_device(config.device))
-        setup = cls(config, data, model, groups, algorithm, initial)
+        setup = cls(config, data, model, groups, algorithm, initial, start)
         setup._check_output()
         setup.prepare_model()
         return setup

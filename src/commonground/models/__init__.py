@@ -9,6 +9,7 @@ from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
 from commonground.models.split import Split, find_split
+from commonground.models.start import reset_counters, restored, start_of
 
 __all__ = [
     "LSTM",
@@ -31,8 +32,11 @@ __all__ = [
     "keyed_weights",
     "load_class",
     "prepare",
+    "reset_counters",
+    "restored",
     "set_constants",
     "set_groups",
+    "start_of",
     "tensors_of",
     "use_keyed_dropout",
     "vocab_size_of",

@@ -203,10 +203,10 @@ class AdaptedModel(FrozenBaseModel):
 
     # -- hidden states ------------------------------------------------------------------------------------------
 
-    def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]]) -> None:
+    def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]] | None) -> None:
         """See :class:`FrozenBaseModel`."""
         self.store = None
-        if self.options.keep_hidden and self.first_adapted > 0:
+        if lengths is not None and self.options.keep_hidden and self.first_adapted > 0:
             dtype = next(self._layers[0].parameters()).dtype
             self.store = ActivationCache(lengths, int(self.config.hidden_size), dtype)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +18,8 @@ from commonground.models.low_rank import LowRank
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
+from commonground.models.start import check_weights
+from commonground.user_code import load_object
 
 __all__ = ["available_models", "build_model", "keyed_weights", "load_class", "prepare"]
 
@@ -45,20 +45,9 @@ def load_class(text: str, base: type, what: str) -> type[Any]:
     Raises:
         ConfigError: the file or the class is missing, or the class does not derive from ``base``.
     """
-    path, _, name = text.rpartition(":")
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"the {what} '{text}' names the file '{path}', which does not exist")
-    spec = importlib.util.spec_from_file_location(f"commonground_user_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"the {what} '{text}' names '{path}', which is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises is reported in one sentence, with its type
-        raise ConfigError(f"the file '{path}' could not be loaded: {type(error).__name__}: {error}") from error
-    cls = getattr(module, name, None)
+    cls = load_object(text, what, "class")
     if not (isinstance(cls, type) and issubclass(cls, base)):
+        path, _, name = text.rpartition(":")
         raise ConfigError(f"the file '{path}' has no class '{name}' derived from {base.__name__}")
     return cls
 
@@ -136,9 +125,7 @@ def prepare(model: nn.Module, shape: Sequence[int], dtype: torch.dtype) -> nn.Mo
     Raises:
         ModelError: a lazy layer has no weights yet.
     """
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise ModelError(f"the model's weight '{name}' has no shape yet; run the model once on a sample beforehand")
+    check_weights(model)
     if isinstance(model, FrozenBaseModel):
         return model  # it has its own number type and keeps its dropout off
     model = use_keyed_dropout(model).to(dtype)

@@ -46,8 +46,10 @@ class FrozenBaseModel(nn.Module, ABC):
         """Numbers a training pass keeps for each token, for folding by memory."""
 
     @abstractmethod
-    def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]]) -> None:
-        """Prepare to keep hidden states of a data set whose rows have these numbers of tokens; forget others."""
+    def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]] | None) -> None:
+        """Prepare to keep hidden states of a data set whose rows have these numbers of tokens (None: of none any more);
+        forget others.
+        """
 
     @abstractmethod
     def fill(self, inputs: Inputs) -> None:

@@ -60,6 +60,9 @@ def _matches(name: str, pattern: str) -> bool:
 class Groups:
     """Named groups of a model's tensors.
 
+    Wherever a group's name is asked for, a pattern will do as well: what is no name of a group stands for the tensors
+    that match it.
+
     Args:
         model: any module.
         patterns: group name to name patterns. A pattern is a tensor's name, a submodule's name (all it holds) or a
@@ -117,6 +120,9 @@ class Groups:
                 )
         return tuple(name for name in self._all if any(_matches(name, p) for p in patterns))
 
+    def _matching(self, pattern: str) -> list[str]:
+        return [name for name in self._all if _matches(name, pattern)]
+
     def _rest(self, group: str) -> tuple[str, ...]:
         return tuple(name for name in self._all if name not in self._groups[group])
 
@@ -124,14 +130,16 @@ class Groups:
         return group in self._groups
 
     def names(self, groups: str | Iterable[str]) -> tuple[str, ...]:
-        """Tensor names of one group or of several, in the model's order, without statistics that clients keep."""
+        """Tensor names of one group (or pattern) or of several, in the model's order, without statistics that clients
+        keep.
+        """
         return tuple(name for name in self.whole(groups) if name not in self.local_statistics)
 
     def whole(self, groups: str | Iterable[str]) -> tuple[str, ...]:
         """As :meth:`names`, with the statistics that clients keep, each in the group of its layer."""
         wanted = (groups,) if isinstance(groups, str) else tuple(groups)
         for group in wanted:
-            if group not in self._groups:
+            if group not in self._groups and not self._matching(group):
                 hint = ""
                 if group.startswith("lora_"):
                     hint = "; LoRA factors come with --model hf:NAME_OR_FOLDER"
@@ -141,7 +149,7 @@ class Groups:
                             "a method that knows head and body alone, such as fedrep or fedper"
                         )
                 raise ModelError(f"the model has no group '{group}'; it has {', '.join(sorted(self._groups))}{hint}")
-        chosen = {name for group in wanted for name in self._groups[group]}
+        chosen = {name for group in wanted for name in self._groups.get(group) or self._matching(group)}
         return tuple(name for name in self._all if name in chosen)
 
     def trainable(self, groups: str | Iterable[str]) -> tuple[str, ...]:

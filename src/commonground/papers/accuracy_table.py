@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from commonground.engine.results import Run
+from commonground.engine.run import Run
 from commonground.errors import DataError
 from commonground.papers.claims import difference
 from commonground.papers.experiment import Request, printed

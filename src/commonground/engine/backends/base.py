@@ -193,6 +193,10 @@ class Engine(ABC):
     def load(self, segments: Sequence[Segment], round: int) -> None:
         """Go back to a checkpoint taken after ``round``, with the segments that :meth:`save` returned."""
 
+    @abstractmethod
+    def states(self) -> Callable[[int], Tensors]:
+        """How a finished run reads a client's personal tensors and state, also after :meth:`close`."""
+
     def close(self) -> None:
         """Give back processes and files."""
 
@@ -221,3 +225,7 @@ class StoreEngine(Engine):
     def load(self, segments: Sequence[Segment], round: int) -> None:
         """See :meth:`Engine.load`."""
         self.store.load(segments)
+
+    def states(self) -> Callable[[int], Tensors]:
+        """See :meth:`Engine.states`."""
+        return self.store.get

@@ -11,7 +11,9 @@ repeats rounds gets the same answers.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -110,8 +112,10 @@ class MessageEngine(Engine):
         self, setup: Setup, folder: Path | None = None, deliver: Callable[[int, bytes], bytes] | None = None
     ) -> None:
         super().__init__(setup)
-        self._temporary = tempfile.TemporaryDirectory() if folder is None else None
-        self.folder = Path(self._temporary.name) if self._temporary else Path(folder or "")
+        self.folder = Path(tempfile.mkdtemp(prefix="commonground-clients-")) if folder is None else Path(folder)
+        # A temporary folder goes with the engine, which a finished run keeps to read the clients' tensors.
+        self._remove = weakref.finalize(self, shutil.rmtree, self.folder, True) if folder is None else None
+        self._read_later = False
         self.deliver = deliver or self._to_client
         self._round = 0
         self._saved = 0  # round of the last checkpoint
@@ -122,7 +126,7 @@ class MessageEngine(Engine):
         setup = replace(self.setup, data=data, _splits={})
         setup.prepare_model()
         folder = self.folder / f"client-{number}"
-        return MessageClient(setup, number, folder, durable=self._temporary is None).handle(message)
+        return MessageClient(setup, number, folder, durable=self._remove is None).handle(message)
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
@@ -185,10 +189,19 @@ class MessageEngine(Engine):
         self._round = self._saved = round
         self._safe = 0
 
+    def states(self) -> Callable[[int], Tensors]:
+        """See :meth:`Engine.states`; they are read from the clients' folders."""
+        self._read_later = True
+        return self._state_of
+
+    def _state_of(self, client: int) -> Tensors:
+        newest = ClientStates(self.folder / f"client-{client}", client).newest(self._round + 1)
+        return self.setup.initial_personal if newest is None else newest
+
     def close(self) -> None:
-        """Remove the clients' folders if they were temporary."""
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        """Remove the clients' folders if they are temporary; if :meth:`states` were asked for, with the last reader."""
+        if self._remove is not None and not self._read_later:
+            self._remove()
 
 
 def _only(data: FederatedDataset, client: int) -> FederatedDataset:

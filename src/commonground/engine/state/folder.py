@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,14 @@ from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
 from commonground.engine.state.files import remove_parts, sync_file, write_atomically
 from commonground.errors import ConfigError, RunError
 
-__all__ = ["NOISE", "RunFolder", "plain_settings", "write_atomically"]
+__all__ = ["NOISE", "START", "RunFolder", "describe", "plain_settings", "write_atomically"]
 
-# Settings that may differ when a run is continued: they do not touch its numbers.
-_FREE = {"workers"}
+# Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
+# of some runs only: see commonground.engine.more_rounds.)
+_FREE = {"workers", "rounds"}
 
 NOISE = "feature_noise.safetensors"
+START = "initial_model.safetensors"
 
 _DESCRIBED = ("fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes")
 
@@ -69,11 +71,15 @@ class RunFolder:
             if begun and (self.path / name).exists():
                 raise RunError(f"'{self.path}' holds '{name}' of a run without its config.toml; choose another --out")
 
-    def begin(self, config: RunConfig, data: FederatedDataset) -> None:
-        """Write what the data looks like (``split.json``), its feature noise if any, and the configuration."""
-        files = {"split.json": (json.dumps(_describe(data)) + "\n").encode()}
+    def begin(self, config: RunConfig, data: FederatedDataset, start: Mapping[str, Tensor] | None = None) -> None:
+        """Write what the data looks like (``split.json``), its feature noise if any, what a user's own model starts
+        from (:func:`~commonground.models.start_of`), and the configuration.
+        """
+        files = {"split.json": (json.dumps(describe(data)) + "\n").encode()}
         if data.noise is not None:
             files[NOISE] = save({"images": torch.from_numpy(data.noise.images)})
+        if start is not None:
+            files[START] = save({name: value.cpu() for name, value in start.items()})
         self._files = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         try:
             for name, content in files.items():
@@ -109,6 +115,26 @@ class RunFolder:
         except (SafetensorError, OSError, KeyError) as error:
             raise RunError(f"'{path}', the feature noise of the run's clients, cannot be read: {error}") from None
 
+    def start(self) -> dict[str, Tensor] | None:
+        """What a user's own model started from; None for a model that is built by name.
+
+        Raises:
+            RunError: the file is not readable.
+        """
+        path = self.path / START
+        try:
+            return load(path.read_bytes()) if path.is_file() else None
+        except (SafetensorError, OSError) as error:
+            raise RunError(f"'{path}', the run's initial model, cannot be read: {error}") from None
+
+    def go_on(self, config: RunConfig) -> None:
+        """Note that a stopped or finished run is under way again, perhaps with more rounds."""
+        # In this order: whenever the process dies, the folder is that of a run that can be resumed.
+        for name in ("summary.json", "clients.csv"):
+            (self.path / name).unlink(missing_ok=True)
+        if config.rounds != self.config().rounds:
+            write_atomically(self.path / "config.toml", config.to_toml())
+
     def config(self) -> RunConfig:
         """The configuration the run was started with.
 
@@ -132,14 +158,14 @@ class RunFolder:
                     f"started with {value!r}; put that back or choose another --out"
                 )
 
-    def check_same(self, config: RunConfig) -> None:
-        """Raise a RunError that names the first setting that differs from the run in this folder."""
+    def check_same(self, config: RunConfig, *, free: Collection[str] = _FREE) -> None:
+        """Raise a RunError that names the first setting (none of ``free``) that differs from the run in this folder."""
         before = self.checkpoints.settings()
         if before is not None:
             self.check_config(before)
         now = plain_settings(config)
         for key, value in plain_settings(self.config()).items():
-            if key not in _FREE and now[key] != value:
+            if key not in free and now[key] != value:
                 raise RunError(
                     f"the run in '{self.path}' was started with {key} = {value!r}, not {now[key]!r}; resume it with "
                     "the same settings or choose another --out"
@@ -206,6 +232,12 @@ class RunFolder:
         if kept != whole:
             write_atomically(path, kept)
         return self.rows()
+
+    def replace_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write all lines anew; a checkpoint that knows them must follow."""
+        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        write_atomically(self.path / "rounds.jsonl", content)
+        self._rows_sha = hashlib.sha256(content)
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Append one round, as one write.
@@ -292,8 +324,14 @@ class RunFolder:
         files["summary.json"] = _summary_sha256(summary, files)
         write_atomically(self.path / "summary.json", json.dumps({**summary, "sha256": files}, indent=2) + "\n")
 
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds of the run are done, and its results are there."""
+        summary = self.summary()
+        return summary is not None and "stopped_after" not in summary and summary["rounds"] == self.config().rounds
+
     def summary(self) -> dict[str, Any] | None:
-        """The summary, or None while the run is not finished.
+        """The summary, or None if the run has neither finished nor been stopped.
 
         Raises:
             RunError: it is not readable, or not what the run wrote.
@@ -339,9 +377,9 @@ def _summary_sha256(summary: Mapping[str, Any], files: Mapping[str, str]) -> str
     return hashlib.sha256(json.dumps([summary, files]).encode()).hexdigest()
 
 
-def _describe(data: FederatedDataset) -> dict[str, Any]:
+def describe(data: FederatedDataset) -> dict[str, Any]:
     """Who holds how much of what, and what a model needs to know about its inputs; no sample is in it."""
-    p = data.preprocess
+    p, named = data.preprocess, data.x_train.dtype.names
     return {
         "name": data.name,
         "fingerprint": data.fingerprint(),
@@ -349,6 +387,7 @@ def _describe(data: FederatedDataset) -> dict[str, Any]:
         "task": data.task.name,
         "task_settings": asdict(data.task),
         "inputs": data.format.kind,
+        **({"fields": {name: list(data.x_train[name].shape[1:]) for name in named}} if named else {}),
         "classes": data.classes,
         "class_names": list(data.class_names),
         "client_names": None if data.client_names is None else list(data.client_names),

@@ -1,0 +1,51 @@
+"""More rounds for a run that has begun: it ends as a run of so many rounds would have ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commonground.algorithms import Algorithm
+from commonground.config import RunConfig
+from commonground.engine.metrics import figure_names
+from commonground.engine.state.folder import RunFolder
+from commonground.errors import RunError
+from commonground.tasks import Task
+
+__all__ = ["check_rounds", "not_evaluated"]
+
+
+def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse another number of rounds than the run in a folder has, where it would not end as a longer run does.
+
+    Args:
+        folder: of the run.
+        config: the settings to go on with.
+        algorithm: its method.
+
+    Raises:
+        RunError: there are fewer rounds than before, or something in the run depends on their number.
+    """
+    before, now = folder.config().rounds, config.rounds
+    if now < before:
+        raise RunError(
+            f"the run in '{folder.path}' has {before} rounds, of which {len(folder.rows())} are done; it can go on "
+            f"with as many or more, not with {now}"
+        )
+    why = ""
+    if config.lr_schedule != "constant":
+        why = f"its learning rate follows the share of its rounds that is done (lr_schedule = {config.lr_schedule!r})"
+    elif config.finetune_epochs:
+        why = "every client's head is fine-tuned after its last round"
+    why = why or algorithm.needs_rounds()
+    if now > before and why:
+        raise RunError(
+            f"the run in '{folder.path}' was planned for {before} rounds and cannot go on to {now}: {why}; choose "
+            "another --out"
+        )
+
+
+def not_evaluated(row: dict[str, Any], task: Task) -> dict[str, Any]:
+    """The line of a round without what was measured because it was the last one, or close to it, of a shorter run."""
+    row = {name: value for name, value in row.items() if name not in figure_names(task.metric)}
+    figures = (f"personal_{task.metric}", f"global_{task.metric}", "worst_decile")
+    return row | dict.fromkeys(figures) | {"evaluated_clients": 0}

@@ -1,0 +1,243 @@
+"""A run: what it measured, and the models it trained."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from torch import nn
+
+from commonground.algorithms import Algorithm, Tensors
+from commonground.config import RunConfig
+from commonground.engine.state.folder import RunFolder
+from commonground.engine.trained import Trained, read_trained
+from commonground.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Run", "load_run"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """A run, right after training or from its folder (:func:`load_run`).
+
+    A run that was stopped (``on_round``) has results of its last round, and ``stopped_after`` in its summary. One read
+    from a folder while it is not finished has models, but no summary and no clients yet.
+
+    Attributes:
+        config: every setting, automatic ones resolved.
+        summary: what ``summary.json`` holds.
+        history: one dict per round, as in ``rounds.jsonl``.
+        clients: one dict per client, as in ``clients.csv``.
+        folder: where the files are, if anywhere.
+    """
+
+    config: RunConfig
+    summary: dict[str, Any]
+    history: list[dict[str, Any]]
+    clients: list[dict[str, Any]]
+    folder: Path | None
+    _read: Callable[[], Trained] = field()
+
+    # -- models -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def trained(self) -> Trained:
+        """The network, its parameter groups, the server's tensors and where those of the clients are."""
+        return self._read()
+
+    @property
+    def shared(self) -> Tensors:
+        """The server's final tensors, by name."""
+        return self.trained.shared
+
+    def model(self, client: str | int | None = None) -> nn.Module:
+        """A client's own model, or the global one, ready to use: a copy, in evaluation mode.
+
+        It is the model whose accuracy the run reports: after the last round, before further local training. With
+        ``finetune_epochs`` it is the client's fine-tuned one. Methods that train once more before each test and forget
+        what they learn there (PerFedAvg, FedBABU) give the shared model *before* that training, which needs the
+        client's data.
+
+        It takes what the network takes: images as [n, channels, height, width], numbers already scaled
+        (:meth:`predict` takes samples as they are stored).
+
+        Args:
+            client: its name or number; None for the global model.
+
+        Raises:
+            ConfigError: there is no such client, or the method has no global model.
+        """
+        return self.trained.model(None if client is None else self.trained.client(client))
+
+    def predict(
+        self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: str | int | None = None
+    ) -> npt.NDArray[np.float64]:
+        """What a client's own model (see :meth:`model`) says of raw samples.
+
+        Args:
+            x: [n, …] samples stored as the training data were: images as height × width × channels, unscaled; where the
+                data have several inputs, a mapping from their names to arrays.
+            client: its name or number; None for the global model.
+
+        Returns:
+            What the run's task predicts: class probabilities [n, classes], numbers [n, targets], probabilities of
+            labels [n, labels].
+
+        Raises:
+            ConfigError: as :meth:`model`.
+            DataError: the samples are not of the training samples' form.
+            ModelError: a language model answers with texts (``commonground predict``).
+        """
+        return self.trained.predict(x, None if client is None else self.trained.client(client))
+
+    # -- figures ------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds are done."""
+        return bool(self.summary) and "stopped_after" not in self.summary
+
+    @property
+    def personal(self) -> dict[str, float]:
+        """The task's headline metric of each client's own model: mean, std, p10, … over clients after the last round,
+        and ``last10``, the mean over the last 10 rounds.
+        """
+        return dict(self._summary[f"personal_{self._summary['metric']}"])
+
+    @property
+    def personal_accuracy(self) -> dict[str, float]:
+        """:attr:`personal`, where accuracy is the metric.
+
+        Raises:
+            ConfigError: the task has another metric.
+        """
+        return dict(self._accuracy("personal"))
+
+    @property
+    def global_accuracy(self) -> float | None:
+        """Accuracy of the single shared model, averaged over clients; None where a method has none.
+
+        Raises:
+            ConfigError: the task has another metric.
+        """
+        value = self._accuracy("global")
+        return None if value is None else float(value)
+
+    def _accuracy(self, whose: str) -> Any:
+        metric = self._summary["metric"]
+        if metric != "accuracy":
+            raise ConfigError(
+                f"a run for {self._summary['task']} has no accuracy; its metric is {metric} (run.personal, "
+                "run.summary['metrics'])"
+            )
+        return self._summary[f"{whose}_accuracy"]
+
+    @property
+    def _summary(self) -> dict[str, Any]:
+        if not self.summary:
+            raise RunError(f"the run in '{self.folder}' is not finished; continue it with --resume")
+        return self.summary
+
+    def to_pandas(self, what: Literal["clients", "rounds"] = "clients") -> pd.DataFrame:
+        """A row per client, or per round, as a DataFrame.
+
+        Raises:
+            ConfigError: pandas is not installed, or there is no such table.
+            RunError: the run is not finished, so that there are no clients' results yet.
+        """
+        if what not in ("clients", "rounds"):
+            raise ConfigError(f"a run's tables are 'clients' and 'rounds', not {what!r}")
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ConfigError("to_pandas needs pandas: pip install 'commonground[pandas]'") from None
+        if what == "rounds":
+            return pd.DataFrame(self.history)
+        assert self._summary  # refuses an unfinished run
+        return pd.DataFrame(self.clients).replace("", None)
+
+    def in_files(self, model: nn.Module | None = None, algorithm: Algorithm | None = None) -> Run:
+        """The same run without any tensor in memory: they are read from its folder when somebody asks.
+
+        Args:
+            model, algorithm: objects that the run was given.
+        """
+        if self.folder is None:
+            return self
+        reading = partial(read_trained, RunFolder(self.folder), model=model, algorithm=algorithm, trust_code=True)
+        return replace(self, _read=reading)
+
+    # -- for people ---------------------------------------------------------------------------------------------
+
+    def _facts(self) -> list[tuple[str, str]]:
+        config, s = self.config, self.summary
+        done = f"{len(self.history)} of {config.rounds}" if not self.finished else f"{config.rounds}"
+        facts = [
+            ("method", config.algorithm),
+            ("data", f"{config.data}, {config.clients} clients"),
+            ("model", str(config.model)),
+            ("rounds", done),
+        ]
+        if s:
+            metric, headline = s["metric"], self.personal
+            worst = "p90" if s.get("higher_is_better") is False else "p10"
+            facts.append((f"personal {metric}", f"{_show(headline['mean'])} (worst tenth {_show(headline[worst])})"))
+            if s[f"global_{metric}"] is not None:
+                facts.append((f"global {metric}", _show(s[f"global_{metric}"])))
+        return [*facts, *([("folder", str(self.folder))] if self.folder is not None else [])]
+
+    def __repr__(self) -> str:
+        return f"<Run {'; '.join(f'{name}: {value}' for name, value in self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
+            f"{html.escape(value)}</td></tr>"
+            for name, value in self._facts()
+        )
+        return f"<table>{rows}</table>"
+
+
+def _show(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def load_run(
+    folder: str | Path,
+    *,
+    model: nn.Module | None = None,
+    algorithm: Algorithm | None = None,
+    trust_code: bool = False,
+) -> Run:
+    """Read a run's folder.
+
+    Args:
+        folder: of a run, finished or with a checkpoint.
+        model: where the run was given a module of your own: one of the same architecture, whose weights do not matter.
+        algorithm: where the run was given an algorithm of your own: the same one.
+        trust_code: whether Python files that the run names (``file.py:Class``) may be run; give ``model`` and
+            ``algorithm`` to do without.
+
+    Returns:
+        The run, with the same models and predictions as right after training.
+
+    Raises:
+        RunError: there is no run, it has no checkpoint yet, or a file is damaged.
+        ConfigError: its model or method was given as a Python object, or would be made by running a file.
+        ModelError: the given model does not fit; the first tensor that differs is named.
+    """
+    files = RunFolder(Path(folder))
+    if not files.exists:
+        raise RunError(f"'{folder}' holds no run (it has no config.toml)")
+    trained = read_trained(files, model=model, algorithm=algorithm, trust_code=trust_code)
+    summary = files.summary() or {}
+    return Run(trained.config, summary, files.rows(), files.clients() if summary else [], files.path, lambda: trained)

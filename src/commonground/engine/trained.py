@@ -1,0 +1,384 @@
+"""What a run has trained: the shared tensors and each client's own model, in memory or read from the run's folder."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from commonground.algorithms import Algorithm, Tensors, make_algorithm
+from commonground.algorithms.head_tuning import HeadTuning
+from commonground.config import RunConfig
+from commonground.data import Preprocess
+from commonground.data.checks import is_tokens
+from commonground.data.inputs import InputFormat, Inputs, chunks, each, pack_named, to_device
+from commonground.devices import resolve_device
+from commonground.engine.prepare import base_model, build_network
+from commonground.engine.setup import client_model, client_start
+from commonground.engine.state.checkpoint import Checkpoint
+from commonground.engine.state.client import ClientStates
+from commonground.engine.state.folder import NOISE, START, RunFolder
+from commonground.engine.state.store import PersonalStore
+from commonground.errors import ConfigError, DataError, RunError
+from commonground.models import (
+    Groups,
+    base_sha256_of,
+    call,
+    constants_of,
+    reset_counters,
+    restored,
+    tensors_of,
+)
+from commonground.tasks import Task, tasks
+from commonground.user_code import is_code
+
+# Samples of one pass: what it keeps in memory stays bounded.
+PREDICTED_AT_ONCE = 4096
+
+__all__ = ["States", "Trained", "read_trained"]
+
+States = Callable[[int], Tensors]
+"""From a client's number to its personal tensors and state, by name; not to be changed in place."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A run's configuration, tensors and clients.
+
+    The clients' state is read client by client: from the engine that trained them, or from the run's checkpoint.
+
+    Attributes:
+        path: the run's folder, if it has one.
+        config: every setting.
+        algorithm: the method, or head fine-tuning if the run ended with it.
+        network: the network with initial weights.
+        groups: its parameter groups.
+        shared: the server's final tensors.
+        split: what ``split.json`` says of the data.
+        given: whether the network was made from a module, so that it cannot be built anew by name.
+    """
+
+    path: Path | None
+    config: RunConfig
+    algorithm: Algorithm
+    network: nn.Module
+    groups: Groups
+    shared: Tensors = field(repr=False)
+    split: dict[str, Any] = field(repr=False)
+    _kept: States | Checkpoint = field(repr=False)
+    given: bool = False
+    _images: Tensor | None = field(default=None, repr=False)  # of feature noise, if they are in memory
+
+    @property
+    def where(self) -> str:
+        """What to call the run in a message."""
+        return "this run" if self.path is None else f"the run in '{self.path}'"
+
+    @property
+    def clients(self) -> int:
+        """Number of clients that trained."""
+        return len(self.split["train"])
+
+    def client(self, name: str | int) -> int:
+        """A client's number, by its name or number.
+
+        Raises:
+            ConfigError: there is no such client.
+        """
+        names = self.split["client_names"] or [str(c) for c in range(self.clients)]
+        if str(name) in names:
+            return int(names.index(str(name)))
+        if str(name).isdecimal() and int(name) < self.clients:
+            return int(name)
+        raise ConfigError(
+            f"{self.where} has no client '{name}'; it has {self.clients}, from '{names[0]}' to '{names[-1]}'"
+        )
+
+    def own(self, client: int) -> Tensors:
+        """A client's personal tensors and state, by name."""
+        if not isinstance(self._kept, Checkpoint):
+            return self._kept(client)
+        assert self.path is not None
+        if self.config.engine != "messages":
+            return self._store.read(client)
+        tuned = isinstance(self.algorithm, HeadTuning)
+        folder = self.path / ("finetuning" if tuned else "") / "clients" / f"client-{client}"
+        done = self._kept.round + tuned  # fine-tuning is one round more, in which all take part
+        last = done if tuned else int(self._kept.clients["heard"][client])
+        newest = ClientStates(folder, client).newest(done + 1, last if self._start else 0)
+        return self._start if newest is None else newest
+
+    @cached_property
+    def _start(self) -> Tensors:
+        """A client's personal tensors and state before its first round."""
+        initial = {name: value.detach().cpu() for name, value in tensors_of(self.network).items()}
+        return client_start(self.groups, self.algorithm, initial)
+
+    @cached_property
+    def _store(self) -> PersonalStore:
+        """All clients' personal tensors (which ``messages`` keeps in folders of the clients' own), read one by one."""
+        assert isinstance(self._kept, Checkpoint)
+        store = PersonalStore(self.clients, self._start)
+        store.load(self._kept.personal)
+        return store
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the shared tensors are a whole model; without BatchNorm statistics they are not."""
+        return self.algorithm.has_global_model and not self.groups.local_statistics
+
+    def shared_model(self) -> Tensors:
+        """The shared tensors that belong to the model (not what else travels)."""
+        return {name: value for name, value in self.shared.items() if name in tensors_of(self.network)}
+
+    def body(self) -> Tensors:
+        """The body for a client that never took part: what is shared of it, and the clients' mean of the rest.
+
+        Raises:
+            ConfigError: the method shares nothing.
+        """
+        if not self.shared:
+            raise ConfigError(f"{self.algorithm.title} shares no body that new clients could use")
+        body: Tensors = {}
+        names = self.groups.whole("body")
+        local = [name for name in names if name not in self.shared]
+        own = [self.own(client) for client in range(self.clients)] if local else []
+        for name in names:
+            body[name] = torch.stack([o[name] for o in own]).mean(0) if name in local else self.shared[name]
+        return body
+
+    @cached_property
+    def task(self) -> Task:
+        """What the data were for."""
+        return _task(self.split)
+
+    @cached_property
+    def format(self) -> InputFormat:
+        """How raw samples become the model's inputs."""
+        return _format(self.split)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model's inputs are texts."""
+        return str(self.config.model).startswith("hf:")
+
+    def values_of(self, client: int | None) -> Tensors:
+        """The model's tensors that a client's own model (None: the global one) has, by name; a global model lacks those
+        that every client has of its own.
+        """
+        values = dict(self.shared)
+        if client is not None:
+            values |= client_model(self.groups, self.algorithm, self.shared, self.own(client))
+        return {name: values[name] for name in tensors_of(self.network) if name in values}
+
+    def model(self, client: int | None) -> nn.Module:
+        """A copy of the network with a client's own weights (None: the global model), in evaluation mode. Weights that
+        never change are not copied.
+
+        Raises:
+            ConfigError: the global model is asked of a method that has none.
+        """
+        values = self.values_of(client)
+        whole = values.keys() >= tensors_of(self.network).keys()
+        if client is None and not (self.has_global_model or whole):
+            why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
+            raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client")
+        held = self.network.state_dict(keep_vars=True)
+        model = copy.deepcopy(self.network, {id(held[name]): held[name] for name in constants_of(self.network)})
+        live = tensors_of(model)
+        with torch.no_grad():
+            for name, tensor in live.items():
+                tensor.copy_(values[name])
+            reset_counters(model)
+        return model.eval()
+
+    @cached_property
+    def _noise(self) -> Tensor | None:
+        """The clients' foreign images [clients, …], stored as the samples are; None in a run without feature noise."""
+        if not self.config.feature_noise:
+            return None
+        if self._images is not None:
+            return self._images
+        assert self.path is not None
+        if isinstance(self._kept, Checkpoint):
+            RunFolder(self.path).check_files({NOISE: self._kept.files[NOISE]})
+        images = RunFolder(self.path).noise()
+        if tuple(images.shape) != (self.clients, *self.split["sample_shape"]):
+            raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
+        return images
+
+    def inputs(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: int | None = None) -> Inputs:
+        """Raw samples [n, …] (stored as the training data: images channels last, values unscaled) as model inputs.
+
+        In a run with feature noise, a client's samples are changed by its foreign image as they were in training; with
+        no client they stay as they are.
+
+        Args:
+            x: the samples; where the data have several inputs, a mapping from their names to arrays.
+            client: whose samples they are.
+
+        Raises:
+            RunError: the feature noise cannot be read.
+            DataError: their names or shape differ from the training data's, or a value is not finite.
+        """
+        dtype = getattr(torch, self.config.dtype)
+        stored = self.format.tensors(np.ascontiguousarray(self._samples(x)))
+        for rows in stored.values():
+            if not bool(torch.isfinite(rows).all()):
+                bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
+                raise DataError(f"sample {bad} has a value that is not finite")
+        noise: Tensor | None = None
+        if client is not None and self._noise is not None:
+            noise = self._noise[client].to(dtype) * self.format.preprocess.scale * self.config.feature_noise
+        return self.format.arrange(self.format.make(stored, dtype, noise))
+
+    def _samples(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> npt.NDArray[Any]:
+        """Samples as one array of the training samples' form."""
+        if isinstance(x, np.ndarray) and x.dtype.names:
+            x = {name: x[name] for name in x.dtype.names}
+        if isinstance(x, Mapping) != (self.format.kind == "named"):
+            wanted = f"a mapping of the arrays {_named(self.split)}" if self.format.kind == "named" else "one array"
+            raise DataError(f"{self.where} was trained on samples that are {wanted}, and {type(x).__name__} was given")
+        if isinstance(x, Mapping):
+            packed = pack_named(x)
+            given = {name: list(packed[name].shape[1:]) for name in packed.dtype.names or ()}
+            if given != self.split["fields"]:
+                raise DataError(
+                    f"samples of the arrays {_named({'fields': given})} were given, but the run was trained on "
+                    f"{_named(self.split)}"
+                )
+            return packed
+        rows = np.asarray(x)
+        shape = tuple(self.split["sample_shape"])
+        if rows.dtype.kind not in "fiub" or rows.ndim == 0:
+            raise DataError(f"samples must be an array of numbers, not {type(x).__name__} of {rows.dtype}")
+        if self.format.kind == "tokens":
+            if not is_tokens(rows):
+                raise DataError(
+                    f"{self.where} was trained on rows of tokens, int32 [n, 1 + L, 2], not {rows.dtype} {rows.shape}"
+                )
+            return rows  # texts may be longer or shorter than those of the training data
+        if rows.shape[1:] != shape and rows.ndim >= 2 and int(np.prod(rows.shape[1:])) == int(np.prod(shape)):
+            rows = rows.reshape(len(rows), *shape)
+        if rows.shape[1:] != shape:
+            raise DataError(f"samples of shape {rows.shape[1:]} were given, but the run was trained on {shape}")
+        return rows
+
+    def predict(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: int | None) -> npt.NDArray[np.float64]:
+        """What a client's own model (None: the global one) says of raw samples [n, …], as the run's task does: class
+        probabilities [n, classes], numbers [n, targets], ….
+        """
+        model = self.model(client).to(self.device)
+        inputs = self.inputs(x, client)
+        with torch.no_grad():
+            said = [
+                self.task.predict(call(model, each(lambda value: to_device(value, self.device), part)))
+                for part in chunks(inputs, PREDICTED_AT_ONCE)
+            ]
+        return np.concatenate(said)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where predictions are computed: the run's own device, or the CPU on a machine that does not have it."""
+        try:
+            return resolve_device(self.config.device)
+        except ConfigError:
+            return torch.device("cpu")
+
+
+def _named(split: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {[*shape]}" for name, shape in split["fields"].items())
+
+
+def _task(split: Mapping[str, Any]) -> Task:
+    """The task that ``split.json`` names, with its settings."""
+    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in split["task_settings"].items()}
+    return tasks[split["task"]](**settings)
+
+
+def _format(split: Mapping[str, Any]) -> InputFormat:
+    """How ``split.json`` says that samples become inputs."""
+    p = split["preprocess"]
+    return InputFormat(
+        tuple(split["sample_shape"]), split["inputs"], Preprocess(p["scale"], tuple(p["mean"]), tuple(p["std"]))
+    )
+
+
+def read_trained(
+    folder: RunFolder,
+    *,
+    model: nn.Module | None = None,
+    algorithm: Algorithm | None = None,
+    trust_code: bool = False,
+) -> Trained:
+    """What the run in a folder has trained so far.
+
+    Args:
+        folder: of the run.
+        model, algorithm: objects in place of what the configuration names.
+        trust_code: whether Python files that the configuration names may be run.
+
+    Raises:
+        RunError: it has no checkpoint yet, or a file is damaged.
+        ConfigError: the configuration names what cannot be made by name, or a Python file that is not trusted.
+        ModelError: the given model does not fit.
+    """
+    path, config, split = folder.path, folder.config(), folder.split()
+    if config.model is None or config.lr is None:
+        raise RunError(f"'{path / 'config.toml'}' is damaged: it lacks the model or the learning rate")
+    _check_code(path, config, model, algorithm, trust_code)
+    if algorithm is None:
+        algorithm = make_algorithm(config.algorithm, config.options)
+    start, given = folder.start(), model is not None
+    shape, task = _format(split).shape, _task(split)
+    if start is not None:
+        if model is None:
+            if not is_code(config.model):
+                raise ConfigError(
+                    f"the model of the run in '{path}', {config.model}, was given as an object: load it with "
+                    "load_run(folder, model=…), a module of the same architecture"
+                )
+            model = base_model(config, shape, split["classes"], task=task)
+        model = restored(model, start, getattr(torch, config.dtype), f"the run in '{path}'")
+    elif model is not None:
+        raise ConfigError(f"the model of the run in '{path}' is {config.model}, which is built by name; give none")
+    network, groups = build_network(config, algorithm, shape, split["classes"], model, task)
+    finished = folder.finished
+    tuned = config.finetune_epochs > 0 and finished
+    checkpoint = folder.load("finetuned.safetensors") if tuned else folder.load()
+    if checkpoint is None:
+        raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
+    if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
+        raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
+    folder.check_config(checkpoint.settings)
+    folder.check_files({name: checkpoint.files[name] for name in ("split.json", START) if name in checkpoint.files})
+    if finished and checkpoint.round < config.rounds:
+        raise RunError(
+            f"the run in '{path}' is finished, but its newest checkpoint is of round {checkpoint.round}; --resume "
+            "repeats the rounds after it"
+        )
+    if base_sha256_of(network) != checkpoint.totals.get("base_sha256"):
+        raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
+    if tuned:
+        algorithm = HeadTuning(config.finetune_epochs)
+    return Trained(path, config, algorithm, network, groups, checkpoint.shared, split, checkpoint, given)
+
+
+def _check_code(
+    path: Path, config: RunConfig, model: nn.Module | None, algorithm: Algorithm | None, trusted: bool
+) -> None:
+    """Refuse to run a Python file that a folder names, unless the user wants it."""
+    for what, text, given in (("model", config.model, model), ("algorithm", config.algorithm, algorithm)):
+        if given is None and not trusted and is_code(str(text)):
+            raise ConfigError(
+                f"the run in '{path}' has the {what} '{text}', whose code would be run: if you trust that file, say so "
+                f"with --trust-code (in Python: load_run(folder, trust_code=True), or {what}=… itself)"
+            )
