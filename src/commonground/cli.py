@@ -100,6 +100,7 @@ def list_(what: str) -> None:
         table = Table("name", "what", "from")
         for info in available_sources():
             table.add_row(info.name, info.description, info.origin)
+        table.add_row("FILE.py:function", "your own function that returns clients", "--data FILE.py:function")
         table.add_row("FILE.csv", "your own table, with a label column and a client column", "--partition column:NAME")
     elif what == "experiments":
         from commonground.papers import experiments

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
+from commonground.cli_options import trust_code
 from commonground.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option("--seed", type=click.IntRange(0), default=1000, show_default=True, help="seed of split and samples")
 @click.option("--out", type=click.Path(path_type=Path), help="folder for adapt.json and adapt.csv  [default: RUN_DIR]")
 @click.option("--data-dir", help="folder of the data files")
+@trust_code
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def adapt(
     run_dir: Path,
@@ -62,6 +64,7 @@ def adapt(
     seed: int,
     out: Path | None,
     data_dir: str | None,
+    trust_code: bool,
     quiet: bool,
 ) -> None:
     """Fit a head for clients that never took part on RUN_DIR's frozen body, beside what they could do alone.
@@ -77,11 +80,17 @@ def adapt(
     from commonground.engine.state.folder import write_atomically
     from commonground.report import write_run_report
     from commonground.tasks import Headline
+    from commonground.user_code import is_code
 
     wanted = list(dict.fromkeys(_numbers(shots, "--shots")))
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"'{out}' is a file; --out needs a folder")
-    run = load_run(run_dir)
+    run = load_run(run_dir, trust_code=trust_code)
+    if data is None and is_code(run.config.data) and not trust_code:
+        raise ConfigError(
+            f"the run in '{run_dir}' has the data '{run.config.data}', whose code would be run: if you trust that "
+            "file, say so with --trust-code, or name other data with --data"
+        )
     new = load_data(
         data or run.config.data,
         clients or (None if partition and partition.startswith("column") else run.trained.clients),
@@ -139,6 +148,7 @@ def adapt(
     "--max-new-tokens", type=click.IntRange(1), help="most tokens of a language model's answer  [default: 64]"
 )
 @click.option("--out", type=click.Path(path_type=Path), help="write the CSV here  [default: standard output]")
+@trust_code
 def predict(
     run_dir: Path,
     client: str | None,
@@ -146,6 +156,7 @@ def predict(
     input_file: Path,
     max_new_tokens: int | None,
     out: Path | None,
+    trust_code: bool,
 ) -> None:
     """Classify new samples with one client's own model from RUN_DIR, predict their numbers or labels, or let a language
     model answer.
@@ -164,7 +175,7 @@ def predict(
 
     if (client is None) == (not use_global):
         raise ConfigError("give either --client ID or --global")
-    run = load_run(run_dir)
+    run = load_run(run_dir, trust_code=trust_code)
     number = None if client is None else run.trained.client(client)
     if not (run_dir / "summary.json").is_file():
         _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")

@@ -11,9 +11,14 @@ import click
 
 from commonground.errors import ConfigError
 
-__all__ = ["run_options", "run_values"]
+__all__ = ["run_options", "run_values", "trust_code"]
 
 _SET_ELSEWHERE = {"algorithm", "options", "model_options"}
+
+
+trust_code = click.option(
+    "--trust-code", is_flag=True, help="run the Python files that the run names (file.py:…); they can do anything"
+)
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ class RunConfig(BaseModel):
 
     algorithm: str = "fedrep"
     options: dict[str, Any] = Field({}, description="hyperparameters of the algorithm (--set name=value)")
-    data: str = Field("digits", description="a data set's name, or the path of a table")
+    data: str = Field("digits", description="a data set's name, the path of a table, or file.py:function")
     clients: int | None = Field(None, ge=1, description="number of clients (default: 20 for digits, else 100)")
     task: str | None = Field(
         None, description="what a table is for: classification, regression or multilabel (default: classification)"

@@ -10,6 +10,7 @@ from commonground.data.dealing import deal
 from commonground.data.feature_noise import add_feature_noise
 from commonground.data.feature_partition import Features
 from commonground.data.federated import FederatedDataset
+from commonground.data.from_code import data_from_code
 from commonground.data.limits import limit_samples
 from commonground.data.partition_texts import parse_partition
 from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards
@@ -26,6 +27,7 @@ from commonground.data.sources import (
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
 from commonground.errors import ConfigError
 from commonground.tasks import Task
+from commonground.user_code import is_code
 
 __all__ = [
     "IID",
@@ -79,7 +81,10 @@ def load_data(
 
     Args:
         name: a name of :func:`available_sources`, the path of a table (.csv, .tsv) or of instructions (.json, .jsonl),
-            or ``hf:OWNER/NAME`` for data of the Hugging Face hub.
+            ``hf:OWNER/NAME`` for data of the Hugging Face hub, or ``file.py:function`` for a function of yours. It is
+            called with those of the arguments below that it has parameters for, and returns a
+            :class:`FederatedDataset`, a :class:`Source` (which is then dealt to clients) or a list of
+            ``(x_train, y_train, x_test, y_test)``, one per client.
         clients: how many; may be left out with a ``column:NAME`` partition.
         classes_per_client: S; without a partition it means :class:`Shards`.
         partition: a partition or its text (:func:`parse_partition`); without it and S, what is natural for
@@ -103,9 +108,33 @@ def load_data(
     """
     if not isinstance(name, str | os.PathLike):
         raise ConfigError(f"data are named by a text or a path, not by {name!r}")
+    asked = partition
     if partition is None:
         partition = usual_partition(name) if classes_per_client is None else "shards"
     chosen = parse_partition(partition, classes_per_client) if isinstance(partition, str) else partition
+    if is_code(os.fspath(name)):
+        given = {
+            "clients": clients,
+            "classes_per_client": classes_per_client,
+            "partition": asked,
+            "seed": seed,
+            "data_dir": data_directory(data_dir),
+            "download": download,
+            "label": label,
+            "tokenizer": tokenizer,
+            "max_length": max_length,
+            "vocab_size": vocab_size,
+        }
+        found, taken = data_from_code(os.fspath(name), given)
+        if isinstance(found, Source):
+            return deal(found, chosen, clients, seed)
+        for key, has in (("clients", found.clients), ("classes_per_client", None), ("partition", None)):
+            if key not in taken and given[key] not in (None, has):
+                raise ConfigError(
+                    f"{key}={given[key]!r} splits samples, and '{name}' returns a data set that is split already; its "
+                    f"function may take {key} as a parameter"
+                )
+        return found
     source = load_source(
         name,
         data_dir,

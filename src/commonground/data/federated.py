@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -27,12 +27,13 @@ from commonground.data.checks import (
     whole_numbers,
 )
 from commonground.data.inputs import InputFormat, pack_named
+from commonground.data.rows import Samples, joined, read_samples
 from commonground.errors import DataError
 from commonground.tasks import CLASSIFICATION, Headline, Task, make_task
 
 __all__ = ["FederatedDataset"]
 
-Samples = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+Rows = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 """One client's samples: an array, or several by name."""
 
 
@@ -112,7 +113,7 @@ class FederatedDataset:
     @classmethod
     def from_arrays(
         cls,
-        clients: Sequence[tuple[Samples, npt.ArrayLike, Samples, npt.ArrayLike]],
+        clients: Sequence[tuple[Rows, npt.ArrayLike, Rows, npt.ArrayLike]],
         *,
         name: str = "arrays",
         classes: int | None = None,
@@ -126,7 +127,9 @@ class FederatedDataset:
 
         Args:
             clients: one ``(x_train, y_train, x_test, y_test)`` per client; all samples of one shape and type. Several
-                inputs are given as a mapping from names to arrays. Rows of tokens are numbered anew.
+                inputs are given as a mapping from names to arrays. Rows of tokens are numbered anew. Memory-mapped
+                samples are not read into memory (:func:`~commonground.data.rows.joined`); checks and the fingerprint
+                go over them once, in pieces.
             name: for people.
             classes: number of classes; by default the largest label plus one (of other tasks, their targets).
             class_names: by default "0", "1", ….
@@ -175,10 +178,12 @@ class FederatedDataset:
                         f"the shape {x[client].shape[1:]}, those of client 0 {columns[0][0].shape[1:]}"
                     )
         try:
-            x_train, y_train, x_test, y_test = (np.concatenate(column) for column in columns)
+            tokens = is_tokens(columns[0][0]) and is_tokens(columns[2][0])
+            x_train, x_test = (joined(columns[place], writable=tokens) for place in (0, 2))
+            y_train, y_test = (np.concatenate(columns[place]) for place in (1, 3))
         except ValueError as error:
             raise DataError(f"the clients' arrays of {name!r} do not fit together: {error}") from None
-        if is_tokens(x_train) and is_tokens(x_test):
+        if tokens:
             for rows, number in ((x_train, 0), (x_test, len(x_train))):
                 rows[:, 0, 0] = np.arange(number, number + len(rows))
         task = make_task(task)
@@ -200,6 +205,55 @@ class FederatedDataset:
             test_offsets=_offsets([len(x) for x in columns[2]]),
             client_names=None if client_names is None else tuple(client_names),
             preprocess=preprocess or AS_STORED,
+            task=task,
+            noise=noise,
+        )
+
+    @classmethod
+    def from_datasets(
+        cls,
+        clients: Sequence[tuple[Samples, Samples]],
+        *,
+        name: str = "datasets",
+        classes: int | None = None,
+        class_names: Sequence[str] | None = None,
+        client_names: Sequence[str] | None = None,
+        preprocess: Preprocess | None = None,
+        task: Task | str = "classification",
+        noise: FeatureNoise | None = None,
+    ) -> FederatedDataset:
+        """A federated data set from data sets as PyTorch has them.
+
+        Every sample is read once, here, into an array (more than 2 GiB of them into an unnamed temporary file that is
+        mapped into memory): training goes over the samples again and again in an order of its own, so what a data set
+        draws at random when it is read stays as it was drawn.
+
+        Args:
+            clients: one ``(train, test)`` per client, each with ``len(samples)`` and ``samples[i]``, which gives
+                ``(x, y)``: an array or tensor of one shape and type (images as height × width × channels, or a mapping
+                of several inputs), and its target.
+            name, classes, class_names, client_names, preprocess, task, noise: as of :meth:`from_arrays`.
+
+        Raises:
+            DataError: as :meth:`from_arrays`; also a sample that cannot be read.
+        """
+        pairs = isinstance(clients, Sequence) and all(isinstance(c, tuple | list) and len(c) == 2 for c in clients)
+        if not pairs:
+            raise DataError(f"the clients of {name!r} must be a list of (train, test), a data set each")
+
+        def what(kind: str, client: int) -> str:
+            return f"{kind} samples of client {client} of {name!r}"
+
+        columns: list[list[Array]] = []
+        for place, kind in enumerate(("training", "test")):
+            columns += read_samples([pair[place] for pair in clients], partial(what, kind))
+        return cls.from_arrays(
+            list(zip(*columns, strict=True)),
+            name=name,
+            classes=classes,
+            class_names=class_names,
+            client_names=client_names,
+            preprocess=preprocess,
             task=task,
             noise=noise,
         )

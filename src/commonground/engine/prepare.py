@@ -90,7 +90,7 @@ def prepare_setup(
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = usual_partition(config.data) if config.classes_per_client is None else ""
         by_column = (config.partition or natural).startswith("column")
-        usual = None if by_column else 20 if config.data == "digits" else 100
+        usual = None if by_column or is_code(config.data) else 20 if config.data == "digits" else 100
         data = load_data(
             config.data,
             config.clients or usual,
@@ -137,7 +137,8 @@ def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
         data: a name, if other data than the configuration's are meant.
     """
     data = data or config.data
-    if not (config.model or "").startswith("hf:") or not (is_text(data) or data.endswith(".csv")):
+    texts = is_text(data) or data.endswith(".csv") or is_code(data)
+    if not (config.model or "").startswith("hf:") or not texts:
         return {}
     return {"tokenizer": config.model, "max_length": int(config.model_options.get("max_length", 128))}
 

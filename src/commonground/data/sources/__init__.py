@@ -122,7 +122,10 @@ _SOURCES = {
     )
 }
 _JSON = (".json", ".jsonl")
-_FORMS = "the path of a .csv or .tsv table, the path of a .json or .jsonl file of instructions, or hf:OWNER/NAME"
+_FORMS = (
+    "the path of a .csv or .tsv table, the path of a .json or .jsonl file of instructions, hf:OWNER/NAME, or "
+    "file.py:function"
+)
 
 
 def available_sources() -> tuple[SourceInfo, ...]:
