@@ -11,8 +11,8 @@ import pytest
 
 from commonground.cli_options import run_values
 from commonground.config import RunConfig
-from commonground.engine.loop import run_training
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.training import run_training
 from commonground.models.adapted import AdaptedModel
 from tests.language import tiny_model
 from tests.text_files import instructions_file, pairs_file, save_tokenizer

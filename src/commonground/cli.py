@@ -46,9 +46,9 @@ def train(
     """Train ALGORITHM (see `commonground list algorithms`) and leave a folder with everything about the run."""
     from commonground.config import RunConfig
     from commonground.console import ConsoleProgress, result_note, result_table, standard_output
-    from commonground.engine.loop import run_training
     from commonground.engine.prepare import prepare_setup
     from commonground.engine.state.folder import RunFolder
+    from commonground.engine.training import run_training
     from commonground.report import write_run_report
 
     values = run_values(flags, assignments, config_file)

@@ -78,7 +78,7 @@ def test_a_state_of_another_client_is_refused(tmp_path: Path) -> None:
 
 def test_states_of_both_checkpoints_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run may fall back to the checkpoint before the last one, so that one's rounds are not forgotten yet."""
-    monkeypatch.setattr(training._Training, "_save_if_due", training._Training._save)
+    monkeypatch.setattr(training.Keeper, "save_if_due", training.Keeper.save)
     engines: list[MessageEngine] = []
 
     def remember(engine: Engine) -> None:

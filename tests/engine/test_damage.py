@@ -51,7 +51,7 @@ def go(out: Path | None, algorithm: str = "ditto", **changes: Any) -> Whole:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint after every round, and no waiting for the disk, whose tricks are played by hand here."""
-    monkeypatch.setattr(training._Training, "_save_if_due", training._Training._save)
+    monkeypatch.setattr(training.Keeper, "save_if_due", training.Keeper.save)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -47,7 +47,7 @@ def full_after(operations: int, name: str) -> Any:
 @pytest.mark.parametrize("name", ["write", "fsync"])
 def test_a_full_disk_at_any_moment(name: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once there is room again, the run goes on and ends with the same numbers."""
-    monkeypatch.setattr(training._Training, "_save_if_due", training._Training._save)
+    monkeypatch.setattr(training.Keeper, "save_if_due", training.Keeper.save)
     whole = go(None, "fedrep", engine=engine)
     # Calls 0, 1, 2, … of a run of some 200; a run that was refused at its very beginning may be started again.
     for operations in (0, 1, 5, 12, 20, 33, 35, 37, 39, 41):
@@ -64,7 +64,7 @@ def test_a_full_disk_at_any_moment(name: str, engine: str, tmp_path: Path, monke
 
 
 def test_the_sentence_says_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training._Training, "_save_if_due", training._Training._save)
+    monkeypatch.setattr(training.Keeper, "save_if_due", training.Keeper.save)
     match = r"the checkpoint of round 3 cannot be written to '.*': No space left .*; the one of round 2 is untouched"
     saved = CheckpointFolder.save
 

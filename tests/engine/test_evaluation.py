@@ -14,6 +14,7 @@ from torch.func import functional_call
 from commonground import FederatedDataset, train
 from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import BLOCK_SAMPLES, Scores, blocks_of
+from commonground.engine.evaluation_plan import PANEL
 from commonground.models import ConvNet, use_keyed_dropout
 from commonground.tasks import Classification, Regression
 from tests.helpers import (
@@ -28,7 +29,6 @@ from tests.helpers import (
     normed,
     seeded,
     train_whole,
-    training,
 )
 
 
@@ -200,10 +200,10 @@ def test_ten_thousand_clients(engine: str, tmp_path: Any) -> None:
             options={"head_epochs": 1}, **(SMALL | {"engine": engine}),
         )  # fmt: skip
     assert counter.trained == [10] * 3
-    assert [len(t) for t in counter.tested[:3]] == [training.PANEL] * 3
+    assert [len(t) for t in counter.tested[:3]] == [PANEL] * 3
     assert counter.tested[0] == counter.tested[1] == counter.tested[2], "the panel is fixed"
     assert len(counter.tested[-1]) == 10_000
-    assert all(row["evaluated_clients"] == training.PANEL for row in run.history)
+    assert all(row["evaluated_clients"] == PANEL for row in run.history)
     assert len(run.clients) == 10_000
     assert sum(c["rounds"] for c in run.clients) == 30
     saved = sum(p.stat().st_size for p in (tmp_path / "checkpoint").rglob("*.safetensors"))

@@ -128,7 +128,7 @@ def test_a_fault_during_an_evaluation(engine: str, tmp_path: Path) -> None:
 
 def _child(out: Path, engine: str, changes: dict[str, Any]) -> None:
     os.setpgid(0, 0)
-    training._Training._save_if_due = training._Training._save  # a checkpoint after every round
+    training.Keeper.save_if_due = training.Keeper.save  # a checkpoint after every round
     go(out, engine, resume=True, **changes)
 
 

@@ -1,0 +1,54 @@
+"""Which rounds of a run are tested, on whom, and with which models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from commonground.engine.backends.base import Which
+from commonground.engine.setup import Setup
+from commonground.keys import numpy_stream
+
+__all__ = ["PANEL", "PANEL_FROM", "EvaluationPlan"]
+
+# Beyond this many clients, rounds during training are judged on a fixed panel, so that a round's cost depends on the
+# sampled clients and not on how many exist; the last evaluation always covers everyone.
+PANEL_FROM = 2_000
+PANEL = 200
+
+
+class EvaluationPlan:
+    """The tests of a run.
+
+    Args:
+        setup: of the run.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.config = setup, setup.config
+
+    def is_due(self, round: int) -> bool:
+        """Whether a round is evaluated."""
+        config = self.config
+        return round % config.eval_every == 0 or round == config.rounds or round > config.rounds - config.eval_last
+
+    @property
+    def kinds(self) -> list[Which]:
+        """The models that are tested; a method without personal models has its global one tested once."""
+        kinds: list[Which] = ["global"] if self.setup.has_global_model else []
+        return [*kinds, "personal"] if self.setup.has_personal_model else kinds
+
+    @cached_property
+    def panel(self) -> Sequence[int]:
+        """Clients evaluated during training."""
+        clients = self.setup.data.clients
+        size = self.config.eval_clients or (clients if clients <= PANEL_FROM else PANEL)
+        if size >= clients:
+            return range(clients)
+        chosen = numpy_stream(self.config.seed, "panel").choice(clients, size, replace=False, shuffle=False)
+        return sorted(int(c) for c in chosen)
+
+    @property
+    def covers_everyone(self) -> bool:
+        """Whether a round's test is one of all clients."""
+        return len(self.panel) == self.setup.data.clients

@@ -1,0 +1,111 @@
+"""After the last round: the final test, the files of the results, and the run as an object."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from commonground.algorithms import Tensors
+from commonground.algorithms.head_tuning import HeadTuning
+from commonground.engine.backends.base import Engine
+from commonground.engine.evaluation_plan import EvaluationPlan
+from commonground.engine.progress import Progress
+from commonground.engine.results import client_rows, summarise, weights_sha256
+from commonground.engine.run import Run
+from commonground.engine.setup import Setup
+from commonground.engine.state.checkpoint import Checkpoint
+from commonground.engine.state.folder import RunFolder, describe, plain_settings
+from commonground.engine.trained import States, Trained
+from commonground.errors import RunError
+from commonground.models import FrozenBaseModel, reset_counters, tensors_of
+from commonground.user_code import is_code
+
+__all__ = ["finish", "trained_from"]
+
+
+def finish(
+    setup: Setup,
+    folder: RunFolder | None,
+    progress: Progress,
+    engine: Engine,
+    tuned: tuple[Engine, Tensors] | None = None,
+) -> Run:
+    """Test every client, write the results, and give the run.
+
+    Args:
+        setup: of the run.
+        folder: for the files, if any.
+        progress: after the last round, or after the one it was stopped at.
+        engine: holds the clients' state.
+        tuned: after fine-tuning, the engine that holds the clients' heads, and the body.
+
+    Raises:
+        RunError: the results cannot be written.
+    """
+    everyone, config = range(setup.data.clients), setup.config
+    stopped = progress.done < config.rounds
+    # The last round's test is the final one, unless it covered a panel only or was before a resume.
+    all_scores = progress.last_scores or {
+        which: engine.evaluate(everyone, progress.shared, which, progress.done) for which in EvaluationPlan(setup).kinds
+    }
+    scores, global_scores = all_scores.get("personal") or all_scores["global"], all_scores.get("global")
+    judge, shared = engine, progress.shared
+    if tuned is not None:
+        judge, shared = tuned
+        # One round more than before, or clients who answer messages would test the heads they had then.
+        scores = judge.evaluate(everyone, shared, "personal", progress.done + 1)
+    clients = client_rows(setup.data, progress.took_part.tolist(), scores, global_scores)
+    sha256 = weights_sha256(setup.data.clients, judge, shared)
+    summary = summarise(
+        setup, engine.name, progress.history, progress.totals, scores, global_scores, sha256, stopped=stopped
+    )
+    if folder is not None:
+        try:
+            if tuned is not None:
+                name = "finetuned.safetensors"
+                personal = judge.save(folder.checkpoints.personal(name), progress.done)
+                settings, files = plain_settings(config), folder.files
+                last = Checkpoint(progress.done, progress.totals, shared, {}, settings, files, personal)
+                folder.save(last, name=name)
+            folder.write_clients(clients)
+            folder.write_summary(summary)
+        except OSError as error:
+            raise RunError(
+                f"the results cannot be written to '{folder.path}': {error.strerror or error}; continue with --resume"
+            ) from None
+    path = None if folder is None else folder.path
+    trained = trained_from(setup, path, shared, judge.states(), tuned is not None)
+    return Run(config, summary, progress.history, clients, path, lambda: trained)
+
+
+def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States | Checkpoint, tuned: bool) -> Trained:
+    """What is left when the engines are gone: the network as it was at first, and where all tensors are.
+
+    Args:
+        setup: of the run; its network is set back.
+        path: the run's folder, if it has one.
+        shared: the server's final tensors.
+        kept: how to read the clients' state.
+        tuned: whether every client's head was fine-tuned after the last round.
+    """
+    config, model, noise = setup.config, setup.model.cpu(), setup.data.noise
+    with torch.no_grad():
+        for name, value in tensors_of(model).items():
+            value.copy_(setup.initial[name])
+        reset_counters(model)
+    if isinstance(model, FrozenBaseModel):
+        model.keep_hidden(None)
+    return Trained(
+        path,
+        config,
+        HeadTuning(config.finetune_epochs) if tuned else setup.algorithm,
+        model,
+        setup.groups,
+        {name: value.cpu() for name, value in shared.items()},
+        json.loads(json.dumps(describe(setup.data))),
+        kept,
+        setup.start is not None and not is_code(str(config.model)),
+        None if noise is None else torch.from_numpy(noise.images),
+    )

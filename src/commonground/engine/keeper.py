@@ -1,0 +1,164 @@
+"""Saving a run's progress in its folder, and taking it up again."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import torch
+
+from commonground.engine.backends.base import Engine
+from commonground.engine.evaluation_plan import EvaluationPlan
+from commonground.engine.finishing import trained_from
+from commonground.engine.more_rounds import not_evaluated
+from commonground.engine.observer import Observer
+from commonground.engine.progress import Progress
+from commonground.engine.run import Run
+from commonground.engine.setup import Setup
+from commonground.engine.state.checkpoint import Checkpoint
+from commonground.engine.state.folder import RunFolder, plain_settings
+from commonground.engine.trained import read_trained
+from commonground.errors import RunError
+
+__all__ = ["Keeper"]
+
+
+class Keeper:
+    """Keeps one run's progress; without a folder it keeps nothing.
+
+    Args:
+        setup: of the run.
+        folder: of the run, if it has one.
+        progress: what is saved and restored.
+        observer: told what is worth a line.
+    """
+
+    def __init__(self, setup: Setup, folder: RunFolder | None, progress: Progress, observer: Observer) -> None:
+        self.setup, self.config = setup, setup.config
+        self.folder, self.progress, self.observer = folder, progress, observer
+        self._saved_round = 0
+        self._saved_at = time.perf_counter()
+        self._save_cost = 0.0
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def save(self, engine: Engine) -> None:
+        """Write a checkpoint of the last finished round, if it has none yet.
+
+        Raises:
+            RunError: it cannot be written; the one before is untouched.
+        """
+        done = self.progress.done
+        if self.folder is None or not self.folder.exists or self.progress.between or done == self._saved_round:
+            return
+        began = time.perf_counter()
+        try:
+            personal = engine.save(self.folder.checkpoints.personal(), done)
+            clients = {
+                "took_part": torch.from_numpy(self.progress.took_part),
+                "heard": torch.from_numpy(self.progress.heard),
+                **{f"memory/{name}": value for name, value in self.progress.memory.items()},
+            }
+            settings, files = plain_settings(self.config), self.folder.files
+            shared, totals = self.progress.shared, self.progress.totals
+            self.folder.save(Checkpoint(done, totals, shared, clients, settings, files, personal))
+        except OSError as error:
+            good = f"the one of round {self._saved_round} is untouched" if self._saved_round else "there is none yet"
+            raise RunError(
+                f"the checkpoint of round {done} cannot be written to '{self.folder.checkpoints.path}': "
+                f"{error.strerror or error}; {good}"
+            ) from None
+        self._saved_round = done
+        self._saved_at = time.perf_counter()
+        self._save_cost = self._saved_at - began
+
+    def save_if_due(self, engine: Engine) -> None:
+        """Keep checkpoints under 5 % of the time: after a SIGKILL, the rounds since the last one are repeated."""
+        if time.perf_counter() - self._saved_at > max(0.5, 20 * self._save_cost):
+            self.save(engine)
+
+    # -- restoring ----------------------------------------------------------------------------------------------
+
+    def finished(self) -> Run | None:
+        """The run in the folder, if nothing of it is left to do.
+
+        Raises:
+            RunError: it was on other data or weights, or its results were changed.
+        """
+        summary = self.folder.summary() if self.folder is not None else None
+        if self.folder is None or summary is None or summary["rounds"] != self.config.rounds:
+            return None
+        self._check_data(summary["data_fingerprint"], summary.get("base_sha256"))
+        self.folder.check_results()
+        try:
+            checkpoint = self.folder.load("finetuned.safetensors")
+        except RunError as error:
+            self.observer.note(f"{error}; fine-tuning is repeated")
+            return None
+        try:
+            checkpoint = checkpoint or self.folder.load()
+        except RunError:
+            return None  # the one before is taken, and its last rounds are repeated
+        if checkpoint is not None and checkpoint.round != self.config.rounds:
+            return None
+        self.observer.note(f"the run in '{self.folder.path}' is already finished")
+        rows, clients, path = self.folder.rows(), self.folder.clients(), self.folder.path
+        if checkpoint is None:  # removed since; its results are still there
+            return Run(self.config, summary, rows, clients, path, partial(read_trained, self.folder))
+        tuned = bool(self.config.finetune_epochs)
+        trained = trained_from(self.setup, path, checkpoint.shared, checkpoint, tuned)
+        return Run(self.config, summary, rows, clients, path, lambda: trained)
+
+    def restore(self, engine: Engine) -> None:
+        """Go back to the folder's newest checkpoint, if there is one, and begin or go on there.
+
+        Raises:
+            RunError: it was on other data or weights, or a file is damaged.
+        """
+        if self.folder is None:
+            return
+        checkpoint = self.folder.load(note=self.observer.note, rows=True)
+        if checkpoint is None:
+            if (self.folder.path / "summary.json").exists():
+                raise RunError(f"the run in '{self.folder.path}' has no checkpoint any more from which it could go on")
+            self.folder.keep_rows(0)
+            self.folder.begin(self.config, self.setup.data, self.setup.start)
+            return
+        progress = self.progress
+        self._check_data(checkpoint.totals["data_fingerprint"], checkpoint.totals.get("base_sha256"))
+        progress.history = self.folder.resume(checkpoint)
+        progress.done = self._saved_round = checkpoint.round
+        progress.shared = self.setup.moved(checkpoint.shared)
+        progress.totals |= checkpoint.totals
+        progress.took_part = checkpoint.clients["took_part"].numpy()
+        progress.heard = checkpoint.clients["heard"].numpy()
+        for name, value in checkpoint.clients.items():
+            if name.startswith("memory/"):
+                progress.memory |= self.setup.moved({name.removeprefix("memory/"): value})
+        engine.load(checkpoint.personal, progress.done)
+        self._plan_again(engine)
+        self.folder.go_on(self.config)
+
+    def _plan_again(self, engine: Engine) -> None:
+        """Leave out what was measured because a round was the last one of fewer."""
+        assert self.folder is not None
+        plan, task = EvaluationPlan(self.setup), self.setup.data.task
+        history = self.progress.history
+        planned = [row if plan.is_due(row["round"]) else not_evaluated(row, task) for row in history]
+        if planned != history:
+            self.progress.history = planned
+            self.folder.replace_rows(planned)
+            self._saved_round = -1  # a checkpoint that knows these lines follows at once
+            self.save(engine)
+
+    def _check_data(self, fingerprint: str, base: str | None) -> None:
+        if base != self.progress.totals["base_sha256"]:
+            raise RunError(
+                f"the run in '{self.folder.path if self.folder else ''}' started from other pretrained weights than "
+                f"{self.config.model} has now"
+            )
+        if fingerprint != self.progress.totals["data_fingerprint"]:
+            raise RunError(
+                f"the run in '{self.folder.path if self.folder else ''}' was started on other data (fingerprint "
+                f"{fingerprint[:12]}, now {self.progress.totals['data_fingerprint'][:12]})"
+            )

@@ -1,0 +1,118 @@
+"""Training one algorithm on one federated data set: from what a user gives to a run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from commonground.algorithms import Algorithm
+from commonground.config import RunConfig
+from commonground.data import FederatedDataset
+from commonground.devices import use_precision
+from commonground.engine.loop import Loop, OnRound
+from commonground.engine.more_rounds import check_rounds
+from commonground.engine.observer import Observer, Silent, completed
+from commonground.engine.prepare import check_objects, prepare_setup
+from commonground.engine.run import Run
+from commonground.engine.setup import Setup
+from commonground.engine.state.folder import RunFolder
+from commonground.engine.state.lock import locked
+from commonground.errors import ConfigError
+
+__all__ = ["run_training", "train"]
+
+
+def train(
+    algorithm: str | Algorithm = "fedrep",
+    data: FederatedDataset | str = "digits",
+    *,
+    model: str | nn.Module | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+    on_round: OnRound | None = None,
+    data_dir: str | None = None,
+    **settings: Any,
+) -> Run:
+    """Train one algorithm on one federated data set.
+
+    Args:
+        algorithm: a name (``commonground list algorithms``) or an :class:`~commonground.algorithms.Algorithm`.
+        data: a federated data set, or a name to load with the ``clients``, ``classes_per_client``, ``partition`` and
+            ``seed`` of the settings.
+        model: a name, or any ``nn.Module``, of which a copy is trained from its present weights (give ``head=`` and
+            ``body=`` name patterns unless the head is its last ``nn.Linear``); by default what suits the data.
+        out: folder for the run's files; by default none are written.
+        resume: continue the run in ``out``. With more ``rounds`` a finished one goes on as well and ends as a run of so
+            many rounds would have, where method and learning rate do not depend on their number.
+        observer: hears of every round; an object with some of the methods of :class:`~commonground.engine.Observer`.
+        on_round: called after each round with its line of ``rounds.jsonl`` as a dict. If it returns False, the run
+            stops there and its results so far are returned, with ``stopped_after`` in the summary; in ``out`` it can be
+            continued with ``resume=True``. If it raises, the run ends with the exception and keeps its checkpoint.
+        data_dir: folder of the data files (default: ``COMMONGROUND_DATA``, else a cache folder).
+        **settings: any field of :class:`~commonground.config.RunConfig`.
+
+    Returns:
+        The run, finished or stopped.
+
+    Raises:
+        CommonGroundError: anything wrong with settings, data, model or files, in one sentence.
+    """
+    if not isinstance(algorithm, str | Algorithm):
+        raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
+    check_objects(data, model)
+    values = dict(settings)
+    if isinstance(data, FederatedDataset):
+        for key, own in (("clients", data.clients), ("classes_per_client", None), ("partition", None)):
+            if values.get(key) not in (None, own):
+                raise ConfigError(f"{key}={values[key]!r} splits a data set given by name; this one is split already")
+    values["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
+    if isinstance(algorithm, Algorithm):
+        values["options"] = {name: value for name, value in vars(algorithm).items() if value is not None}
+    values["data"] = data if isinstance(data, str) else data.name
+    if isinstance(model, str):
+        values["model"] = model
+    elif model is not None:
+        values["model"] = type(model).__name__
+    setup = prepare_setup(
+        RunConfig.make(values),
+        None if isinstance(data, str) else data,
+        copy.deepcopy(model) if isinstance(model, nn.Module) else None,
+        None if isinstance(algorithm, str) else algorithm,
+        data_dir=data_dir,
+    )
+    folder = Path(out) if out is not None else None
+    return run_training(setup, out=folder, resume=resume, observer=observer, on_round=on_round)
+
+
+def run_training(
+    setup: Setup,
+    *,
+    out: Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+    on_round: OnRound | None = None,
+) -> Run:
+    """Carry out a prepared run; see :func:`train`."""
+    if on_round is not None and not callable(on_round):
+        raise ConfigError(f"on_round must be a function of a round's row, not {on_round!r}")
+    hearing = completed(observer, Silent())
+    folder = RunFolder(out) if out is not None else None
+    torch.set_num_threads(setup.config.threads)
+    use_precision(setup.config.precision)
+    with locked(folder.path) if folder is not None else contextlib.nullcontext():
+        if folder is not None:
+            if resume and folder.exists:
+                folder.check_same(setup.config)
+                check_rounds(folder, setup.config, setup.algorithm)
+            else:
+                folder.check_free()
+                if resume:
+                    hearing.note(f"there is no run in '{folder.path}' yet: it begins now")
+            folder.remove_parts()
+        return Loop(setup, folder, hearing, on_round).run()
