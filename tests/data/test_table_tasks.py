@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_said(label: str, task: str, says: str, tmp_path: P
 def test_words_are_no_targets(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,label\n1,x\n2,y\n3,x\n4,y\n")
-    with pytest.raises(DataError, match="'label' holds no numbers, as a target of this task must"):
+    with pytest.raises(DataError, match="'label' holds no numbers; a target of this task must be numeric"):
         load_data(file, 1, task="regression")
 
 

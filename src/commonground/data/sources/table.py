@@ -61,7 +61,7 @@ def load_table(
     features = [name for name in header if name not in (*labels, client_column, "split")]
     if not features:
         raise DataError(f"{path} has no feature columns; at least one column of numbers beside the label is needed")
-    feature = "a feature column (a client column is named by the partition, column:NAME)"
+    feature = "a feature column must be numeric (a client column is named by the partition, column:NAME)"
     x = _numbers(path, features, columns, lines, feature)
     strata, y, class_names, learnt = _targets(path, labels, task, columns, lines)
     if "split" in header:
@@ -94,7 +94,7 @@ def _targets(
     """What rows are held out evenly over [N], targets, the outputs' names, and the task."""
     chosen = make_task(task or ("classification" if len(labels) == 1 else "multilabel"))
     if isinstance(chosen, Regression | MultiLabel):
-        y = _numbers(path, labels, columns, lines, "a target of this task")
+        y = _numbers(path, labels, columns, lines, "a target of this task must be numeric")
         return np.full(len(lines), "any", dtype=np.str_), chosen.targets(y, labels[0]), tuple(labels), chosen
     if not isinstance(chosen, Classification):
         raise ConfigError(f"a table is for classification, regression or multilabel, not for {chosen.name}")
@@ -181,13 +181,13 @@ def cells_of(path: Path, column: str, cells: Sequence[str], lines: Sequence[int]
 def _numbers(
     path: Path, names: Sequence[str], columns: dict[str, tuple[str, ...]], lines: Sequence[int], what: str
 ) -> Array:
-    """Columns as float32 [N, columns]; one of anything else is refused, as ``what`` it should have been."""
+    """Columns as float32 [N, columns]; one of anything else is refused, with ``what`` it should be."""
     other = [
         name for name in names if not any(map(_is_number, columns[name])) and not all(map(_is_missing, columns[name]))
     ]
     if other:
         raise DataError(
-            f"{path}: {', '.join(map(repr, other))} {'holds' if len(other) == 1 else 'hold'} no numbers, as {what} must"
+            f"{path}: {', '.join(map(repr, other))} {'holds' if len(other) == 1 else 'hold'} no numbers; {what}"
         )
     x = np.empty((len(lines), len(names)), dtype=np.float32)
     for number, name in enumerate(names):
