@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,11 @@ def adapt(
         task=run.config.task,
         **reading(run.config, data),
     )
+    if new.name.endswith((".csv", ".tsv")) and not new.tokens and new.sample_shape == run.trained.format.sample_shape:
+        # A body reads features as they were scaled in training, not by the new table's own means and deviations.
+        new = replace(new, preprocess=run.trained.format.preprocess)
+        if new.task.name == run.trained.task.name:
+            new = replace(new, task=run.trained.task)
     new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
     results = adapt_run(run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class)
     rows = [result.to_dict() for result in results]

@@ -79,6 +79,28 @@ def test_data_with_a_task_of_their_own() -> None:
         load_data("digits", task="regression")
 
 
+def test_new_clients_are_scaled_as_in_training(tmp_path: Path) -> None:
+    """A feature in another unit changes what a trained body makes of it."""
+    import json
+
+    file, out = write(tmp_path), tmp_path / "run"
+    split = ["--partition", "column:shop"]
+    table = ["--data", str(file), *split]
+    assert main(["train", "fedrep", *table, "--target", "price", "--task", "regression", "--out", str(out)]) == 0
+    lines = [line.split(",") for line in file.read_text().splitlines()]
+    other = tmp_path / "other.csv"
+    rows = [[str(3 * float(line[0])), *line[1:]] for line in lines[1:]]
+    other.write_text("\n".join(",".join(line) for line in [lines[0], *rows]) + "\n")
+    means = []
+    for data in (file, other):
+        where = tmp_path / data.stem
+        command = ["adapt", str(out), "--data", str(data), *split, "--shots", "5", "--out", str(where), "--epochs", "3"]
+        assert main(command) == 0
+        means.append(json.loads((where / "adapt.json").read_text("utf-8"))["results"][0]["mean"])
+    # By the new table's own deviation both would be the same.
+    assert means[1] > 1.05 * means[0]
+
+
 def test_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, out = write(tmp_path), tmp_path / "run"
     command = ["train", "fedrep", "--data", str(file), "--partition", "column:shop", "--target", "price"]
