@@ -90,8 +90,7 @@ def _own_labels(model: AdaptedModel) -> int:
 
 
 def _use(model: AdaptedModel, classes: int, factors: Factors | None, untrained: bool) -> str:
-    kind = "CausalLM" if model.generative else "SequenceClassification"
-    name = f"Auto{'' if factors is None else 'Peft'}ModelFor{kind}"
+    name = f"Auto{'' if factors is None else 'Peft'}ModelFor{model.auto_class}"
     more = ""
     if factors is not None and not model.generative and classes != _own_labels(model):
         more = f", num_labels={classes}, ignore_mismatched_sizes=True"  # the base's own head has other labels

@@ -104,7 +104,7 @@ def _lora_config(model: AdaptedModel, factors: Factors, modules_to_save: list[st
     alpha: Any = int(factors.alpha) if float(factors.alpha).is_integer() else factors.alpha
     for targets, layers in tries:
         config = peft.LoraConfig(
-            task_type="CAUSAL_LM" if model.generative else "SEQ_CLS",
+            task_type=model.task_type,
             base_model_name_or_path=base_name(model),
             inference_mode=True,
             r=factors.rank,

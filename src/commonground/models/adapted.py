@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from commonground.data.inputs import Inputs
 from commonground.errors import ConfigError, ModelError
 from commonground.models.activation_cache import ActivationCache
 from commonground.models.frozen_base import FrozenBaseModel
-from commonground.models.lora import Fold, FoldedLinear, LoRALinear
+from commonground.models.lora import Fold, LoRALinear
 from commonground.models.lora_options import LoRAOptions
 from commonground.models.packing import ATTENTION, Packing, attending, partial_layer
 from commonground.models.packing import register as register_attention
@@ -32,13 +33,13 @@ KEPT_PER_LAYER = 24
 
 
 class AdaptedModel(FrozenBaseModel):
-    """A frozen Hugging Face model with trained LoRA factors and, for classification, a trained head.
+    """A frozen Hugging Face model with trained LoRA factors and what its kind trains beside them (see
+    :mod:`commonground.models.adapted_kinds`).
 
     Parameter groups: ``lora_A``, ``lora_B`` (also together as ``body``) and ``head``. Everything else is constant: it
     is in no group and never travels.
 
-    Inputs are named as for :class:`FrozenBaseModel`. Outputs are logits [n, classes], or for
-    language models [n, A, vocabulary]: at the places of an answer's tokens, each from the tokens before it.
+    Inputs are named as for :class:`FrozenBaseModel`.
 
     Args:
         base: the transformers model.
@@ -47,10 +48,19 @@ class AdaptedModel(FrozenBaseModel):
         location: folder or hub name it came from.
         drawn: tensors of the base, besides its head, that are random because the folder has none of them (a pooler).
 
+    Attributes:
+        generative: whether it writes tokens after a prompt.
+        auto_class: which of transformers' AutoModelFor… loads its base.
+        task_type: what peft calls its task.
+
     Raises:
         ConfigError: a target or layer number matches nothing.
         ModelError: the model cannot be adapted.
     """
+
+    generative: ClassVar[bool]
+    auto_class: ClassVar[str]
+    task_type: ClassVar[str]
 
     def __init__(
         self,
@@ -64,7 +74,6 @@ class AdaptedModel(FrozenBaseModel):
         self.options, self.location, self._dtype = options, location, dtype
         self.drawn = tuple(sorted(drawn))
         self.fold = Fold()
-        self.generative = options.generative
         self.base_sha256 = _digest(base)
         self.base_dtype = next(p.dtype for p in base.parameters())
         self.linear_names = tuple(n for n, m in base.named_modules() if isinstance(m, nn.Linear))
@@ -72,7 +81,7 @@ class AdaptedModel(FrozenBaseModel):
         self.config = base.config
         self._layer_list, self._layers = _transformer_layers(base)
         self.adapted = self._adapt()
-        self._head = [] if self.generative else self._new_head()
+        self._head = self._new_head()
         for name in self.trained_names:
             parameter = self.get_parameter(name)
             parameter.data = parameter.data.to(dtype)
@@ -156,21 +165,6 @@ class AdaptedModel(FrozenBaseModel):
             )
             setattr(self.base.get_submodule(parent), child, layer)
         return [f"base.{name}" for name in hit]
-
-    def _new_head(self) -> list[str]:
-        """Make the classifier's linear layers foldable; the names of its tensors in this module."""
-        name = next((n for n in HEADS if hasattr(self.base, n)), None)
-        if name is None:
-            raise ModelError(f"{type(self.base).__name__} has no task head named 'classifier' or 'score'")
-        head = getattr(self.base, name)
-        if isinstance(head, nn.Linear):
-            setattr(self.base, name, FoldedLinear.of(head, self.fold))
-        else:
-            for inner, module in list(head.named_modules()):
-                if isinstance(module, nn.Linear):
-                    parent, _, child = inner.rpartition(".")
-                    setattr(head.get_submodule(parent), child, FoldedLinear.of(module, self.fold))
-        return [f"base.{name}.{tensor}" for tensor, _ in getattr(self.base, name).named_parameters()]
 
     @contextlib.contextmanager
     def _padding(self, ids: Tensor) -> Iterator[int]:
@@ -310,12 +304,7 @@ class AdaptedModel(FrozenBaseModel):
         there = ids >= 0
         with self._padding(ids) as pad:
             inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
-            if self.generative:
-                return self._answers(inputs, marks * there)
-            if getattr(self.config, "type_vocab_size", 0) > 1:
-                inputs["token_type_ids"] = marks * there
-            logits: Tensor = self.base(**inputs).logits
-        return logits.to(self._dtype)
+            return self._outputs(inputs | self._segments(marks * there), marks * there)
 
     def _run_packed(self, tokens: Tensor, kept: Callable[[Packing], Tensor | None]) -> Tensor:
         """As :meth:`_run`, the layers given tokens laid end to end.
@@ -328,8 +317,7 @@ class AdaptedModel(FrozenBaseModel):
         whole = Packing(there)
         need = Packing(self._looked_at(tokens, there)) if self._packs == "partial" else whole
         inputs = {"input_ids": whole.pack(tokens[..., 0].long()), "position_ids": whole.position.unsqueeze(0)}
-        if not self.generative and getattr(self.config, "type_vocab_size", 0) > 1:
-            inputs["token_type_ids"] = whole.pack(tokens[..., 1].long())
+        inputs |= self._segments(whole.pack(tokens[..., 1].long()))
         inputs["position_ids"] = inputs["position_ids"] + self._first_position
         box: list[Tensor] = []
         last = self._layers[-1]
@@ -362,20 +350,23 @@ class AdaptedModel(FrozenBaseModel):
         with self._skipping(need.unpack(box[0]), len(self._layers)):
             return self._run(tokens)
 
+    # -- what differs between kinds -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _new_head(self) -> list[str]:
+        """Make the task head, if there is one, foldable; the names of its tensors in this module."""
+
+    @abstractmethod
+    def _segments(self, marks: Tensor) -> dict[str, Tensor]:
+        """Marks as an input of the base, if they are one."""
+
+    @abstractmethod
+    def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
+        """Outputs [n, …] for the base's inputs."""
+
+    @abstractmethod
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
-        """[n, L]: which tokens' last hidden states the head reads; at least one of each row."""
-        looked = torch.zeros_like(there)
-        if self.generative:
-            looked[:, :-1] = (tokens[:, 1:, 1] == 1) & there[:, 1:]
-            looked[:, 0] = True
-        elif hasattr(self.base, "score"):  # transformers' heads of this name pool the last token that is no padding
-            own = getattr(self.config, "pad_token_id", None)
-            real = there if own is None else there & (tokens[..., 0] != own)
-            rows, places = (torch.arange(size, device=there.device) for size in there.shape)
-            looked[rows, (places * real).argmax(1)] = True
-        else:
-            looked[:, 0] = True
-        return looked
+        """[n, L]: which tokens' last hidden states are read; at least one of each row."""
 
     def _find_packing(self) -> str:
         """How far tokens can be packed with this model: ``partial``ly computed last layer, ``whole`` or "" (not).
@@ -388,7 +379,7 @@ class AdaptedModel(FrozenBaseModel):
         for row, length in enumerate((4, 6, 2)):
             places = torch.arange(5 * row + 5, 5 * row + 5 + length, device=device)
             ids[row, :length, 0] = places % int(self.config.vocab_size)
-            ids[row, length - 1, 1] = 1 if self.generative else 0
+            ids[row, length - 1, 1] = 1
         with torch.no_grad():
             wanted = self._run(ids).float()
             for way in ("partial", "whole"):
@@ -404,17 +395,6 @@ class AdaptedModel(FrozenBaseModel):
     @property
     def _packing_error(self) -> float:
         return 0.05 if self.base_dtype == torch.bfloat16 else 1e-4
-
-    def _answers(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
-        body = getattr(self.base, str(self.base.base_model_prefix))
-        hidden = body(**inputs, use_cache=False).last_hidden_state
-        predicts = marks[:, 1:] == 1  # position t predicts token t + 1
-        scores = self.base.get_output_embeddings()(hidden[:, :-1][predicts]).float()  # type: ignore[operator]
-        row = torch.nonzero(predicts)[:, 0]
-        place = (predicts.cumsum(1) - 1)[predicts]
-        logits = scores.new_zeros(len(marks), int(predicts.sum(1).max().clamp(min=1)), scores.shape[1])
-        placed: Tensor = logits.index_put((row, place), scores)
-        return placed
 
 
 def _tokens(input_ids: Tensor, marks: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 
 from commonground.errors import ConfigError, ModelError
 from commonground.models.adapted import HEADS, AdaptedModel
+from commonground.models.adapted_kinds import AnsweringModel, ClassifyingModel
 from commonground.models.lora_options import LoRAOptions
 
 __all__ = ["base_location", "build_adapted"]
@@ -47,10 +48,9 @@ def build_adapted(name: str, classes: int, options: LoRAOptions, dtype: torch.dt
     if local.exists() or location.startswith((".", "/", "~")):
         _check_folder(local, name)
         location = str(local)
-    auto: Any = (
-        transformers.AutoModelForCausalLM if options.generative else transformers.AutoModelForSequenceClassification
-    )
-    extra: dict[str, Any] = {} if options.generative else {"num_labels": classes}
+    kind = AnsweringModel if options.generative else ClassifyingModel
+    auto: Any = getattr(transformers, f"AutoModelFor{kind.auto_class}")
+    extra: dict[str, Any] = {"num_labels": classes} if kind is ClassifyingModel else {}
     base_dtype = dtype if options.base_dtype == "same" else getattr(torch, options.base_dtype)
     with _quiet(transformers):
         try:
@@ -65,7 +65,7 @@ def build_adapted(name: str, classes: int, options: LoRAOptions, dtype: torch.dt
         except Exception as error:  # transformers raises many kinds for a model it cannot load
             raise ModelError(f"the model '{name}' cannot be loaded: {str(error).strip().splitlines()[0]}") from None
     drawn = [name for name in found["missing_keys"] if name.split(".")[0] not in HEADS]
-    return AdaptedModel(base, options, dtype, location, drawn)
+    return kind(base, options, dtype, location, drawn)
 
 
 def _check_folder(folder: Path, name: str) -> None:

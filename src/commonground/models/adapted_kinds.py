@@ -1,0 +1,89 @@
+"""Adapted models by what they are for: classes of texts, or answers to prompts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from commonground.errors import ModelError
+from commonground.models.adapted import HEADS, AdaptedModel
+from commonground.models.lora import FoldedLinear
+
+__all__ = ["AnsweringModel", "ClassifyingModel"]
+
+
+class ClassifyingModel(AdaptedModel):
+    """Classes of texts: outputs are logits [n, classes] of a trained head."""
+
+    generative = False
+    auto_class = "SequenceClassification"
+    task_type = "SEQ_CLS"
+
+    def _new_head(self) -> list[str]:
+        """Make the classifier's linear layers foldable; the names of its tensors in this module."""
+        name = next((n for n in HEADS if hasattr(self.base, n)), None)
+        if name is None:
+            raise ModelError(f"{type(self.base).__name__} has no task head named 'classifier' or 'score'")
+        head = getattr(self.base, name)
+        if isinstance(head, nn.Linear):
+            setattr(self.base, name, FoldedLinear.of(head, self.fold))
+        else:
+            for inner, module in list(head.named_modules()):
+                if isinstance(module, nn.Linear):
+                    parent, _, child = inner.rpartition(".")
+                    setattr(head.get_submodule(parent), child, FoldedLinear.of(module, self.fold))
+        return [f"base.{name}.{tensor}" for tensor, _ in getattr(self.base, name).named_parameters()]
+
+    def _segments(self, marks: Tensor) -> dict[str, Tensor]:
+        return {"token_type_ids": marks} if getattr(self.config, "type_vocab_size", 0) > 1 else {}
+
+    def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
+        logits: Tensor = self.base(**inputs).logits
+        return logits.to(self._dtype)
+
+    def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
+        looked = torch.zeros_like(there)
+        if not hasattr(self.base, "score"):
+            looked[:, 0] = True
+            return looked
+        # transformers' heads of this name pool the last token that is no padding
+        own = getattr(self.config, "pad_token_id", None)
+        real = there if own is None else there & (tokens[..., 0] != own)
+        rows, places = (torch.arange(size, device=there.device) for size in there.shape)
+        looked[rows, (places * real).argmax(1)] = True
+        return looked
+
+
+class AnsweringModel(AdaptedModel):
+    """Answers to prompts: outputs are scores [n, A, vocabulary] at the places of an answer's tokens, each from those
+    before it. There is no head of its own.
+    """
+
+    generative = True
+    auto_class = "CausalLM"
+    task_type = "CAUSAL_LM"
+
+    def _new_head(self) -> list[str]:
+        return []
+
+    def _segments(self, marks: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
+        body = getattr(self.base, str(self.base.base_model_prefix))
+        hidden = body(**inputs, use_cache=False).last_hidden_state
+        predicts = marks[:, 1:] == 1  # position t predicts token t + 1
+        scores = self.base.get_output_embeddings()(hidden[:, :-1][predicts]).float()  # type: ignore[operator]
+        row = torch.nonzero(predicts)[:, 0]
+        place = (predicts.cumsum(1) - 1)[predicts]
+        logits = scores.new_zeros(len(marks), int(predicts.sum(1).max().clamp(min=1)), scores.shape[1])
+        placed: Tensor = logits.index_put((row, place), scores)
+        return placed
+
+    def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
+        looked = torch.zeros_like(there)
+        looked[:, :-1] = (tokens[:, 1:, 1] == 1) & there[:, 1:]
+        looked[:, 0] = True
+        return looked
