@@ -93,8 +93,9 @@ class Loop:
                 return finish(self.setup, self.folder, self.progress, engine, tuned)
             finally:
                 self.observer.end()
-                for one in (engine, *((tuned[0],) if tuned is not None else ())):
-                    one.close()
+                if tuned is not None:
+                    tuned[0].close()
+                engine.close()
 
     def _ends(self, row: dict[str, Any]) -> bool:
         """Whether the user wants no more rounds."""
