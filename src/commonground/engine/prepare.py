@@ -54,7 +54,7 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             "clients": data.clients,
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
             "model": config.model or default_model(config.data),
-            "lr": config.lr or rate,
+            "lr": config.lr or min(rate, data.task.highest_default_lr),
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
         }
     )

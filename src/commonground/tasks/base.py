@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Task(ABC):
         divides: whether a sample is of some of the outputs alone (its class), so that it matters who holds which.
         generative: whether a model writes tokens after a prompt, so that its outputs are one for each of these.
         softmax: whether the loss is the cross-entropy of a softmax over all outputs, whose gradient the engines know.
+        highest_default_lr: the learning rate, where none is given, is at most this.
     """
 
     name: ClassVar[str]
@@ -46,6 +48,7 @@ class Task(ABC):
     divides: ClassVar[bool] = True
     generative: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
+    highest_default_lr: ClassVar[float] = math.inf
 
     @property
     def worst(self) -> str:
