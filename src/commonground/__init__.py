@@ -3,6 +3,12 @@
 import os as _os
 from importlib.metadata import version as _version
 
+from commonground.stopping import end_while_loading as _end_while_loading
+from commonground.stopping import is_command as _is_command
+
+if _is_command():
+    _end_while_loading()
+
 # Before PyTorch is loaded. GNU OpenMP's threads spin a long time while they wait for each other, which stalls everybody
 # on a machine whose cores are busy: beside three other processes a language model's rounds took over twice as long.
 # With short spins a quiet machine is as fast as before, benchmarks/lora_round.py shows. No number depends on it.

@@ -12,12 +12,14 @@ from typing import Any
 import click
 from rich.table import Table
 
+from commonground.access import reason
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_export import export
 from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
 from commonground.errors import CommonGroundError, ConfigError
+from commonground.stopping import stops_raise
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -146,7 +148,7 @@ def main(args: list[str] | None = None) -> int:
     given = list(sys.argv[1:] if args is None else args)
     try:
         # Not cli.main(), which prints an empty line of its own on Ctrl-C.
-        with cli.make_context("commonground", list(given)) as context:
+        with stops_raise(), cli.make_context("commonground", list(given)) as context:
             cli.invoke(context)
         return 0
     except click.exceptions.Exit as end:
@@ -175,7 +177,8 @@ def main(args: list[str] | None = None) -> int:
     except OSError as error:
         # A full disk, a folder that may not be written to, ….
         where = f"'{error.filename}': " if error.filename else ""
-        print(f"commonground: {where}{error.strerror or error}", file=sys.stderr)
+        why = reason(error, error.filename) if isinstance(error.filename, str) else error.strerror or error
+        print(f"commonground: {where}{why}", file=sys.stderr)
         return 2
 
 

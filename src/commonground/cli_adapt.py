@@ -32,7 +32,7 @@ def _numbers(text: str, flag: str) -> list[int]:
 
 
 @click.command(short_help="Heads for new clients from few samples.")
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.option("--data", help="data of the new clients  [default: the run's]")
 @click.option("--clients", type=click.IntRange(1), help="number of new clients  [default: as the run]")
 @click.option("--classes-per-client", type=click.IntRange(1), help="classes per new client")
@@ -140,7 +140,7 @@ def adapt(
 
 
 @click.command(short_help="One client's model on new inputs.")
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.option("--client", help="the client's name or number")
 @click.option("--global", "use_global", is_flag=True, help="use the global model instead")
 @click.option(

@@ -13,7 +13,7 @@ __all__ = ["export"]
 
 
 @click.command(short_help="A run's LoRA adapters as peft folders, or merged.")
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="the folder to write; new or empty")
 @click.option("--client", metavar="ID|all", help="a client's own model with its head  [default: the global adapter]")
 @click.option("--merge", is_flag=True, help="add the update to the base's weights: a plain transformers model")

@@ -163,7 +163,7 @@ def _setting(assignment: str) -> tuple[str, Any]:
 
 
 @click.command(short_help="Write a folder's report.html anew.")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
 def report(folders: tuple[Path, ...]) -> None:
     """Write report.html for each of FOLDERS: runs, comparisons or reproductions."""
     from commonground.report import write_report

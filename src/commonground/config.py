@@ -11,6 +11,7 @@ from typing import Any, Literal
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from commonground.access import reason
 from commonground.algorithms import registry
 from commonground.data.augment import Augment
 from commonground.errors import ConfigError, one_sentence
@@ -134,7 +135,8 @@ class RunConfig(BaseModel):
         except FileNotFoundError:
             raise ConfigError(f"the configuration file '{path}' does not exist") from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"the configuration file '{path}' is not readable as TOML: {error}") from None
+            why = reason(error, path)
+            raise ConfigError(f"the configuration file '{path}' is not readable as TOML: {why}") from None
         for key in values:
             if key not in cls.model_fields:
                 raise ConfigError(f"the configuration file '{path}' has the unknown key '{key}'{_near(key, cls)}")

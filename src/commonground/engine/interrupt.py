@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -11,15 +12,19 @@ from commonground.errors import Interrupted
 
 __all__ = ["StopFlag"]
 
+SAME = 0.5  # seconds after a signal in which another one is taken for its echo
+
 
 class StopFlag:
     """While in use, the first SIGINT or SIGTERM is remembered until :meth:`check`; a second one acts at once.
+
+    What comes right after the first is the first again: ``timeout`` sends a signal to its child and to the whole group.
 
     Signals can only be caught in the main thread; elsewhere this does nothing.
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self._asked: float | None = None  # when
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopFlag:
@@ -35,11 +40,13 @@ class StopFlag:
             signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        now = time.monotonic()
+        if self._asked is None:
+            self._asked = now
+        elif now > self._asked + SAME:
             raise Interrupted("stopped at once")
-        self._asked = True
 
     def check(self) -> None:
         """Raise :class:`~commonground.errors.Interrupted` if a signal has come."""
-        if self._asked:
+        if self._asked is not None:
             raise Interrupted("stopped")

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from commonground.access import reason
 from commonground.engine.state.folder import write_atomically
 from commonground.errors import RunError
 from commonground.report.charts import Chart
@@ -233,7 +234,7 @@ class Page:
                 write_atomically(self.folder / "figures" / f"{name}.csv", drawing.csv)
             write_atomically(target, self._html())
         except OSError as error:
-            raise RunError(f"the report '{target}' cannot be written: {error.strerror}") from None
+            raise RunError(f"the report '{target}' cannot be written: {reason(error, target)}") from None
         return target
 
     def _html(self) -> str:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from commonground.access import reason
 from commonground.errors import ConfigError, RunError
 from commonground.report.format import number
 from commonground.tasks import Headline
@@ -100,7 +101,7 @@ def _text(path: Path) -> str:
     except FileNotFoundError:
         raise RunError(f"'{path}' is missing, and the report is made from it") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"'{path}' cannot be read: {error}") from None
+        raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
 
 
 def read_json(path: Path, kind: type[dict[str, Any]] | type[list[Any]] = dict) -> Any:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -30,6 +30,8 @@ from commonground.errors import CommonGroundError, RunError
 
 __all__ = ["ProcessEngine", "default_workers"]
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
 
 def default_workers() -> int:
     """Cores this process may use."""
@@ -44,11 +46,24 @@ def _to_tensors(arrays: dict[str, np.ndarray[Any, Any]]) -> Tensors:
     return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
+@contextlib.contextmanager
+def _stops_held_back() -> Iterator[None]:
+    """Let a process start without being ended before it can ignore what is meant for its parent."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads: int) -> None:
     """A worker's life: take tasks from the pipe until it is closed."""
-    # The parent alone reacts to Ctrl-C. Copies of the other workers' pipe ends must go, or their end is never seen.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # The parent alone reacts to Ctrl-C, and to the SIGTERM that systemd and Slurm send to all processes of a job: it
+    # finishes with a checkpoint and ends the workers, for whom a signal may be waiting since they were started.
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    # Copies of the other workers' pipe ends must go, or their end is never seen.
     for other in others:
         other.close()
     torch.set_num_threads(threads)
@@ -105,7 +120,7 @@ class ProcessEngine(StoreEngine):
             here, there = context.Pipe()
             inherited = [*self._pipes, here] if context.get_start_method() == "fork" else []
             worker = context.Process(target=_serve, args=(there, inherited, setup, config.threads), daemon=True)
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _stops_held_back():
                 # Python 3.12 warns of forking beside other threads; a worker uses no lock that one could hold, and
                 # PyTorch's own data loaders start in the same way.
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -144,6 +159,7 @@ class ProcessEngine(StoreEngine):
                     give(ready)
                 self.check_stop()
         except (EOFError, ConnectionError) as error:
+            self.check_stop()  # who stops a job may end its workers by force as well
             codes = [w.exitcode for w in self._workers if w.exitcode not in (None, 0)]
             raise RunError(
                 f"a worker process ended unexpectedly (exit code {codes[0] if codes else 'unknown'}), perhaps for lack "
@@ -184,6 +200,6 @@ class ProcessEngine(StoreEngine):
         for worker in self._workers:
             worker.join(timeout=0.5)
             if worker.is_alive():
-                worker.terminate()
+                worker.kill()
                 worker.join()
         self._pipes, self._workers = [], []

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from commonground.access import reason
 from commonground.algorithms import Tensors
 from commonground.engine.state.digests import digest
 from commonground.engine.state.files import remove_parts, sync_folder, write_tensors
@@ -67,8 +70,16 @@ class CheckpointFolder:
         return self.path / (Path(name).stem if name else "personal")
 
     def rounds(self) -> list[Path]:
-        """The rounds' checkpoints, oldest first."""
-        return sorted(self.path.glob("round-*.safetensors"))
+        """The rounds' checkpoints, oldest first.
+
+        Raises:
+            RunError: their folder is not ours to read.
+        """
+        try:
+            names = os.listdir(self.path) if self.path.is_dir() else []
+        except OSError as error:
+            raise RunError(f"the checkpoints in '{self.path}' cannot be read: {reason(error, self.path)}") from None
+        return sorted(self.path / name for name in names if fnmatch(name, "round-*.safetensors"))
 
     def remove_parts(self) -> None:
         """Remove what a killed process has left half written."""
@@ -158,7 +169,7 @@ class CheckpointFolder:
                 raise ValueError("its metadata are not what was written")
             return dict(json.loads(metadata["content"]))
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-            raise RunError(f"the checkpoint '{path}' cannot be read: {_reason(error)}") from None
+            raise RunError(f"the checkpoint '{path}' cannot be read: {_reason(error, path)}") from None
 
     def _read(self, path: Path, rows: bool) -> Checkpoint:
         content = self._content(path)
@@ -172,7 +183,7 @@ class CheckpointFolder:
                 kind, _, own = key.partition("/")
                 kinds[kind][own] = tensor
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-            raise RunError(f"the checkpoint '{path}' cannot be read: {_reason(error)}") from None
+            raise RunError(f"the checkpoint '{path}' cannot be read: {_reason(error, path)}") from None
         folder = self.personal(None if path.name.startswith("round-") else path.name)
         personal = []
         try:
@@ -213,5 +224,5 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _reason(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+def _reason(error: Exception, path: Path) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else reason(error, path)

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from commonground.access import reason
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
@@ -86,7 +87,8 @@ class RunFolder:
                 write_atomically(self.path / name, content)
             write_atomically(self.path / "config.toml", config.to_toml())
         except OSError as error:
-            raise RunError(f"the folder '{self.path}' cannot be written: {error.strerror}") from None
+            why = reason(error, self.path / "config.toml")
+            raise RunError(f"the folder '{self.path}' cannot be written: {why}") from None
 
     def split(self) -> dict[str, Any]:
         """What :meth:`begin` wrote about the data.
@@ -94,13 +96,14 @@ class RunFolder:
         Raises:
             RunError: it is missing or not readable.
         """
+        path = self.path / "split.json"
         try:
-            split = dict(json.loads((self.path / "split.json").read_text("utf-8")))
+            split = dict(json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"'{self.path / 'split.json'}' cannot be read: {error}") from None
+            raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
         for key in (*_DESCRIBED, "class_names", "client_names", "preprocess", "train"):
             if key not in split:
-                raise RunError(f"'{self.path / 'split.json'}' is damaged: it has no '{key}'")
+                raise RunError(f"'{path}' is damaged: it has no '{key}'")
         return split
 
     def noise(self) -> Tensor:
@@ -113,7 +116,8 @@ class RunFolder:
         try:
             return load(path.read_bytes())["images"]
         except (SafetensorError, OSError, KeyError) as error:
-            raise RunError(f"'{path}', the feature noise of the run's clients, cannot be read: {error}") from None
+            why = reason(error, path)
+            raise RunError(f"'{path}', the feature noise of the run's clients, cannot be read: {why}") from None
 
     def start(self) -> dict[str, Tensor] | None:
         """What a user's own model started from; None for a model that is built by name.
@@ -125,7 +129,7 @@ class RunFolder:
         try:
             return load(path.read_bytes()) if path.is_file() else None
         except (SafetensorError, OSError) as error:
-            raise RunError(f"'{path}', the run's initial model, cannot be read: {error}") from None
+            raise RunError(f"'{path}', the run's initial model, cannot be read: {reason(error, path)}") from None
 
     def go_on(self, config: RunConfig) -> None:
         """Note that a stopped or finished run is under way again, perhaps with more rounds."""
@@ -315,7 +319,7 @@ class RunFolder:
             with path.open(encoding="utf-8", newline="") as file:
                 return [{k: _number(v) if k != "name" else v for k, v in row.items()} for row in csv.DictReader(file)]
         except (OSError, ValueError, TypeError, csv.Error) as error:
-            raise RunError(f"'{path}' cannot be read: {error}") from None
+            raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, the last file of a run, with the sha256 of the others and of itself."""
@@ -350,7 +354,7 @@ class RunFolder:
         try:
             summary = dict(json.loads(path.read_text("utf-8"))) if path.is_file() else None
         except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"'{path}' cannot be read: {error}") from None
+            raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
         if summary is None:
             return None
         files = summary.pop("sha256", None)

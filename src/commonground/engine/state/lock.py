@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from commonground.access import reason
 from commonground.errors import RunError
 
 __all__ = ["locked"]
@@ -42,7 +43,7 @@ def locked(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise RunError(f"the folder '{path}' cannot be written: {error.strerror}") from None
+        raise RunError(f"the folder '{path}' cannot be written: {reason(error, path)}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from commonground.access import reason
 from commonground.algorithms import Tensors
 from commonground.engine.state.digests import digest_rows
 from commonground.engine.state.files import Column, write_tensors
@@ -115,7 +116,7 @@ class Segment:
             if sha256 != _sha256(round, clients, digests, found):
                 raise ValueError("its index is not what was written")
         except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError) as error:
-            raise RunError(f"'{path}' cannot be read: {error}") from None
+            raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
         return cls(path, round, clients, digests, found, sha256, path.stat().st_size)
 
     def fits(self, clients: int, initial: Tensors) -> bool:
@@ -140,7 +141,7 @@ class Segment:
             many: Tensor = self._files[0].get_tensor(f"rows/{name}")
             return many[torch.from_numpy(rows)]
         except (SafetensorError, OSError) as error:
-            raise RunError(f"'{self.path}' cannot be read: {error}") from None
+            raise RunError(f"'{self.path}' cannot be read: {reason(error, self.path)}") from None
 
     def close(self) -> None:
         """Give back the mapped file, and with it the memory that was read of it."""
