@@ -52,7 +52,8 @@ def _scalar(annotation: Any) -> type:
 
 
 def _choices(annotation: Any) -> list[str]:
-    return list(typing.get_args(annotation)) if typing.get_origin(annotation) is typing.Literal else []
+    kinds = [annotation, *typing.get_args(annotation)]  # Literal[…], or Literal[…] | None
+    return [choice for kind in kinds if typing.get_origin(kind) is typing.Literal for choice in typing.get_args(kind)]
 
 
 def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:

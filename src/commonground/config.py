@@ -64,8 +64,11 @@ class RunConfig(BaseModel):
     local_steps: int | None = Field(None, ge=1, description="mini-batch steps in a round, in place of local epochs")
     batch_size: int = Field(10, ge=1, description="samples in a mini-batch B")
     lr: float | None = Field(None, gt=0, description="learning rate; by default what suits the data")
-    momentum: float = Field(0.5, ge=0, lt=1, description="SGD momentum, fresh in every round")
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to gradients")
+    optimizer: Literal["sgd", "adam", "adamw"] | None = Field(
+        None, description="of local training: sgd, adam or adamw, fresh in every round (default: sgd)"
+    )
+    momentum: float = Field(0.5, ge=0, lt=1, description="momentum of sgd, fresh in every round")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to gradients; of adamw, apart from them")
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:GAMMA or halve:0.5,0.75")
     weighting: Literal["uniform", "samples"] = Field("uniform", description="how updates are averaged")
     server_optimizer: Literal["none", "momentum", "adam"] = Field(

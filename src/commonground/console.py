@@ -54,8 +54,8 @@ class ConsoleProgress:
             again = f", continuing after round {done}" if done else ""
             self.note(
                 f"{title} on {setup.data.describe()}; model {setup.config.model} "
-                f"({sum(v.numel() for v in setup.initial.values()):,} weights), lr {setup.config.lr:g}, engine {engine}"
-                f"{again}"
+                f"({sum(v.numel() for v in setup.initial.values()):,} weights), "
+                f"{setup.config.optimizer} at lr {setup.config.lr:g}, engine {engine}{again}"
             )
         if self._console.is_terminal:
             self._bar = Progress(

@@ -41,6 +41,7 @@ class APFL(Algorithm):
     title = "APFL"
     source = "Deng, Kamani, Mahdavi 2020"
     shared = ("all",)
+    needs_sgd = "its two models step side by side along their gradients"
 
     def check(self, config: RunSettings) -> None:
         """Refuse one set of BatchNorm statistics for two models."""

@@ -101,7 +101,8 @@ class Client(ABC):
         rounds: rounds of the run.
         local_epochs, local_steps: the run's ``--local-epochs`` and ``--local-steps``.
         lr: this round's learning rate.
-        momentum, weight_decay: the run's, which :meth:`fit` uses and :meth:`step` leaves to the method.
+        momentum, weight_decay: the run's, which :meth:`fit` uses and :meth:`step` leaves to the method (as it does the
+            run's ``--optimizer``).
         task: what is learnt, with its own loss (cross-entropy of classes, …), for a ``loss=`` that adds to it.
     """
 
@@ -145,10 +146,10 @@ class Client(ABC):
         correction: Tensors | None = None,
         reference: Tensor | None = None,
     ) -> None:
-        """Train a parameter group with mini-batch SGD and leave everything else fixed.
+        """Train a parameter group with the run's optimizer, by default mini-batch SGD, and leave everything else fixed.
 
-        Momentum starts fresh at each call, as in the papers' code. Batches are reshuffled each epoch; the last one
-        of an epoch may be smaller.
+        What it remembers starts fresh at each call, as in the papers' code. Batches are reshuffled each epoch; the last
+        one of an epoch may be smaller.
 
         Args:
             group: the group's name or several.
@@ -331,6 +332,8 @@ class Algorithm(ABC):
         default_momentum: of SGD where the run's ``--momentum`` is not given; None for the usual one.
         needs_classes: whether its formulas are about classes (a softmax over them, a head's rows as their prototypes),
             so that other tasks than classification are refused.
+        needs_sgd: why its local step must be one of SGD, as the end of a sentence, so that other optimizers are
+            refused; empty if all its training is by :meth:`Client.fit` and says nothing of the optimizer.
     """
 
     name: ClassVar[str]
@@ -342,6 +345,7 @@ class Algorithm(ABC):
     clients_remember: ClassVar[bool] = False
     default_momentum: ClassVar[float | None] = None
     needs_classes: ClassVar[bool] = False
+    needs_sgd: ClassVar[str] = ""
 
     @abstractmethod
     def client_update(self, client: Client, round: int) -> Tensors:

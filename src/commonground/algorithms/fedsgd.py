@@ -19,6 +19,7 @@ class FedSGD(Algorithm):
     title = "FedSGD"
     source = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017"
     shared = ("all",)
+    needs_sgd = "clients send a gradient, and the server takes the step (--server-optimizer adam is its own)"
 
     def client_update(self, client: Client, round: int) -> Tensors:
         """The gradient of the client's mean loss over all its training data."""

@@ -45,6 +45,7 @@ class LocalSGD(Algorithm):
     title = "Local SGD"
     source = "Stich 2019; Bao, Crawshaw, Liu 2024"
     shared = ("all",)
+    needs_sgd = "its learning rate and data order continue from round to round, and what Adam remembers would not"
 
     def check(self, config: RunSettings) -> None:
         """Refuse rounds that do not make the steps wanted, and two opinions on I."""

@@ -56,6 +56,7 @@ class PerFedAvg(Algorithm):
     title = "PerFedAvg"
     source = "Fallah, Mokhtari, Ozdaglar 2020"
     shared = ("all",)
+    needs_sgd = "its local step is one along the meta-gradient"
 
     def client_update(self, client: Client, round: int) -> Tensors:
         """Steps along the meta-gradient."""

@@ -41,6 +41,7 @@ class Scaffold(Algorithm):
     title = "SCAFFOLD"
     source = "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020"
     shared = ("all",)
+    needs_sgd = "its control variates correct gradients, and are read off steps along them"
 
     def server_state(self, initial: Tensors) -> Tensors:
         """c = 0."""

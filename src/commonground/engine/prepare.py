@@ -55,6 +55,7 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
             "model": config.model or default_model(config.data),
             "lr": config.lr or min(rate, data.task.highest_default_lr),
+            "optimizer": config.optimizer or "sgd",
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
         }
     )

@@ -110,6 +110,8 @@ def summarise(
         f"global_{metric}_last10": _last10(history, f"global_{metric}"),
         "metrics": _metrics(scores),
         "global_metrics": None if global_scores is None else _metrics(global_scores),
+        "optimizer": config.optimizer,
+        "lr": config.lr,
         "device": str(setup.device),
         "precision": config.precision,
         "threads": config.threads,

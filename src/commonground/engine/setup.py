@@ -17,11 +17,24 @@ from commonground.data import FederatedDataset
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
-from commonground.engine.clients.batches import Rates
+from commonground.engine.clients.optimizers import Rates
 from commonground.errors import ConfigError, ModelError
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
 
-__all__ = ["Setup", "client_model", "client_start"]
+__all__ = ["Setup", "check_options", "client_model", "client_start"]
+
+
+def check_options(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse options of local training that a method's own step leaves no room for.
+
+    Raises:
+        ConfigError: names the option, the method and why.
+    """
+    if algorithm.needs_sgd and config.optimizer not in (None, "sgd"):
+        raise ConfigError(
+            f"{algorithm.title} takes steps of SGD alone: {algorithm.needs_sgd}; leave out --optimizer "
+            f"{config.optimizer} (in a comparison write {config.algorithm}:optimizer=sgd)"
+        )
 
 
 def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:
@@ -90,6 +103,7 @@ class Setup:
             ModelError: the model's output does not fit the data, or the algorithm's groups do not cover the model.
         """
         algorithm.check(config)
+        check_options(config, algorithm)
         check_precision(config.precision, resolve_device(config.device))
         if algorithm.needs_classes and not data.task.softmax:
             raise ConfigError(
@@ -285,11 +299,12 @@ class Setup:
         return self.config.lr_after(done) * self.algorithm.lr_factor(done)
 
     def rates(self, lr: float, momentum: float | None, weight_decay: float | None) -> Rates:
-        """Settings of SGD, the run's own where None is given."""
+        """Settings of the optimizer, the run's own where None is given."""
         return Rates(
             lr,
             self.config.momentum if momentum is None else momentum,
             self.config.weight_decay if weight_decay is None else weight_decay,
+            self.config.optimizer or "sgd",
         )
 
     def with_algorithm(self, algorithm: Algorithm, initial: Tensors) -> Setup:

@@ -35,9 +35,13 @@ class BatchedEngine(StoreEngine):
         self._room = _room(setup.device)
 
     def _cohorts(self, clients: Sequence[int]) -> Iterator[list[int]]:
-        """Cut the clients into cohorts by what they need in memory; weights count four times (gradients, momentum)."""
+        """Cut the clients into cohorts by what they need in memory; weights count four times (gradients, momentum), or
+        five times where the optimizer has two memories.
+        """
         data = self.setup.data
-        weights = 4 * sum(value.numel() for value in self.setup.initial.values())
+        weights = (4 if self.setup.config.optimizer in (None, "sgd") else 5) * sum(
+            value.numel() for value in self.setup.initial.values()
+        )
         sample = data.numbers_per_sample
         sizes = data.train_sizes
         cohort: list[int] = []

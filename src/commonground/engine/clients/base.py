@@ -17,7 +17,6 @@ from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import Inputs, to_device
 from commonground.engine.clients.batches import (
     CohortSchedule,
-    Rates,
     TrainLength,
     batch_schedule,
     rates_of_steps,
@@ -25,7 +24,7 @@ from commonground.engine.clients.batches import (
 )
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.linear_head import is_linear_head
-from commonground.engine.clients.sgd import SequentialSGD, StackedSGD
+from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, StackedOptimizer
 from commonground.engine.setup import Setup
 from commonground.models import Split
 
@@ -249,7 +248,7 @@ class LocalTraining(Client):
         """A step's part of a constant for each training sample."""
 
     @abstractmethod
-    def _optimizer(self, names: Sequence[str], rates: Rates) -> SequentialSGD | StackedSGD:
+    def _optimizer(self, names: Sequence[str], rates: Rates) -> SequentialOptimizer | StackedOptimizer:
         """A fresh optimizer of these tensors."""
 
     @abstractmethod

@@ -21,21 +21,11 @@ from commonground.keys import numpy_stream
 __all__ = [
     "BatchSchedule",
     "CohortSchedule",
-    "Rates",
     "TrainLength",
     "batch_schedule",
     "rates_of_steps",
     "train_length",
 ]
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Settings of SGD in one call of ``fit``."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""SGD on linear heads with the gradient written out.
+"""Training of linear heads with the gradient written out.
 
 A head phase is thousands of tiny steps of softmax regression on fixed features; automatic differentiation costs
 several times the arithmetic there. With p = softmax(Wf + b), the cross-entropy's gradient is (p − y)fᵀ for W and
@@ -12,11 +12,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from commonground.engine.clients.batches import CohortSchedule, Rates
-from commonground.engine.clients.sgd import step_heads
+from commonground.engine.clients.batches import CohortSchedule
+from commonground.engine.clients.optimizers import Rates, StackedOptimizer
 from commonground.models import Split
 
 __all__ = ["fit_linear_heads", "is_linear_head"]
+
+
+class HeadOptimizer(StackedOptimizer):
+    """Steps of stacked heads. Where clients are left out, SGD rounds ηm before it is subtracted: numbers of earlier
+    runs hang on that last bit.
+    """
+
+    def _moved(self, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
+        moved = super()._moved(tensors, gradient, lr)
+        return [tensors[0] - lr * moved[1], moved[1]] if self._rates.optimizer == "sgd" else moved
 
 
 def fit_linear_heads(
@@ -30,7 +40,7 @@ def fit_linear_heads(
         features: [C, n, F], padded to the largest client.
         labels: [C, n].
         schedule: the clients' batches. A client without a batch at a step keeps its weights and momentum.
-        rates: of SGD, as in ``torch.optim.SGD``.
+        rates: the optimizer's settings.
 
     Returns:
         [C] mean loss over the samples of the last pass, before each step.
@@ -46,8 +56,8 @@ def fit_linear_heads(
     record_from = int(schedule.last_epoch.min()) if clients else schedule.steps
     onehot = torch.nn.functional.one_hot(labels.reshape(-1), classes).to(weight.dtype)
     features = features.reshape(clients * n, width)
-    momentum_w = torch.zeros_like(weight)
-    momentum_b = torch.zeros_like(bias) if bias is not None else None
+    values = {"weight": weight} | ({} if bias is None else {"bias": bias})
+    optimizer = HeadOptimizer(values, list(values), rates)
     total = weight.new_zeros(clients)
     samples = weight.new_zeros(clients)
     for s in range(schedule.steps):
@@ -61,10 +71,8 @@ def fit_linear_heads(
             total += (loss * there[s]).sum(-1) * recorded[s]
             samples += counts[s] * recorded[s]
         residual = torch.softmax(logits, -1).sub_(y).mul_(share[s])
-        active = schedule.active(s)
-        step_heads(weight, torch.bmm(residual.transpose(1, 2), f), momentum_w, rates, active)
-        if bias is not None and momentum_b is not None:
-            step_heads(bias, residual.sum(1), momentum_b, rates, active)
+        gradients = [torch.bmm(residual.transpose(1, 2), f), *([] if bias is None else [residual.sum(1)])]
+        optimizer.apply(gradients, rates.lr, schedule.active(s))
     return total / samples.clamp(min=1)
 
 

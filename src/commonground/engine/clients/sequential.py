@@ -13,10 +13,10 @@ from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import chunks, each, select
 from commonground.engine.clients.base import LocalTraining, Pool
-from commonground.engine.clients.batches import CohortSchedule, Rates
+from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.linear_head import fit_linear_heads
-from commonground.engine.clients.sgd import SequentialSGD
+from commonground.engine.clients.optimizers import Rates, SequentialOptimizer
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call, tensors_of
@@ -135,8 +135,8 @@ class SequentialClient(LocalTraining):
     def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
         return reference[schedule.order[0, step, : int(schedule.counts[0, step])]]
 
-    def _optimizer(self, names: Sequence[str], rates: Rates) -> SequentialSGD:
-        return SequentialSGD({name: self._parameters[name] for name in names}, rates)
+    def _optimizer(self, names: Sequence[str], rates: Rates) -> SequentialOptimizer:
+        return SequentialOptimizer({name: self._parameters[name] for name in names}, rates)
 
     def _batch_losses(
         self,

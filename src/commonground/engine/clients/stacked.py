@@ -20,10 +20,10 @@ from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import Inputs, chunks, each, select, to_device
 from commonground.engine.clients.base import LocalTraining, Pool
-from commonground.engine.clients.batches import CohortSchedule, Rates
+from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.linear_head import fit_linear_heads
-from commonground.engine.clients.sgd import StackedSGD, keep_inactive
+from commonground.engine.clients.optimizers import Rates, StackedOptimizer, keep_inactive
 from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
@@ -189,8 +189,8 @@ class StackedClients(LocalTraining):
         clients = torch.arange(len(self.keys), device=self.device).unsqueeze(1)
         return reference[clients, schedule.order[:, step].clamp(min=0)]
 
-    def _optimizer(self, names: Sequence[str], rates: Rates) -> StackedSGD:
-        return StackedSGD(self.values, names, rates)
+    def _optimizer(self, names: Sequence[str], rates: Rates) -> StackedOptimizer:
+        return StackedOptimizer(self.values, names, rates)
 
     def _batch_losses(
         self,

@@ -1,0 +1,212 @@
+"""The optimizers of local training as ``torch.optim`` has them, for one client and for clients side by side.
+
+- ``sgd``: m ← βm + (g + λw), w ← w − ηm;
+- ``adam``: with g ← g + λw, m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², w ← w − η (m/(1 − β₁ᵗ)) / (√(v/(1 − β₂ᵗ)) + ε)
+  with β₁ = 0.9, β₂ = 0.999, ε = 1e-8 (Kingma and Ba 2015);
+- ``adamw``: the same with λ = 0 after w ← (1 − ηλ)w (Loshchilov and Hutter 2019).
+
+What an optimizer remembers (m, v and t) starts from zero in every call of ``fit`` and never travels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from commonground.algorithms import Tensors
+
+__all__ = ["OPTIMIZERS", "OptimizerName", "Rates", "SequentialOptimizer", "StackedOptimizer", "keep_inactive"]
+
+OptimizerName = Literal["sgd", "adam", "adamw"]
+
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # of torch.optim
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Settings of the optimizer in one call of ``fit``.
+
+    Attributes:
+        lr: learning rate.
+        momentum: of SGD.
+        weight_decay: λ.
+        optimizer: which.
+    """
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    optimizer: OptimizerName = "sgd"
+
+
+class Rule(ABC):
+    """An optimizer's arithmetic.
+
+    Attributes:
+        remembers: tensors that it keeps beside every trained one.
+    """
+
+    remembers: ClassVar[int]
+
+    @staticmethod
+    @abstractmethod
+    def of_torch(parameters: list[dict[str, Any]], rates: Rates) -> torch.optim.Optimizer:
+        """PyTorch's own optimizer with these settings."""
+
+    @staticmethod
+    @abstractmethod
+    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
+        """One step of a tensor, in place.
+
+        Args:
+            value: the tensor.
+            gradient: of the loss; not changed.
+            memory: ``remembers`` tensors of the same shape, zero at first; changed in place.
+            rates: settings.
+            lr: learning rate of this step.
+            step: its number, from 1.
+        """
+
+
+class SGD(Rule):
+    """Stochastic gradient descent with momentum."""
+
+    remembers = 1
+
+    @staticmethod
+    def of_torch(parameters: list[dict[str, Any]], rates: Rates) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, rates.lr, rates.momentum, fused=True)
+
+    @staticmethod
+    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
+        if rates.weight_decay:
+            gradient = gradient.add(value, alpha=rates.weight_decay)
+        memory[0].mul_(rates.momentum).add_(gradient)
+        value.sub_(memory[0], alpha=lr)
+
+
+class Adam(Rule):
+    """Adam, weight decay as a part of the gradient."""
+
+    remembers = 2
+
+    @staticmethod
+    def of_torch(parameters: list[dict[str, Any]], rates: Rates) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, rates.lr, BETAS, EPSILON, fused=True)
+
+    @staticmethod
+    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
+        if rates.weight_decay:
+            gradient = gradient.add(value, alpha=rates.weight_decay)
+        _adam(value, gradient, memory, lr, step)
+
+
+class AdamW(Rule):
+    """Adam, weight decay apart from the gradient."""
+
+    remembers = 2
+
+    @staticmethod
+    def of_torch(parameters: list[dict[str, Any]], rates: Rates) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, rates.lr, BETAS, EPSILON, fused=True)
+
+    @staticmethod
+    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
+        value.mul_(1 - lr * rates.weight_decay)
+        _adam(value, gradient, memory, lr, step)
+
+
+def _adam(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], lr: float, step: int) -> None:
+    first, second = memory
+    first.lerp_(gradient, 1 - BETAS[0])
+    second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+    scale = (second.sqrt() / (1 - BETAS[1] ** step) ** 0.5).add_(EPSILON)
+    value.addcdiv_(first, scale, value=-lr / (1 - BETAS[0] ** step))
+
+
+OPTIMIZERS: dict[OptimizerName, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+"""Every optimizer by name."""
+
+
+def keep_inactive(active: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
+    """New values [C, …] for the clients that have a batch, old ones for the others; ``active`` None means all."""
+    return new if active is None else torch.where(active.view(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+class SequentialOptimizer:
+    """Steps on a module's own parameters, by PyTorch's optimizer.
+
+    Args:
+        parameters: by name.
+        rates: its settings.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], rates: Rates) -> None:
+        self._parameters = parameters
+        groups = [{"params": list(parameters.values()), "weight_decay": rates.weight_decay}]
+        self._optimizer = OPTIMIZERS[rates.optimizer].of_torch(groups, rates)
+
+    def leaves(self) -> Tensors:
+        """The parameters themselves."""
+        return dict(self._parameters)
+
+    def step(self, loss: Tensor, lr: float, active: Tensor | None, correction: Tensors | None) -> None:
+        """One step down the gradient of a loss, to which a correction is added by name."""
+        self._optimizer.param_groups[0]["lr"] = lr
+        self._optimizer.zero_grad()
+        loss.backward()
+        for name, parameter in self._parameters.items() if correction is not None else ():
+            if name in correction and parameter.grad is not None:  # type: ignore[operator]
+                parameter.grad.add_(correction[name])  # type: ignore[index]
+        self._optimizer.step()
+
+
+class StackedOptimizer:
+    """Steps of clients side by side on stacked tensors, in place. A client without a batch keeps its weights and what
+    its optimizer remembers; it has no batch later in the same call either, so the steps are counted for all at once.
+
+    Args:
+        values: tensors by name, each with a leading axis, changed in place.
+        names: which of them are trained.
+        rates: the optimizer's settings.
+    """
+
+    def __init__(self, values: Tensors, names: Sequence[str], rates: Rates) -> None:
+        self._values, self._names, self._rates = values, names, rates
+        self._rule = OPTIMIZERS[rates.optimizer]
+        self._memory = {n: [torch.zeros_like(values[n]) for _ in range(self._rule.remembers)] for n in names}
+        self._steps = 0
+        self._leaves: Tensors = {}
+
+    def leaves(self) -> Tensors:
+        """What the next loss is to be computed from."""
+        self._leaves = {name: self._values[name].detach().requires_grad_() for name in self._names}
+        return self._leaves
+
+    def step(self, loss: Tensor, lr: float, active: Tensor | None, correction: Tensors | None) -> None:
+        """One step of every client down the gradient of its own loss [C]."""
+        gradients = torch.autograd.grad(loss.sum(), list(self._leaves.values()))
+        given = correction or {}
+        self.apply([g + given[n] if n in given else g for n, g in zip(self._names, gradients, strict=True)], lr, active)
+
+    def apply(self, gradients: Sequence[Tensor], lr: float, active: Tensor | None) -> None:
+        """One step along these gradients, in the order of the names."""
+        self._steps += 1
+        for name, gradient in zip(self._names, gradients, strict=True):
+            tensors = [self._values[name], *self._memory[name]]
+            if active is None:
+                self._rule.move(tensors[0], gradient, tensors[1:], self._rates, lr, self._steps)
+                continue
+            for old, new in zip(tensors, self._moved(tensors, gradient, lr), strict=True):
+                old.copy_(keep_inactive(active, old, new))
+
+    def _moved(self, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
+        """Where a step takes a tensor and what is remembered of it, as copies."""
+        moved = [tensor.clone() for tensor in tensors]
+        self._rule.move(moved[0], gradient, moved[1:], self._rates, lr, self._steps)
+        return moved
