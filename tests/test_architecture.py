@@ -17,7 +17,7 @@ SRC = Path(__file__).parent.parent / "src"
 LAYERS = (
     ("access", "quoting", "stopping"),
     ("errors", "keys"),
-    ("devices", "statistics", "table", "tasks", "user_code"),
+    ("devices", "ranges", "statistics", "table", "tasks", "user_code"),
     ("data", "theory"),
     ("models",),
     ("algorithms",),

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from commonground.cli_options import trust_code
 from commonground.errors import ConfigError, DataError
+from commonground.ranges import MOST
 
 if TYPE_CHECKING:
     from commonground.engine.run import Run
@@ -34,7 +35,7 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.command(short_help="Heads for new clients from few samples.")
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.option("--data", help="data of the new clients  [default: the run's]")
-@click.option("--clients", type=click.IntRange(1), help="number of new clients  [default: as the run]")
+@click.option("--clients", type=click.IntRange(1, MOST), help="number of new clients  [default: as the run]")
 @click.option("--classes-per-client", type=click.IntRange(1), help="classes per new client")
 @click.option("--partition", help="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME")
 @click.option(
@@ -42,9 +43,9 @@ def _numbers(text: str, flag: str) -> list[int]:
 )
 @click.option("--shots", required=True, metavar="K[,K…]", help="training samples per new client; several give a curve")
 @click.option("--per-class", is_flag=True, help="count the shots per class")
-@click.option("--epochs", type=click.IntRange(1), default=30, show_default=True, help="passes over the samples")
+@click.option("--epochs", type=click.IntRange(1, MOST), default=30, show_default=True, help="passes over the samples")
 @click.option("--lr", type=float, help="learning rate  [default: the run's]")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="draws of the samples")
+@click.option("--repeats", type=click.IntRange(1, 10_000), default=3, show_default=True, help="draws of the samples")
 @click.option("--seed", type=click.IntRange(0), default=1000, show_default=True, help="seed of split and samples")
 @click.option("--out", type=click.Path(path_type=Path), help="folder for adapt.json and adapt.csv  [default: RUN_DIR]")
 @click.option("--data-dir", help="folder of the data files")

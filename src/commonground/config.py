@@ -15,6 +15,7 @@ from commonground.access import reason
 from commonground.algorithms import registry
 from commonground.data.augment import Augment
 from commonground.errors import ConfigError, one_sentence
+from commonground.ranges import check_number
 
 __all__ = ["RunConfig", "one_sentence"]
 
@@ -97,11 +98,15 @@ class RunConfig(BaseModel):
         None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
     )
 
-    @field_validator("lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon")
+    @field_validator(
+        "lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon", "clients",
+        "classes_per_client", "train_samples", "test_samples", "rounds", "local_epochs", "local_steps", "batch_size",
+        "finetune_epochs", "workers", "eval_every", "eval_last", "eval_clients",
+    )  # fmt: skip
     @classmethod
-    def _finite(cls, value: float | None) -> float | None:
-        if value is not None and not math.isfinite(value):
-            raise ValueError("must be a finite number")
+    def _in_range(cls, value: float | None) -> float | None:
+        if value is not None:
+            check_number(value)
         return value
 
     @field_validator("local_steps")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from commonground.quoting import escaped
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
@@ -41,6 +43,14 @@ class Interrupted(KeyboardInterrupt):
     """The user asked to stop; everything finished so far is in the checkpoint (exit code 130)."""
 
 
+def shown(value: object) -> str:
+    """A value as it was given, cut where it is long."""
+    try:
+        return escaped(repr(value))
+    except ValueError:  # whole numbers of more than 4,300 digits are not written out
+        return "a number of thousands of digits"
+
+
 def one_sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
     """The first thing that is wrong with a set of settings, of which these are known."""
     first = error.errors()[0]
@@ -48,4 +58,4 @@ def one_sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown setting '{where}'; known are {', '.join(known)}"
     reason = first["msg"].removeprefix("Value error, ")
-    return f"'{where}' is {first['input']!r}: {reason[0].lower()}{reason[1:]}"
+    return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}"

@@ -5,7 +5,6 @@ Source: Collins et al. 2021, §5.2 "Generalization to new clients" and Figure 6.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +23,7 @@ from commonground.engine.prepare import build_network
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, DataError
+from commonground.ranges import LARGEST, SMALLEST
 
 __all__ = ["Adaptation", "adapt", "head_curve"]
 
@@ -96,8 +96,8 @@ def adapt(
         )
     if trained.reads_text and not (data.tokens and data.task.softmax):
         raise DataError(f"{trained.where} classifies texts, and {data.name} has none with classes")
-    if lr is not None and not 0 < lr < math.inf:
-        raise ConfigError(f"--lr must be a positive number, not {lr}")
+    if lr is not None and not SMALLEST <= lr <= LARGEST:
+        raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr}")
     if min(shots) < 1:
         raise ConfigError(f"--shots must be at least 1, not {min(shots)}")
     subsets = {

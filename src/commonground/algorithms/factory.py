@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from commonground.algorithms.base import Algorithm, registry
 from commonground.errors import ConfigError, one_sentence
 from commonground.models import load_class
+from commonground.ranges import check_numbers
 
 __all__ = ["make_algorithm"]
 
@@ -37,6 +38,8 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
         if option not in known:
             raise ConfigError(f"{cls.title} has no setting '{option}'; it has {', '.join(known) or 'none'}")
     try:
-        return TypeAdapter(cls).validate_python(dict(options))
+        algorithm: Algorithm = TypeAdapter(cls).validate_python(dict(options))
     except ValidationError as error:
         raise ConfigError(f"{cls.title}: {one_sentence(error, known)}") from None
+    check_numbers(vars(algorithm), cls.title)
+    return algorithm

@@ -12,6 +12,7 @@ from pydantic import Field
 from commonground.algorithms.base import Algorithm, Client, RunSettings, Tensors
 from commonground.errors import ConfigError
 
+MOST_STEPS = 10_000_000  # in a round: each has a learning rate of its own, and the round is scheduled at once
 POSITION = "order/steps"  # how far a client has come in its order of batches
 
 
@@ -36,7 +37,7 @@ class LocalSGD(Algorithm):
     Without ``--momentum`` there is none, as in the paper; with it, it is fresh in each round.
     """
 
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
     total_steps: Annotated[int, Field(ge=0)] = 0
     halvings: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.5, 0.75)
 
@@ -52,6 +53,8 @@ class LocalSGD(Algorithm):
         if self.steps != type(self).steps and config.local_steps not in (None, self.steps):
             raise ConfigError(f"steps={self.steps} and --local-steps {config.local_steps} are both I; give one of them")
         interval = self._interval(config.local_steps)
+        if interval > MOST_STEPS:
+            raise ConfigError(f"--local-steps {interval} are more than {self.title} takes in a round, {MOST_STEPS:,}")
         rounds = math.ceil(self.total_steps / interval) or config.rounds
         if rounds != config.rounds:
             raise ConfigError(

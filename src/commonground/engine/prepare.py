@@ -23,6 +23,7 @@ from commonground.data import (
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
 from commonground.models import Groups, build_model, groups_of, keyed_weights, prepare, start_of, vocab_size_of
+from commonground.ranges import check_numbers
 from commonground.tasks import CLASSIFICATION, Task
 from commonground.user_code import is_code
 
@@ -76,7 +77,9 @@ def prepare_setup(
         data, model, algorithm: objects to use in place of what the configuration names.
         data_dir: folder of the data files.
     """
-    algorithm = algorithm or make_algorithm(config.algorithm, config.options)
+    if algorithm is None:
+        algorithm = make_algorithm(config.algorithm, config.options)
+    check_numbers(vars(algorithm), algorithm.title)
     if config.finetune_epochs and not algorithm.has_global_model:
         raise ConfigError(
             f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "

@@ -17,6 +17,7 @@ from commonground.data import FederatedDataset
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
+from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import Rates
 from commonground.errors import ConfigError, ModelError
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
@@ -104,6 +105,7 @@ class Setup:
         """
         algorithm.check(config)
         check_options(config, algorithm)
+        check_lengths(config, int(data.train_sizes.max()))
         check_precision(config.precision, resolve_device(config.device))
         if algorithm.needs_classes and not data.task.softmax:
             raise ConfigError(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from commonground.algorithms import Tensors, Update
+from commonground.engine.divergence import why_not_finite
 from commonground.engine.evaluation import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.segment import Segment
@@ -78,7 +79,9 @@ def settle(setup: Setup, results: Sequence[ClientResult], round: int) -> list[Cl
     for result in settled:
         if result.loss is not None and not math.isfinite(result.loss):
             who = _who(setup, result, round)
-            raise UpdateError(f"the training loss of {who} is not finite: training diverged; try a smaller --lr")
+            raise UpdateError(
+                f"the training loss of {who} is not finite: {why_not_finite(setup, result.update.client)}"
+            )
     return settled
 
 
@@ -91,8 +94,8 @@ def _refuse_not_finite(setup: Setup, result: ClientResult, round: int) -> None:
         for name, value in tensors.items():
             if not bool(torch.isfinite(value).all()):
                 raise UpdateError(
-                    f"the {place} of {_who(setup, result, round)} has a value in '{name}' that is not finite: training "
-                    f"diverged; try a smaller --lr (it is {setup.config.lr})"
+                    f"the {place} of {_who(setup, result, round)} has a value in '{name}' that is not finite: "
+                    f"{why_not_finite(setup, result.update.client)}"
                 )
 
 

@@ -17,12 +17,14 @@ from commonground.config import RunConfig
 from commonground.data.inputs import to_device
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
+from commonground.ranges import MOST_SCHEDULED
 
 __all__ = [
     "BatchSchedule",
     "CohortSchedule",
     "TrainLength",
     "batch_schedule",
+    "check_lengths",
     "rates_of_steps",
     "train_length",
 ]
@@ -148,6 +150,7 @@ def batch_schedule(
         raise ConfigError(f"a start ({start}) must be at least 0 and needs a number of steps")
     batch_size = min(batch_size, size)
     per_epoch = math.ceil(size / batch_size)
+    _check_length(size, batch_size, *given[0])
     if start is not None and steps is not None:
         first, behind = divmod(start, per_epoch)
         rngs = [numpy_stream(seed, "order", client, e) for e in range(first, math.ceil((start + steps) / per_epoch))]
@@ -171,6 +174,30 @@ def batch_schedule(
     counts = (order >= 0).sum(axis=1)
     order, counts = order[counts > 0], counts[counts > 0]
     return BatchSchedule(order, counts, max(0, (epochs - 1) * per_epoch))
+
+
+def check_lengths(config: RunConfig, largest: int) -> None:
+    """Refuse a run's own lengths of local training before it starts; a method's are looked at when it asks for them.
+
+    Args:
+        config: of the run.
+        largest: training samples of the largest client.
+
+    Raises:
+        ConfigError: names the setting, and what is possible.
+    """
+    for name, kind in (("local_epochs", "epochs"), ("local_steps", "steps"), ("finetune_epochs", "epochs")):
+        _check_length(largest, min(config.batch_size, largest), kind, getattr(config, name) or 0, f"'{name}' is ")
+
+
+def _check_length(size: int, batch_size: int, kind: str, count: int, what: str = "") -> None:
+    """Refuse a call of training whose order of samples would not fit in memory."""
+    each = {"epochs": size, "steps": batch_size, "samples": 1}[kind]
+    if count * each > MOST_SCHEDULED:
+        raise ConfigError(
+            f"{what}{count:,}, and so many {kind} over a client's {size:,} training samples are too much for one call "
+            f"of training, which draws their order at once; up to {MOST_SCHEDULED // each:,} are possible"
+        )
 
 
 def rates_of_steps(lr: float | Sequence[float], steps: int) -> list[float]:
