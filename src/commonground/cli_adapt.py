@@ -8,19 +8,13 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
 from commonground.cli_options import trust_code
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError
 from commonground.ranges import MOST
-
-if TYPE_CHECKING:
-    from commonground.engine.run import Run
 
 __all__ = ["adapt", "predict"]
 
@@ -177,6 +171,7 @@ def predict(
     .txt file; pairs are two columns, named as in GLUE. A language model takes instructions (.json, .jsonl, a table with
     a column instruction, .txt) and answers greedily.
     """
+    from commonground.adapt.predictors import predictor_of
     from commonground.engine.run import load_run
     from commonground.engine.state.folder import write_atomically
 
@@ -188,18 +183,9 @@ def predict(
         _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if max_new_tokens is not None and not run.trained.task.generative:
-        does = "classifies" if run.trained.task.softmax else f"is of the task {run.trained.task.name}"
-        raise ConfigError(f"--max-new-tokens is for language models, and the run in '{run_dir}' {does}")
-    if run.trained.task.generative:
-        from commonground.adapt.texts import answer, read_instructions
-
-        writer.writerow(["sample", "answer"])
-        writer.writerows(enumerate(answer(run, read_instructions(input_file), number, max_new_tokens or 64)))
-    else:
-        names, rows = run.trained.task.table(_predicted(run, input_file, number), run.trained.split["class_names"])
-        writer.writerow(["sample", *names])
-        writer.writerows([i, *row] for i, row in enumerate(rows))
+    header, rows = predictor_of(run, max_new_tokens).table(input_file, number, _say)
+    writer.writerow(["sample", *header])
+    writer.writerows([i, *row] for i, row in enumerate(rows))
     if out is not None:
         write_atomically(out, text.getvalue())
     else:
@@ -208,52 +194,3 @@ def predict(
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-def _predicted(run: Run, path: Path, client: int | None) -> npt.NDArray[np.float64]:
-    if not run.trained.reads_text:
-        return run.predict(_read_samples(path), client)
-    from commonground.adapt.texts import classify, read_texts
-
-    return classify(run, read_texts(path), client, _say)
-
-
-def _read_samples(path: Path) -> npt.NDArray[np.float64]:
-    """Samples [n, …] from a .npy or .csv file.
-
-    Raises:
-        DataError: the file is missing, of another kind, empty or not numeric.
-    """
-    if not path.is_file():
-        raise DataError(f"the input file '{path}' does not exist")
-    try:
-        if path.suffix == ".npy":
-            x = np.load(path, allow_pickle=False)
-        elif path.suffix == ".csv":
-            lines = [line for line in csv.reader(path.read_text("utf-8").splitlines()) if line]
-            header = bool(lines) and not any(_is_number(cell) for cell in lines[0])
-            for number, line in enumerate(lines[header:], 1 + header):
-                for place, cell in enumerate(line, 1):
-                    if not _is_number(cell):
-                        raise DataError(
-                            f"{path}, row {number}: column {place} is '{cell}', no number; columns are those of the "
-                            "training samples in their order, without label and client"
-                        )
-            x = np.array([[float(cell) for cell in line] for line in lines[header:]])
-        else:
-            raise DataError(f"the input file '{path}' is neither .npy nor .csv")
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"the input file '{path}' cannot be read as numbers: {error}") from None
-    if not isinstance(x, np.ndarray):
-        raise DataError(f"the input file '{path}' is an archive of several arrays; one array is needed")
-    if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
-        raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
-    return np.asarray(x, dtype=np.float64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

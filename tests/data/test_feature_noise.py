@@ -490,5 +490,5 @@ def test_noise_that_does_not_fit(images: Any, message: str) -> None:
 
 def test_tokens_take_no_noise() -> None:
     texts = FederatedDataset.from_arrays(TEXTS, name="texts")
-    with pytest.raises(DataError, match="'texts' holds tokens, which take no feature noise"):
+    with pytest.raises(DataError, match="feature noise needs samples of numbers, and 'texts' holds tokens"):
         replace(texts, noise=FeatureNoise(0.5, texts.x_train[:2]))

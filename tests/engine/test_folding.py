@@ -11,7 +11,8 @@ import torch
 
 import commonground as cg
 from commonground.config import RunConfig
-from commonground.data.inputs import InputFormat, select
+from commonground.data.formats import TokenRows
+from commonground.data.inputs import select
 from commonground.engine.clients.folding import fold_call
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError, RunError
@@ -166,7 +167,7 @@ def test_a_decoders_classifier_pools_what_transformers_pools(own_pad: int | None
         for i, row in enumerate(rows):
             x[i, 0] = torch.tensor([i, len(row)])
             x[i, 1 : 1 + len(row), 0] = torch.tensor(row)
-        inputs = InputFormat((6, 2), "tokens").make({"tokens": x}, torch.float64)
+        inputs = TokenRows((6, 2)).make({"tokens": x}, torch.float64)
         alone = torch.cat([plain(torch.tensor([row])).logits for row in rows])
         for way in (net._packs, ""):
             net._packs = way

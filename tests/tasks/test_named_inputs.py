@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from commonground import FederatedDataset, train
 from commonground.data import limit_samples
-from commonground.data.inputs import pack_named
+from commonground.data.formats import pack_named
 from commonground.data.model_inputs import ModelInputs
 from commonground.engine.run import load_run
 from commonground.errors import DataError, ModelError

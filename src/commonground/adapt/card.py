@@ -45,7 +45,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
         ("model", whose),
         ("method", f"{trained.algorithm.title} ({trained.algorithm.source})"),
     ]
-    if not model.generative:
+    if model.head_names:
         kind = _HEADS[trained.algorithm.head] if isinstance(trained.algorithm, FederatedLoRA) else "by the method"
         here = "; the one in this folder is untrained" if untrained else ""
         facts.append(("task head", f"{kind}{here}; {classes} classes"))
@@ -92,7 +92,7 @@ def _own_labels(model: AdaptedModel) -> int:
 def _use(model: AdaptedModel, classes: int, factors: Factors | None, untrained: bool) -> str:
     name = f"Auto{'' if factors is None else 'Peft'}ModelFor{model.auto_class}"
     more = ""
-    if factors is not None and not model.generative and classes != _own_labels(model):
+    if factors is not None and model.head_names and classes != _own_labels(model):
         more = f", num_labels={classes}, ignore_mismatched_sizes=True"  # the base's own head has other labels
     package = "transformers" if factors is None else "peft"
     text = f"```python\nfrom {package} import {name}\n\nmodel = {name}.from_pretrained(folder{more})\n```"

@@ -22,7 +22,7 @@ from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import build_network
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError
 from commonground.ranges import LARGEST, SMALLEST
 
 __all__ = ["Adaptation", "adapt", "head_curve"]
@@ -86,16 +86,10 @@ def adapt(
         CommonGroundError: the data does not fit the run, or a client has too few samples.
     """
     trained = run.trained
-    if trained.task.generative:
-        raise ConfigError(f"{trained.where} is of a language model, which has no head to fit for new clients")
-    # Rows of tokens may be longer or shorter than those the run was trained on.
-    if not trained.reads_text and tuple(data.sample_shape) != tuple(trained.split["sample_shape"]):
-        raise DataError(
-            f"the new clients' samples have shape {tuple(data.sample_shape)}, but the run was trained on "
-            f"{tuple(trained.split['sample_shape'])}"
-        )
-    if trained.reads_text and not (data.tokens and data.task.softmax):
-        raise DataError(f"{trained.where} classifies texts, and {data.name} has none with classes")
+    for whose, task in ((trained.where, trained.task), (repr(data.name), data.task)):
+        if task.generative:
+            raise ConfigError(f"{whose} is of a language model, which has no head to fit for new clients")
+    trained.format.check_like(data.format, data.name, trained.where)
     if lr is not None and not SMALLEST <= lr <= LARGEST:
         raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr}")
     if min(shots) < 1:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from commonground.data.sources.glue import TASKS
 from commonground.data.sources.instructions import read_objects
@@ -97,18 +98,16 @@ def classify(
         note: hears if texts are longer than what the model was trained to read.
 
     Raises:
-        ConfigError: the run is of a language model.
-        DataError: it was trained on pairs and these are single texts, or the other way round.
+        ConfigError: the run's model reads no texts.
+        ModelError: it is a language model, which answers instructions.
+        DataError: the run was trained on pairs and these are single texts, or the other way round.
     """
-    if run.trained.task.generative:
-        raise ConfigError(f"{run.trained.where} is of a language model, which answers instructions")
     task = TASKS.get(run.config.data)
     if task is not None and bool(task.second) != (texts.second is not None):
         kinds = ("pairs of texts", "single texts")
         was, are = kinds if task.second else kinds[::-1]
         raise DataError(f"{texts.origin} holds {are}, but the run was trained on {was} ({run.config.data})")
-    model = run.trained.network
-    assert isinstance(model, AdaptedModel)
+    model = _pretrained(run.trained.network)
     tokens = tokenize(
         texts,
         load_tokenizer(run.config.model),
@@ -136,8 +135,7 @@ def answer(run: Run, prompts: Sequence[str], client: int | None, max_new_tokens:
     """
     if not run.trained.task.generative:
         raise ConfigError(f"{run.trained.where} classifies texts and does not answer")
-    model = run.trained.model(client)
-    assert isinstance(model, AdaptedModel)
+    model = _pretrained(run.trained.model(client))
     most = getattr(model.config, "max_position_embeddings", None)
     if most is not None and max_new_tokens >= most:
         raise ConfigError(f"--max-new-tokens is {max_new_tokens}, and the model reads at most {most} tokens in all")
@@ -146,6 +144,12 @@ def answer(run: Run, prompts: Sequence[str], client: int | None, max_new_tokens:
     tokens = prompt_tokens(prompts, tokenizer, max(3, room))
     made = greedy_answers(model, tokens, int(tokenizer.eos_token_id), max_new_tokens)
     return [str(tokenizer.decode(ids, skip_special_tokens=True)).strip() for ids in made]
+
+
+def _pretrained(model: nn.Module) -> AdaptedModel:
+    if not isinstance(model, AdaptedModel):
+        raise ConfigError(f"texts are read by models hf:NAME_OR_FOLDER, and the run's is a {type(model).__name__}")
+    return model
 
 
 def _prompt(row: Mapping[str, Any], where: str) -> str:

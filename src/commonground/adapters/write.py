@@ -152,7 +152,7 @@ def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names
 @contextmanager
 def _named(model: AdaptedModel, class_names: Sequence[str]) -> Iterator[None]:
     """While open, the base's configuration has these names of classes."""
-    if model.generative or not class_names:
+    if not (model.head_names and class_names):
         yield
         return
     config = model.config

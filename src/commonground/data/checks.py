@@ -1,4 +1,4 @@
-"""Whether arrays make a federated data set: samples, labels, the rows of every client, tokens."""
+"""Whether arrays make a federated data set: samples, labels, the rows of every client."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess
+from commonground.data.formats import format_class, format_of
 from commonground.errors import DataError
 from commonground.tasks import Task
 from commonground.tasks.classification import class_numbers
@@ -19,8 +20,6 @@ __all__ = [
     "check_samples",
     "check_split",
     "check_targets",
-    "check_tokens",
-    "is_tokens",
     "usual_samples",
     "whole_numbers",
 ]
@@ -102,8 +101,7 @@ def check_noise(name: str, x: Array, noise: FeatureNoise, clients: int, client_n
     Raises:
         DataError: says what is wrong, with whose.
     """
-    if is_tokens(x) or x.dtype.names:
-        raise DataError(f"{name!r} holds {'named inputs' if x.dtype.names else 'tokens'}, which take no feature noise")
+    format_of(x, AS_STORED).check_noise(name)
     images, wanted = noise.images, (clients, *x.shape[1:])
     if images.shape != wanted or images.dtype != x.dtype:
         raise DataError(
@@ -113,34 +111,6 @@ def check_noise(name: str, x: Array, noise: FeatureNoise, clients: int, client_n
     bad = next(_not_finite(images), None)
     if bad is not None:
         raise DataError(f"the feature noise of client {client_name(bad)} of {name!r} is not finite")
-
-
-def check_tokens(name: str, x_train: Array, x_test: Array, preprocess: Preprocess, task: Task) -> None:
-    """Refuse tokens in another layout or numbered otherwise, and a task that does not go with the samples.
-
-    Raises:
-        DataError: names the first wrong row.
-    """
-    if not is_tokens(x_train):
-        if task.generative:
-            raise DataError(f"{name!r} is {x_train.dtype}; a language model learns from int32 tokens")
-        return
-    if preprocess != AS_STORED:
-        raise DataError(f"{name!r} holds tokens, which take no preprocessing")
-    same = x_test is x_train  # validation data: training rows in the place of test rows
-    parts = [("train", x_train, 0)] + ([] if same else [("test", x_test, len(x_train))])
-    for split, x, first in parts:
-        bad = next(_wrong_tokens(x), None)
-        if bad is not None:
-            raise DataError(f"{split} sample {bad[0]} of {name!r} is no row of tokens: {bad[1]}")
-        number = np.arange(first, first + len(x))
-        for row in np.flatnonzero(x[:, 0, 0] != number)[:1]:
-            if split == "test" and np.array_equal(x, x_train):
-                break
-            raise DataError(
-                f"{split} sample {row} of {name!r} has the number {x[row, 0, 0]}; rows of tokens are numbered "
-                f"through, and this one is {number[row]}"
-            )
 
 
 def check_targets(name: str, split: str, x: Array, y: Array, classes: int, task: Task) -> None:
@@ -199,15 +169,14 @@ def usual_samples(x: Array, split: str) -> Array:
         DataError: they are of another kind, or no rows.
     """
     x = np.asanyarray(x)
-    if x.dtype.names and x.ndim == 1:
-        return np.ascontiguousarray(x)
-    if x.dtype not in (np.uint8, np.float32, np.float64) and not is_tokens(x):
+    form = format_class(x)
+    if form is None:
         shape = f" of shape {x.shape}" if x.dtype == np.int32 else ""
         raise DataError(
             f"the {split} samples are {x.dtype}{shape}; uint8, float32 or float64 is needed, "
             "or int32 tokens [N, 1 + L, 2]"
         )
-    if x.ndim < 2:
+    if x.ndim < form.least_axes:
         raise DataError(f"the {split} samples have shape {x.shape}; one row per sample, [N, …], is needed")
     return np.ascontiguousarray(x)
 
@@ -219,25 +188,6 @@ def whole_numbers(values: Array, field: str) -> Indices:
         DataError: they are no row of whole numbers.
     """
     return class_numbers(values, field)
-
-
-def is_tokens(x: Array) -> bool:
-    """Whether samples are rows of tokens [N, 1 + L, 2]."""
-    return x.dtype == np.int32 and x.ndim == 3 and x.shape[1] >= 2 and x.shape[2] == 2
-
-
-def _wrong_tokens(x: Array) -> Iterator[tuple[int, str]]:
-    """Rows that are not (number, length), then length times (token, mark), then padding of (-1, 0), and why; lazily."""
-    longest = x.shape[1] - 1
-    for start in range(0, len(x), _ROWS_PER_CHECK):
-        part = x[start : start + _ROWS_PER_CHECK]
-        length, token, mark = part[:, 0, 1], part[:, 1:, 0], part[:, 1:, 1]
-        for row in np.flatnonzero((length < 1) | (length > longest)):
-            yield start + int(row), f"its length is {length[row]}, not 1 to {longest}"
-        inside = np.arange(longest) < length[:, np.newaxis]
-        fine = np.where(inside, (token >= 0) & (mark >= 0), (token == -1) & (mark == 0)).all(axis=1)
-        for row in np.flatnonzero(~fine):
-            yield start + int(row), f"it needs {length[row]} tokens of at least 0, then padding of (-1, 0)"
 
 
 def _not_finite(x: Array) -> Iterator[int]:

@@ -41,8 +41,7 @@ def add_feature_noise(data: FederatedDataset, strength: float, seed: int) -> Fed
     FeatureNoise.check_strength(strength)
     if strength == 0:
         return data
-    if data.tokens:
-        raise DataError(f"feature noise needs samples of numbers, and {data.name!r} holds tokens")
+    data.format.check_noise(data.name)
     if data.clients < 2:
         raise DataError(f"feature noise is another client's image, and {data.name!r} has one client only")
     if data.noise is not None:

@@ -21,15 +21,13 @@ from commonground.data.checks import (
     check_samples,
     check_split,
     check_targets,
-    check_tokens,
-    is_tokens,
     usual_samples,
     whole_numbers,
 )
-from commonground.data.inputs import InputFormat, pack_named
+from commonground.data.formats import InputFormat, Numbers, format_class, format_of, pack_named
 from commonground.data.rows import Samples, joined, read_samples
 from commonground.errors import DataError
-from commonground.tasks import CLASSIFICATION, Headline, Task, make_task
+from commonground.tasks import CLASSIFICATION, Task, make_task
 
 __all__ = ["FederatedDataset"]
 
@@ -45,7 +43,7 @@ class FederatedDataset:
         name: of the data, for people.
         x_train, x_test: [N, …] uint8, float32 or float64, C-contiguous; images are [N, height, width, channels],
             texts int32 [N, 1 + L, 2] in the layout of :mod:`commonground.data.text.tokens`; several inputs by name
-            are a structured array [N] (:func:`~commonground.data.inputs.pack_named`).
+            are a structured array [N] (:func:`~commonground.data.formats.pack_named`).
         y_train, y_test: targets in the task's stored form: classes int64 [N], 0 … classes - 1; numbers or labels
             [N, outputs]; of language data, the number of the row's answer.
         classes: number of classes of the whole data set (of targets or labels, for other tasks).
@@ -98,7 +96,8 @@ class FederatedDataset:
         check_samples(self.name, self.x_train, self.x_test)
         check_clients(self.name, self.train_offsets, self.test_offsets, self.client_names)
         check_preprocess(self.name, self.x_train, self.preprocess)
-        check_tokens(self.name, self.x_train, self.x_test, self.preprocess, self.task)
+        self.task.check_inputs(self.name, self.format.kind, self.x_train)
+        self.format.check(self.name, self.x_train, self.x_test)
         if self.noise is not None:
             check_noise(self.name, self.x_train, self.noise, self.clients, self.client_name)
         for split, x, y, index, offsets in (
@@ -178,14 +177,12 @@ class FederatedDataset:
                         f"the shape {x[client].shape[1:]}, those of client 0 {columns[0][0].shape[1:]}"
                     )
         try:
-            tokens = is_tokens(columns[0][0]) and is_tokens(columns[2][0])
-            x_train, x_test = (joined(columns[place], writable=tokens) for place in (0, 2))
+            form = format_class(columns[0][0]) or Numbers
+            x_train, x_test = (joined(columns[place], writable=form.numbered) for place in (0, 2))
             y_train, y_test = (np.concatenate(columns[place]) for place in (1, 3))
         except ValueError as error:
             raise DataError(f"the clients' arrays of {name!r} do not fit together: {error}") from None
-        if tokens:
-            for rows, number in ((x_train, 0), (x_test, len(x_train))):
-                rows[:, 0, 0] = np.arange(number, number + len(rows))
+        form.number_through(x_train, x_test)
         task = make_task(task)
         y_train, y_test = task.targets(y_train, "y_train"), task.targets(y_test, "y_test")
         if classes is None:
@@ -280,19 +277,17 @@ class FederatedDataset:
     @property
     def tokens(self) -> bool:
         """Whether the samples are tokenised texts."""
-        return is_tokens(self.x_train)
+        return self.format.kind == "tokens"
 
     @property
     def format(self) -> InputFormat:
         """How samples become a model's inputs."""
-        kind: Literal["numbers", "tokens", "named"]
-        kind = "tokens" if self.tokens else "named" if self.x_train.dtype.names else "numbers"
-        return InputFormat(tuple(self.sample_shape), kind, self.preprocess)
+        return format_of(self.x_train, self.preprocess)
 
     @cached_property
     def vocabulary(self) -> int:
         """The largest token number plus one: what a model's vocabulary must have at least; 0 unless tokens."""
-        return max(int(x[:, 1:, 0].max()) for x in (self.x_train, self.x_test)) + 1 if self.tokens else 0
+        return self.format.vocabulary(self.x_train, self.x_test)
 
     @property
     def train_sizes(self) -> Indices:
@@ -384,16 +379,15 @@ class FederatedDataset:
         """One line for people: name, clients, samples and their spread, classes."""
         train, test = self.train_sizes, self.test_sizes
         held = (self.class_counts("train") > 0).sum(axis=1)
-        kinds = f", {self.classes} {self.task.counted} ({_spread(held)} per client)"
-        if not self.task.divides:
-            kinds = f", {self.classes} {self.task.counted if self.classes > 1 else Headline.of(self.task).counted_one}"
-        return (
-            f"{self.name}: {self.clients:,} clients, {train.sum():,} training samples ({_spread(train)} each), "
-            f"{test.sum():,} test samples ({_spread(test)} each)"
-            + ("" if self.task.generative and self.classes == 1 else kinds)
-            + (f", at most {self.sample_shape[0] - 1:,} tokens" if self.tokens else "")
-            + (f", feature noise {self.noise.strength:g}" if self.noise is not None else "")
+        parts = (
+            f"{self.clients:,} clients",
+            f"{train.sum():,} training samples ({_spread(train)} each)",
+            f"{test.sum():,} test samples ({_spread(test)} each)",
+            self.task.describe(self.classes, _spread(held)),
+            self.format.describe(),
+            "" if self.noise is None else f"feature noise {self.noise.strength:g}",
         )
+        return f"{self.name}: {', '.join(part for part in parts if part)}"
 
     def __repr__(self) -> str:
         return f"<FederatedDataset {self.describe()}>"

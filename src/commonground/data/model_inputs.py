@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from commonground.data.arrays import Array, Indices
 from commonground.data.federated import FederatedDataset
 from commonground.data.inputs import Inputs, each, select, to_device
-from commonground.tasks.answer_tokens import NO_TOKEN
 
-__all__ = ["ModelInputs", "answer_tokens"]
+__all__ = ["ModelInputs"]
 
 # Share of a device's free memory; larger data stay on the host and are moved by batches: weights and activations need
 # room as well.
@@ -104,28 +102,10 @@ class ModelInputs:
                 self._resident[train] = stored, self._targets(x, y).to(self.device)
         return self._resident[train]
 
-    def _targets(self, rows: Array, y: Array) -> Tensor:
-        """Targets of some stored samples as the task's loss takes them."""
-        if not self.data.task.generative:
-            return self.data.task.as_tensor(y, self.dtype)
-        return torch.from_numpy(answer_tokens(rows, self._longest_answer))
-
     @cached_property
-    def _longest_answer(self) -> int:
-        """Tokens of the longest answer of the data set."""
-        return max(int((x[:, 2:, 1] == 1).sum(1).max(initial=1)) for x in (self.data.x_train, self.data.x_test))
-
-
-def answer_tokens(rows: Array, longest: int) -> npt.NDArray[np.int64]:
-    """The tokens of the answers in token rows, [n, longest], padded with −1.
-
-    A row's first token is never predicted, so it is no part of an answer even where it is marked.
-    """
-    marked, ids = rows[:, 2:, 1] == 1, rows[:, 2:, 0]
-    tokens = np.full((len(rows), longest), NO_TOKEN, dtype=np.int64)
-    row, place = np.nonzero(marked)
-    tokens[row, (marked.cumsum(axis=1) - 1)[row, place]] = ids[row, place]
-    return tokens
+    def _targets(self) -> Callable[[Array, Array], Tensor]:
+        """From some stored samples and targets to targets as the task's loss takes them."""
+        return self.data.task.target_reader(self.data.x_train, self.data.x_test, self.dtype)
 
 
 def _room(device: torch.device) -> float:

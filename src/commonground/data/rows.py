@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.arrays import Array
-from commonground.data.inputs import pack_named
+from commonground.data.formats import pack_named
 from commonground.errors import DataError
 
 __all__ = ["Samples", "joined", "read_samples"]

@@ -22,7 +22,16 @@ from commonground.data import (
 )
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
-from commonground.models import Groups, build_model, groups_of, keyed_weights, prepare, start_of, vocab_size_of
+from commonground.models import (
+    Groups,
+    build_model,
+    groups_of,
+    is_pretrained,
+    keyed_weights,
+    prepare,
+    start_of,
+    vocab_size_of,
+)
 from commonground.ranges import check_numbers
 from commonground.tasks import CLASSIFICATION, Task
 from commonground.user_code import is_code
@@ -115,11 +124,9 @@ def prepare_setup(
     if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
         data = add_feature_noise(data, config.feature_noise, config.seed)
     config = resolve(config, data, algorithm)
-    if model is None and data.tokens != str(config.model).startswith("hf:"):
-        wanted = "cannot read texts; choose one as in --model hf:roberta-base"
-        raise ConfigError(
-            f"the model '{config.model}' {wanted if data.tokens else f'reads texts, and {data.name} is none'}"
-        )
+    if model is None and data.tokens != is_pretrained(config.model):
+        why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")
+        raise ConfigError(f"the model '{config.model}' {why[is_pretrained(config.model)]}")
     own = model is not None or is_code(str(config.model))
     model = base_model(config, data.format.shape, data.classes, model, data.task)
     start = start_of(model) if own else None
@@ -141,8 +148,7 @@ def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
         data: a name, if other data than the configuration's are meant.
     """
     data = data or config.data
-    texts = is_text(data) or data.endswith(".csv") or is_code(data)
-    if not (config.model or "").startswith("hf:") or not texts:
+    if not (is_pretrained(config.model) and (is_text(data) or data.endswith(".csv") or is_code(data))):
         return {}
     return {"tokenizer": config.model, "max_length": int(config.model_options.get("max_length", 128))}
 
@@ -160,7 +166,7 @@ def base_model(
     assert config.model is not None
     options = dict(config.model_options)
     start = ""
-    if config.model.startswith("hf:"):
+    if is_pretrained(config.model):
         options |= {"generative": task.generative}
         start = options.pop("adapter", "")
     dtype = getattr(torch, config.dtype)

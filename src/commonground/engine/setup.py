@@ -285,7 +285,7 @@ class Setup:
 
     def _find_split(self, trained: frozenset[str]) -> Split | None:
         found = find_split(self.model, trained, self.probe)
-        if found is not None and self.data.tokens:
+        if found is not None and self.data.format.lengths_differ:
             with torch.no_grad():
                 features = found.features(partial(call, found.first), self.probe)
             if features.ndim != 2:

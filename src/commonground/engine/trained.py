@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from commonground.algorithms import Algorithm, Tensors, make_algorithm
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
-from commonground.data import Preprocess
-from commonground.data.checks import is_tokens
-from commonground.data.inputs import InputFormat, Inputs, chunks, each, pack_named, to_device
+from commonground.data.formats import Given, InputFormat, read_format
+from commonground.data.inputs import Inputs, chunks, each, to_device
 from commonground.devices import resolve_device
 from commonground.engine.prepare import base_model, build_network
 from commonground.engine.setup import client_model, client_start
@@ -33,6 +32,7 @@ from commonground.models import (
     base_sha256_of,
     call,
     constants_of,
+    is_pretrained,
     reset_counters,
     restored,
     tensors_of,
@@ -163,12 +163,12 @@ class Trained:
     @cached_property
     def format(self) -> InputFormat:
         """How raw samples become the model's inputs."""
-        return _format(self.split)
+        return read_format(self.split)
 
     @property
     def reads_text(self) -> bool:
         """Whether the model's inputs are texts."""
-        return str(self.config.model).startswith("hf:")
+        return is_pretrained(self.config.model)
 
     def values_of(self, client: int | None) -> Tensors:
         """The model's tensors that a client's own model (None: the global one) has, by name; a global model lacks those
@@ -215,7 +215,7 @@ class Trained:
             raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
         return images
 
-    def inputs(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: int | None = None) -> Inputs:
+    def inputs(self, x: Given, client: int | None = None) -> Inputs:
         """Raw samples [n, …] (stored as the training data: images channels last, values unscaled) as model inputs.
 
         In a run with feature noise, a client's samples are changed by its foreign image as they were in training; with
@@ -230,7 +230,7 @@ class Trained:
             DataError: their names or shape differ from the training data's, or a value is not finite.
         """
         dtype = getattr(torch, self.config.dtype)
-        stored = self.format.tensors(np.ascontiguousarray(self._samples(x)))
+        stored = self.format.tensors(np.ascontiguousarray(self.format.like(x, self.where)))
         for rows in stored.values():
             if not bool(torch.isfinite(rows).all()):
                 bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
@@ -240,39 +240,7 @@ class Trained:
             noise = self._noise[client].to(dtype) * self.format.preprocess.scale * self.config.feature_noise
         return self.format.arrange(self.format.make(stored, dtype, noise))
 
-    def _samples(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> npt.NDArray[Any]:
-        """Samples as one array of the training samples' form."""
-        if isinstance(x, np.ndarray) and x.dtype.names:
-            x = {name: x[name] for name in x.dtype.names}
-        if isinstance(x, Mapping) != (self.format.kind == "named"):
-            wanted = f"a mapping of the arrays {_named(self.split)}" if self.format.kind == "named" else "one array"
-            raise DataError(f"{self.where} was trained on samples that are {wanted}, and {type(x).__name__} was given")
-        if isinstance(x, Mapping):
-            packed = pack_named(x)
-            given = {name: list(packed[name].shape[1:]) for name in packed.dtype.names or ()}
-            if given != self.split["fields"]:
-                raise DataError(
-                    f"samples of the arrays {_named({'fields': given})} were given, but the run was trained on "
-                    f"{_named(self.split)}"
-                )
-            return packed
-        rows = np.asarray(x)
-        shape = tuple(self.split["sample_shape"])
-        if rows.dtype.kind not in "fiub" or rows.ndim == 0:
-            raise DataError(f"samples must be an array of numbers, not {type(x).__name__} of {rows.dtype}")
-        if self.format.kind == "tokens":
-            if not is_tokens(rows):
-                raise DataError(
-                    f"{self.where} was trained on rows of tokens, int32 [n, 1 + L, 2], not {rows.dtype} {rows.shape}"
-                )
-            return rows  # texts may be longer or shorter than those of the training data
-        if rows.shape[1:] != shape and rows.ndim >= 2 and int(np.prod(rows.shape[1:])) == int(np.prod(shape)):
-            rows = rows.reshape(len(rows), *shape)
-        if rows.shape[1:] != shape:
-            raise DataError(f"samples of shape {rows.shape[1:]} were given, but the run was trained on {shape}")
-        return rows
-
-    def predict(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: int | None) -> npt.NDArray[np.float64]:
+    def predict(self, x: Given, client: int | None) -> npt.NDArray[np.float64]:
         """What a client's own model (None: the global one) says of raw samples [n, …], as the run's task does: class
         probabilities [n, classes], numbers [n, targets], ….
         """
@@ -294,22 +262,10 @@ class Trained:
             return torch.device("cpu")
 
 
-def _named(split: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {[*shape]}" for name, shape in split["fields"].items())
-
-
 def _task(split: Mapping[str, Any]) -> Task:
     """The task that ``split.json`` names, with its settings."""
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in split["task_settings"].items()}
     return tasks[split["task"]](**settings)
-
-
-def _format(split: Mapping[str, Any]) -> InputFormat:
-    """How ``split.json`` says that samples become inputs."""
-    p = split["preprocess"]
-    return InputFormat(
-        tuple(split["sample_shape"]), split["inputs"], Preprocess(p["scale"], tuple(p["mean"]), tuple(p["std"]))
-    )
 
 
 def read_trained(
@@ -338,7 +294,7 @@ def read_trained(
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
     start, given = folder.start(), model is not None
-    shape, task = _format(split).shape, _task(split)
+    shape, task = read_format(split).shape, _task(split)
     if start is not None:
         if model is None:
             if not is_code(config.model):

@@ -1,6 +1,6 @@
 """The papers' networks, parameter groups, and what the engines need to know about any model."""
 
-from commonground.models.build import available_models, build_model, keyed_weights, load_class, prepare
+from commonground.models.build import available_models, build_model, is_pretrained, keyed_weights, load_class, prepare
 from commonground.models.calling import arguments, call
 from commonground.models.dropout import KeyedDropout, use_keyed_dropout
 from commonground.models.frozen_base import FrozenBaseModel, base_sha256_of, vocab_size_of
@@ -29,6 +29,7 @@ __all__ = [
     "constants_of",
     "find_split",
     "groups_of",
+    "is_pretrained",
     "keyed_weights",
     "load_class",
     "prepare",

@@ -49,7 +49,6 @@ class AdaptedModel(FrozenBaseModel):
         drawn: tensors of the base, besides its head, that are random because the folder has none of them (a pooler).
 
     Attributes:
-        generative: whether it writes tokens after a prompt.
         auto_class: which of transformers' AutoModelFor… loads its base.
         task_type: what peft calls its task.
 
@@ -58,7 +57,6 @@ class AdaptedModel(FrozenBaseModel):
         ModelError: the model cannot be adapted.
     """
 
-    generative: ClassVar[bool]
     auto_class: ClassVar[str]
     task_type: ClassVar[str]
 

@@ -17,7 +17,6 @@ __all__ = ["AnsweringModel", "ClassifyingModel"]
 class ClassifyingModel(AdaptedModel):
     """Classes of texts: outputs are logits [n, classes] of a trained head."""
 
-    generative = False
     auto_class = "SequenceClassification"
     task_type = "SEQ_CLS"
 
@@ -61,7 +60,6 @@ class AnsweringModel(AdaptedModel):
     before it. There is no head of its own.
     """
 
-    generative = True
     auto_class = "CausalLM"
     task_type = "CAUSAL_LM"
 

@@ -21,7 +21,7 @@ from commonground.models.resnet import ResNet18
 from commonground.models.start import check_weights
 from commonground.user_code import load_object
 
-__all__ = ["available_models", "build_model", "keyed_weights", "load_class", "prepare"]
+__all__ = ["available_models", "build_model", "is_pretrained", "keyed_weights", "load_class", "prepare"]
 
 _MODELS: dict[str, type[nn.Module]] = {
     "linear": Linear,
@@ -52,6 +52,11 @@ def load_class(text: str, base: type, what: str) -> type[Any]:
     return cls
 
 
+def is_pretrained(name: str | None) -> bool:
+    """Whether a model's name is that of a pretrained one (``hf:…``), which reads texts."""
+    return name is not None and name.startswith("hf:")
+
+
 def build_model(
     name: str,
     shape: Sequence[int],
@@ -75,7 +80,7 @@ def build_model(
         ConfigError: the name or an option is unknown.
         ModelError: the model does not fit the samples.
     """
-    if name.startswith("hf:"):
+    if is_pretrained(name):
         return _adapted(name, classes, seed, options or {}, dtype)
     if name in _MODELS:
         cls: type[nn.Module] = _MODELS[name]

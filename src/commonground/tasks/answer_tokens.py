@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from commonground.errors import ModelError
+from commonground.errors import DataError, ModelError
 from commonground.tasks.base import Array, Task
 from commonground.tasks.classification import Classification, class_numbers, largest_class
 
-__all__ = ["NO_TOKEN", "AnswerTokens"]
+__all__ = ["NO_TOKEN", "AnswerTokens", "answer_tokens"]
 
 NO_TOKEN = -1
 
@@ -56,6 +56,17 @@ class AnswerTokens(Task):
                 "[places, vocabulary]"
             )
 
+    def check_inputs(self, name: str, kind: str, samples: Array) -> None:
+        if kind != "tokens":
+            raise DataError(f"{name!r} is {samples.dtype}; a language model learns from int32 tokens")
+
+    def describe(self, outputs: int, held: str) -> str:
+        return super().describe(outputs, held) if outputs > 1 else ""  # a single one stands for "no kinds of answers"
+
+    def target_reader(self, x_train: Array, x_test: Array, dtype: torch.dtype) -> Callable[[Array, Array], Tensor]:
+        longest = max(int((x[:, 2:, 1] == 1).sum(1).max(initial=1)) for x in (x_train, x_test))
+        return lambda samples, targets: torch.from_numpy(answer_tokens(samples, longest))
+
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         each, owner, count = self._tokens(output, y)
         loss = F.cross_entropy(output[each], y[:, : output.shape[1]][each], reduction="none")
@@ -73,3 +84,15 @@ class AnswerTokens(Task):
         """Which places hold a token [rows, A], the row of each, and their number in every row (at least 1)."""
         each = y[:, : output.shape[1]] != NO_TOKEN
         return each, torch.nonzero(each)[:, 0], each.sum(1).clamp(min=1)
+
+
+def answer_tokens(rows: Array, longest: int) -> npt.NDArray[np.int64]:
+    """The tokens of the answers in token rows, [n, longest], padded with −1.
+
+    A row's first token is never predicted, so it is no part of an answer even where it is marked.
+    """
+    marked, ids = rows[:, 2:, 1] == 1, rows[:, 2:, 0]
+    tokens = np.full((len(rows), longest), NO_TOKEN, dtype=np.int64)
+    row, place = np.nonzero(marked)
+    tokens[row, (marked.cumsum(axis=1) - 1)[row, place]] = ids[row, place]
+    return tokens

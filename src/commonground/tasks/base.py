@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,6 +86,27 @@ class Task(ABC):
             DataError: names the first wrong one.
         """
 
+    def check_inputs(self, name: str, kind: str, samples: Array) -> None:
+        """Refuse samples of a kind that this task is not for.
+
+        Args:
+            name: of the data set, for messages.
+            kind: what the samples are: ``numbers``, ``tokens``, ``named``.
+            samples: the training samples.
+
+        Raises:
+            DataError: says which are needed.
+        """
+
+    def describe(self, outputs: int, held: str) -> str:
+        """What people are told of a data set's targets, if anything.
+
+        Args:
+            outputs: how many there are.
+            held: how many of them each client holds.
+        """
+        return f"{outputs} {self.counted} ({held} per client)"
+
     @abstractmethod
     def members(self, targets: Array, outputs: int) -> npt.NDArray[np.bool_]:
         """Which outputs each sample says something about, [N, outputs]: its class, its labels, all its targets."""
@@ -102,6 +123,18 @@ class Task(ABC):
             dtype: the model's number type.
         """
         return torch.from_numpy(targets)
+
+    def target_reader(self, x_train: Array, x_test: Array, dtype: torch.dtype) -> Callable[[Array, Array], Tensor]:
+        """How stored samples and their targets become what the loss takes.
+
+        Args:
+            x_train, x_test: all samples of a data set.
+            dtype: the model's number type.
+
+        Returns:
+            From some rows of the samples and of their targets to a tensor with a row each.
+        """
+        return lambda samples, targets: self.as_tensor(targets, dtype)
 
     # -- outputs ------------------------------------------------------------------------------------------------
 

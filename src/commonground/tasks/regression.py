@@ -57,6 +57,9 @@ class Regression(Task):
     def check_targets(self, name: str, split: str, targets: Array, outputs: int) -> None:
         check_width(name, split, targets, outputs, self.counted)
 
+    def describe(self, outputs: int, held: str) -> str:
+        return f"{outputs} {self.counted}" if outputs > 1 else "1 target"
+
     def members(self, targets: Array, outputs: int) -> npt.NDArray[np.bool_]:
         return np.ones((len(targets), outputs), dtype=np.bool_)
 

@@ -383,15 +383,14 @@ def _summary_sha256(summary: Mapping[str, Any], files: Mapping[str, str]) -> str
 
 def describe(data: FederatedDataset) -> dict[str, Any]:
     """Who holds how much of what, and what a model needs to know about its inputs; no sample is in it."""
-    p, named = data.preprocess, data.x_train.dtype.names
+    p = data.preprocess
     return {
         "name": data.name,
         "fingerprint": data.fingerprint(),
         "sample_shape": list(data.sample_shape),
         "task": data.task.name,
         "task_settings": asdict(data.task),
-        "inputs": data.format.kind,
-        **({"fields": {name: list(data.x_train[name].shape[1:]) for name in named}} if named else {}),
+        **data.format.about(),
         "classes": data.classes,
         "class_names": list(data.class_names),
         "client_names": None if data.client_names is None else list(data.client_names),

@@ -1,0 +1,54 @@
+"""Samples of numbers from files, for prediction."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.errors import DataError
+
+__all__ = ["read_samples"]
+
+
+def read_samples(path: Path) -> npt.NDArray[np.float64]:
+    """Samples [n, …] from a .npy or .csv file.
+
+    Raises:
+        DataError: the file is missing, of another kind, empty or not numeric.
+    """
+    if not path.is_file():
+        raise DataError(f"the input file '{path}' does not exist")
+    try:
+        if path.suffix == ".npy":
+            x = np.load(path, allow_pickle=False)
+        elif path.suffix == ".csv":
+            lines = [line for line in csv.reader(path.read_text("utf-8").splitlines()) if line]
+            header = bool(lines) and not any(_is_number(cell) for cell in lines[0])
+            for number, line in enumerate(lines[header:], 1 + header):
+                for place, cell in enumerate(line, 1):
+                    if not _is_number(cell):
+                        raise DataError(
+                            f"{path}, row {number}: column {place} is '{cell}', no number; columns are those of the "
+                            "training samples in their order, without label and client"
+                        )
+            x = np.array([[float(cell) for cell in line] for line in lines[header:]])
+        else:
+            raise DataError(f"the input file '{path}' is neither .npy nor .csv")
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"the input file '{path}' cannot be read as numbers: {error}") from None
+    if not isinstance(x, np.ndarray):
+        raise DataError(f"the input file '{path}' is an archive of several arrays; one array is needed")
+    if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
+        raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
+    return np.asarray(x, dtype=np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

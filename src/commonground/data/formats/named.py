@@ -1,0 +1,128 @@
+"""Several inputs by name, stored as one structured array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from commonground.data.arrays import Array, Preprocess
+from commonground.data.formats.base import Given, InputFormat
+from commonground.data.inputs import Inputs
+from commonground.errors import DataError
+
+__all__ = ["NamedArrays", "pack_named"]
+
+Fields = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class NamedArrays(InputFormat):
+    """Arrays by name, the inputs of a module with several (:func:`pack_named`). Whole numbers stay what they are.
+
+    Attributes:
+        fields: every array's name and the shape of one sample in it.
+    """
+
+    kind = "named"
+    called = "named inputs"
+    least_axes = 1
+
+    fields: Fields = ()
+
+    @classmethod
+    def recognises(cls, x: Array) -> bool:
+        """See :meth:`InputFormat.recognises`."""
+        return bool(x.dtype.names) and x.ndim == 1
+
+    @classmethod
+    def of(cls, x: Array, preprocess: Preprocess) -> NamedArrays:
+        """See :meth:`InputFormat.of`."""
+        return cls(tuple(x.shape[1:]), preprocess, _fields(x))
+
+    @classmethod
+    def read(cls, split: Mapping[str, Any], preprocess: Preprocess) -> NamedArrays:
+        """See :meth:`InputFormat.read`."""
+        fields = tuple((name, tuple(shape)) for name, shape in split["fields"].items())
+        return cls(tuple(split["sample_shape"]), preprocess, fields)
+
+    def about(self) -> dict[str, Any]:
+        """See :meth:`InputFormat.about`."""
+        return {"inputs": self.kind, "fields": {name: list(shape) for name, shape in self.fields}}
+
+    def like(self, given: Given, where: str) -> Array:
+        """See :meth:`InputFormat.like`."""
+        if isinstance(given, np.ndarray) and given.dtype.names:
+            given = {name: given[name] for name in given.dtype.names}
+        if not isinstance(given, Mapping):
+            raise DataError(
+                f"{where} was trained on samples that are a mapping of the arrays {_written(self.fields)}, and "
+                f"{type(given).__name__} was given"
+            )
+        packed = pack_named(given)
+        if _fields(packed) != self.fields:
+            raise DataError(
+                f"samples of the arrays {_written(_fields(packed))} were given, but the run was trained on "
+                f"{_written(self.fields)}"
+            )
+        return packed
+
+    def check_like(self, other: InputFormat, name: str, where: str) -> None:
+        """See :meth:`InputFormat.check_like`."""
+        super().check_like(other, name, where)
+        if isinstance(other, NamedArrays) and other.fields != self.fields:
+            raise DataError(
+                f"the new clients' samples are the arrays {_written(other.fields)}, but the run was trained on "
+                f"{_written(self.fields)}"
+            )
+
+    def tensors(self, stored: Array) -> Inputs:
+        """See :meth:`InputFormat.tensors`."""
+        return {name: torch.from_numpy(np.ascontiguousarray(stored[name])) for name in stored.dtype.names or ()}
+
+    def make(self, stored: Inputs, dtype: torch.dtype, noise: Tensor | None = None) -> Inputs:
+        """See :meth:`InputFormat.make`."""
+        return {name: v.to(dtype) if v.is_floating_point() else v.long() for name, v in stored.items()}
+
+
+def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:
+    """Several inputs by name as one structured array [N], a field per input, which is dealt and stored as any other.
+
+    Args:
+        inputs: arrays with a row per sample: numbers (floating ones become float32 or stay float64) or whole numbers
+            (which stay what they are: places in a table of embeddings, say).
+
+    Raises:
+        DataError: no input, a name that is no identifier, arrays of different lengths or of another kind.
+    """
+    arrays = {name: np.asarray(value) for name, value in inputs.items()}
+    for name, value in arrays.items():
+        if not str(name).isidentifier():
+            raise DataError(f"the input {name!r} needs a name that a parameter of the model can have")
+        if not value.ndim or value.dtype.kind not in "fiub":
+            raise DataError(f"the input '{name}' is {value.dtype} of shape {value.shape}; rows of numbers are needed")
+        if value.dtype.kind == "f" and value.dtype != np.float64:
+            arrays[name] = value.astype(np.float32)
+        elif value.dtype.kind in "iub":
+            arrays[name] = value.astype(np.int64)
+    if len({len(value) for value in arrays.values()}) != 1:
+        sizes = ", ".join(f"{len(value)} of '{name}'" for name, value in arrays.items()) or "none"
+        raise DataError(f"inputs by name need a row each for every sample; there are {sizes}")
+    fields = [(str(name), value.dtype, value.shape[1:]) for name, value in arrays.items()]
+    packed = np.empty(len(next(iter(arrays.values()))), dtype=np.dtype(fields, align=True))
+    for name, value in arrays.items():
+        packed[name] = value
+    return packed
+
+
+def _fields(x: Array) -> Fields:
+    return tuple((name, tuple(x[name].shape[1:])) for name in x.dtype.names or ())
+
+
+def _written(fields: Fields) -> str:
+    return ", ".join(f"{name} {[*shape]}" for name, shape in fields)
