@@ -35,6 +35,11 @@ def cli() -> None:
     "--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]"
 )
 @click.option("--resume", is_flag=True, help="continue the run in --out from its last checkpoint")
+@click.option(
+    "--allow-other-numerics",
+    is_flag=True,
+    help="continue it with other threads, precision or device than before, and so with other last bits",
+)
 def train(
     algorithm: str | None,
     assignments: tuple[str, ...],
@@ -43,6 +48,7 @@ def train(
     quiet: bool,
     out: Path | None,
     resume: bool,
+    allow_other_numerics: bool,
     **flags: Any,
 ) -> None:
     """Train ALGORITHM (see `commonground list algorithms`) and leave a folder with everything about the run."""
@@ -72,7 +78,8 @@ def train(
     elif not resume:
         RunFolder(out).check_free()
     setup = prepare_setup(config, data_dir=data_dir)
-    run = run_training(setup, out=out, resume=resume, observer=ConsoleProgress(quiet))
+    observer = ConsoleProgress(quiet)
+    run = run_training(setup, out=out, resume=resume, observer=observer, allow_other_numerics=allow_other_numerics)
     write_run_report(out)
     if not quiet:
         console = standard_output()

@@ -82,7 +82,9 @@ class RunConfig(BaseModel):
     finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
     engine: Literal["auto", "serial", "processes", "batched", "messages"] = Field("auto", description="how to compute")
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core)")
-    threads: int = Field(1, ge=1, le=1024, description="threads of each worker")
+    threads: int = Field(
+        1, ge=1, le=1024, description="threads of each worker; another number gives numbers with other last bits"
+    )
     device: str = Field("auto", description="what computes: auto, cpu, cuda, cuda:NUMBER or mps")
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="of convolutions and matrix products; weights, momentum and averages stay fp32"

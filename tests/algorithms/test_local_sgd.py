@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from commonground import FederatedDataset, train
+from commonground.engine.clients.base import LocalTraining
 from commonground.engine.clients.batches import batch_schedule
 from commonground.errors import ConfigError, Interrupted
 from tests.algorithms.reference import ALL, LR, SEED, mean, network, samples, sgd, start
@@ -204,3 +205,21 @@ def test_bad_settings(method: str, settings: dict[str, Any], sentence: str) -> N
     with pytest.raises(ConfigError, match=sentence) as caught:
         train(method, made_data((5, 3)), model="linear", **settings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("algorithm", "rounds"), [("local-sgd", 8), ("one-shot", 1), ("parallel-sgd", 4)])
+def test_fine_tuning_goes_on_at_the_rate_of_the_last_step(
+    algorithm: str, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does after a ``--lr-schedule``; the halvings are a schedule, too."""
+    seen: list[tuple[str, float]] = []
+    fit = LocalTraining.fit
+
+    def watched(self: LocalTraining, group: Any, **given: Any) -> None:
+        seen.append((group, given["lr"][-1] if "lr" in given else self.lr))
+        fit(self, group, **given)
+
+    monkeypatch.setattr(LocalTraining, "fit", watched)
+    train(algorithm, made_data(), model="mlp", rounds=rounds, lr=0.4, finetune_epochs=1, engine="serial")
+    assert seen[-1][0] == "head"
+    assert seen[-1][1] == seen[-2][1] == pytest.approx(0.1)

@@ -46,7 +46,7 @@ def test_draws_are_fair_and_keyed() -> None:
     assert torch.equal(draw(1, "crop").left, one.left)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "perfedavg", "local-sgd"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "perfedavg", "local-sgd", "fedsgd"])
 def test_engines_agree(algorithm: str) -> None:
     runs = [train_whole(algorithm, images(), engine=engine, augment="flip-crop", **SETTINGS) for engine in ENGINES]
     for engine, other in zip(ENGINES[1:], runs[1:], strict=True):

@@ -90,6 +90,27 @@ def test_averaged_by_hand(weighting: str) -> None:
     assert whole.personal == [{}, {}]
 
 
+@pytest.mark.parametrize("engine", ["serial", "messages"])
+def test_fedsgd_by_hand(engine: str) -> None:
+    """One pass over all its data is what a client's statistics see, and they are averaged as gradients are."""
+    data = made_data((6, 3))
+    whole = go("fedsgd", "averaged", data, rounds=1, dtype="float64", weighting="samples", lr=0.3, engine=engine)
+    start = {n: v.double() for n, v in seeded(normed).state_dict().items()}
+    wanted = dict.fromkeys(STATISTICS, torch.zeros(()))
+    gradient = torch.zeros(())
+    for client, share in ((0, 2 / 3), (1, 1 / 3)):
+        x, y = samples(data, client)
+        seen = statistics_by_hand(start, start, x)
+        wanted = {name: wanted[name] + share * seen[name] for name in STATISTICS}
+        model = seeded(normed).double()
+        (own,) = torch.autograd.grad(F.cross_entropy(model(x), y), [model.get_parameter("0.weight")])
+        gradient = gradient + share * own
+    for name in STATISTICS:
+        torch.testing.assert_close(whole.run.shared[name], wanted[name], rtol=0, atol=1e-12)
+        assert not torch.allclose(start[name], wanted[name])
+    torch.testing.assert_close(whole.run.shared["0.weight"], start["0.weight"] - 0.3 * gradient, rtol=0, atol=1e-12)
+
+
 def test_local_by_hand() -> None:
     """Each client goes on from its own statistics, whatever weights it is sent."""
     data = made_data((6, 3))

@@ -253,6 +253,7 @@ class Server:
         clients: number of clients in the federation.
         lr: this round's learning rate.
         weighting: ``uniform`` (as FedRep and FLUTE average) or ``samples`` (as FedAvg and FedPer do).
+        buffers: names of shared tensors that are no parameters and have no gradient: BatchNorm's running statistics.
     """
 
     def __init__(
@@ -265,6 +266,7 @@ class Server:
         lr: float = 1.0,
         weighting: str = "uniform",
         seed: int = 0,
+        buffers: Sequence[str] = (),
     ) -> None:
         self.shared = shared
         self.memory = {} if memory is None else memory
@@ -273,6 +275,7 @@ class Server:
         self.lr = lr
         self.weighting = weighting
         self.seed = seed
+        self.buffers = frozenset(buffers)
 
     def draw(self, purpose: str) -> float:
         """As :meth:`Client.draw`."""
@@ -334,6 +337,8 @@ class Algorithm(ABC):
             so that other tasks than classification are refused.
         needs_sgd: why its local step must be one of SGD, as the end of a sentence, so that other optimizers are
             refused; empty if all its training is by :meth:`Client.fit` and says nothing of the optimizer.
+        pseudo_gradient: whether a round's change of the shared tensors is a pseudo-gradient, along which a server
+            optimizer may step (``--server-optimizer``, refused otherwise).
     """
 
     name: ClassVar[str]
@@ -346,6 +351,7 @@ class Algorithm(ABC):
     default_momentum: ClassVar[float | None] = None
     needs_classes: ClassVar[bool] = False
     needs_sgd: ClassVar[str] = ""
+    pseudo_gradient: ClassVar[bool] = True
 
     @abstractmethod
     def client_update(self, client: Client, round: int) -> Tensors:
@@ -396,6 +402,10 @@ class Algorithm(ABC):
     def lr_factor(self, done: float) -> float:
         """What this method multiplies the run's learning rate by when this share of the run is done."""
         return 1.0
+
+    def last_lr_factor(self, rounds: int) -> float:
+        """What it multiplies the learning rate by at the end of a run of so many rounds: in fine-tuning after it."""
+        return self.lr_factor((rounds - 1) / rounds)
 
     def needs_rounds(self) -> str:
         """Why the number of rounds has to be known from the start, as the end of a sentence; empty if it need not be.

@@ -52,6 +52,7 @@ class FedMTL(Algorithm):
     name = "fedmtl"
     title = "Fed-MTL"
     source = "Smith, Chiang, Sanjabi, Talwalkar 2017"
+    pseudo_gradient = False
     shared = ("all",)
 
     def client_state(self, initial: Tensors) -> Tensors:

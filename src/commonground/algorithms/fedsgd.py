@@ -12,7 +12,8 @@ from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Upd
 class FedSGD(Algorithm):
     """FedSGD: each participant sends one full-batch gradient, the server takes the step (McMahan et al. 2017).
 
-    The paper weights gradients by the clients' numbers of samples (``--weighting samples``).
+    The paper weights gradients by the clients' numbers of samples (``--weighting samples``). Running statistics of
+    BatchNorm layers, which have no gradient, are sent as the clients' pass over their data leaves them, and averaged.
     """
 
     name = "fedsgd"
@@ -22,10 +23,12 @@ class FedSGD(Algorithm):
     needs_sgd = "clients send a gradient, and the server takes the step (--server-optimizer adam is its own)"
 
     def client_update(self, client: Client, round: int) -> Tensors:
-        """The gradient of the client's mean loss over all its training data."""
-        return client.send(client.gradient("all"))
+        """The gradient of the client's mean loss over all its training data, and the statistics of that pass."""
+        gradient = client.gradient("all")
+        return client.send({**client.get("all"), **gradient})
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
-        """w ← w − lr · mean gradient."""
-        for name, gradient in server.mean(updates).items():
-            server.shared[name] = server.shared[name] - server.lr * gradient
+        """w ← w − lr · mean gradient; statistics ← their mean."""
+        for name, sent in server.mean(updates).items():
+            step = name not in server.buffers
+            server.shared[name] = server.shared[name] - server.lr * sent if step else sent

@@ -30,6 +30,7 @@ class FlexLoRA(FederatedLoRA):
     name = "flexlora"
     title = "FlexLoRA"
     source = "Bai, Chen, Qian, Yao, Li 2024"
+    pseudo_gradient = False
     shared = ("lora_A", "lora_B")
     personal = ("head",)
 

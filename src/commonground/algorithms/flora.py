@@ -38,6 +38,7 @@ class FLoRA(FederatedLoRA):
     name = "flora"
     title = "FLoRA"
     source = "Wang, Shen, He, Sun, Zhang, Li 2024"
+    pseudo_gradient = False
     shared = ("lora_A", "lora_B", "merged")
     personal = ("head",)
 

@@ -15,9 +15,11 @@ class HeadTuning(Algorithm):
 
     Args:
         epochs: passes over the client's training data; 10 in the paper.
+        factor: of the learning rate, where the method before it ended (:meth:`Algorithm.last_lr_factor`).
     """
 
     epochs: int = 10
+    factor: float = 1.0
 
     title = "head fine-tuning"
     source = "Collins, Hassani, Mokhtari, Shakkottai 2021"
@@ -28,6 +30,9 @@ class HeadTuning(Algorithm):
         """Epochs on the head; nothing is sent."""
         client.fit("head", epochs=self.epochs)
         return client.send({})
+
+    def lr_factor(self, done: float) -> float:
+        return self.factor
 
     def sends(self, round: int) -> tuple[str, ...]:
         """Nothing."""

@@ -69,6 +69,10 @@ class LocalSGD(Algorithm):
         """Halved at each milestone."""
         return float(0.5 ** sum(done >= share for share in self.halvings))
 
+    def last_lr_factor(self, rounds: int) -> float:
+        """As in the last step, be it in the middle of a round."""
+        return self.lr_factor(1.0)
+
     def needs_rounds(self) -> str:
         """The halvings stand at shares of T."""
         shares = " and ".join(f"{share:g}" for share in self.halvings)

@@ -26,6 +26,7 @@ class RoLoRA(FederatedLoRA):
     name = "rolora"
     title = "RoLoRA"
     source = "Chen, Guo, Ju, Dalal, Zhu, Khisti 2025"
+    pseudo_gradient = False
     shared = ("lora_A", "lora_B")
     personal = ("head",)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.finishing import trained_from
 from commonground.engine.more_rounds import not_evaluated
+from commonground.engine.numerics import changed_numerics, numerics_of
 from commonground.engine.observer import Observer
 from commonground.engine.progress import Progress
 from commonground.engine.run import Run
@@ -31,9 +33,18 @@ class Keeper:
         folder: of the run, if it has one.
         progress: what is saved and restored.
         observer: told what is worth a line.
+        other_numerics: go on with other threads, precision or device than before.
     """
 
-    def __init__(self, setup: Setup, folder: RunFolder | None, progress: Progress, observer: Observer) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        folder: RunFolder | None,
+        progress: Progress,
+        observer: Observer,
+        other_numerics: bool = False,
+    ) -> None:
+        self._other_numerics = other_numerics
         self.setup, self.config = setup, setup.config
         self.folder, self.progress, self.observer = folder, progress, observer
         self._saved_round = 0
@@ -113,8 +124,9 @@ class Keeper:
         """Go back to the folder's newest checkpoint, if there is one, and begin or go on there.
 
         Raises:
-            RunError: it was on other data or weights, or a file is damaged.
+            RunError: it was on other data or weights, computed with something else, or a file is damaged.
         """
+        self.progress.totals["numerics"] = [{"after_round": 0, **numerics_of(engine)}]
         if self.folder is None:
             return
         checkpoint = self.folder.load(note=self.observer.note, rows=True)
@@ -129,7 +141,9 @@ class Keeper:
         progress.history = self.folder.resume(checkpoint)
         progress.done = self._saved_round = checkpoint.round
         progress.shared = self.setup.moved(checkpoint.shared)
+        now = progress.totals["numerics"][0] | {"after_round": checkpoint.round}
         progress.totals |= checkpoint.totals
+        changed = self._check_numerics(now)
         progress.took_part = checkpoint.clients["took_part"].numpy()
         progress.heard = checkpoint.clients["heard"].numpy()
         for name, value in checkpoint.clients.items():
@@ -137,7 +151,29 @@ class Keeper:
                 progress.memory |= self.setup.moved({name.removeprefix("memory/"): value})
         engine.load(checkpoint.personal, progress.done)
         self._plan_again(engine)
+        if changed:
+            self._saved_round = -1  # a checkpoint that knows of it follows at once
+            self.save(engine)
         self.folder.go_on(self.config)
+
+    def _check_numerics(self, now: dict[str, Any]) -> bool:
+        """Whether the run goes on with something else than before; refused unless its user wants it."""
+        assert self.folder is not None
+        met = self.progress.totals["numerics"]
+        changed = changed_numerics({**met[-1], "after_round": now["after_round"]}, now)
+        if changed and not self._other_numerics:
+            raise RunError(
+                f"the run in '{self.folder.path}' would go on with {changed}, and its numbers would not be those of an "
+                "unbroken run: resume it as it began, accept that with --allow-other-numerics "
+                "(allow_other_numerics=True), or choose another --out"
+            )
+        if changed:
+            self.observer.note(
+                f"from round {now['after_round'] + 1} on the run computes with {changed}: its numbers are not those of "
+                "an unbroken run"
+            )
+            self.progress.totals["numerics"] = [*met, now]
+        return bool(changed)
 
     def _plan_again(self, engine: Engine) -> None:
         """Leave out what was measured because a round was the last one of fewer."""

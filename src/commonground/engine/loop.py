@@ -54,15 +54,23 @@ class Loop:
         folder: for the run's files, if any.
         observer: hears of every round.
         on_round: called after every round; False ends the run there.
+        other_numerics: go on with other threads, precision or device than before.
     """
 
     def __init__(
-        self, setup: Setup, folder: RunFolder | None, observer: Observer, on_round: OnRound | None = None
+        self,
+        setup: Setup,
+        folder: RunFolder | None,
+        observer: Observer,
+        on_round: OnRound | None = None,
+        other_numerics: bool = False,
     ) -> None:
         self.setup, self.folder, self.observer, self.on_round = setup, folder, observer, on_round
         self.config, self.plan = setup.config, EvaluationPlan(setup)
         self.progress = Progress.of(setup)
-        self.keeper = Keeper(setup, folder, self.progress, observer)
+        parameters = setup.groups.trainable("all")
+        self.buffers = [name for name in setup.groups.names("all") if name not in parameters]
+        self.keeper = Keeper(setup, folder, self.progress, observer, other_numerics)
 
     def run(self) -> Run:
         """All rounds that are left, then the results."""
@@ -172,6 +180,7 @@ class Loop:
             lr=self.setup.lr_at(round),
             weighting=self.config.weighting,
             seed=self.config.seed,
+            buffers=self.buffers,
         )
 
     def _known(self, clients: Sequence[int]) -> dict[int, CachedShared]:
@@ -228,7 +237,8 @@ class Loop:
         """
         began, round = time.perf_counter(), self.config.rounds + 1
         self.observer.note(f"fine-tuning every client's head for {self.config.finetune_epochs} epochs")
-        setup = self.setup.with_algorithm(HeadTuning(self.config.finetune_epochs), dict(self.progress.shared))
+        tuning = HeadTuning(self.config.finetune_epochs, self.setup.algorithm.last_lr_factor(self.config.rounds))
+        setup = self.setup.with_algorithm(tuning, dict(self.progress.shared))
         tuned = make_engine(engine.name, setup, self.folder.path / "finetuning" if self.folder else None)
         tuned.check_stop = engine.check_stop
         body = {name: self.progress.shared[name] for name in setup.shared_names}

@@ -115,6 +115,7 @@ def summarise(
         "device": str(setup.device),
         "precision": config.precision,
         "threads": config.threads,
+        **({"numerics_changed": totals["numerics"]} if len(totals["numerics"]) > 1 else {}),
         "bytes_up": totals["bytes_up"],
         "bytes_down": totals["bytes_down"],
         "seconds": rounded(totals["seconds"]),

@@ -26,7 +26,7 @@ __all__ = ["Setup", "check_options", "client_model", "client_start"]
 
 
 def check_options(config: RunConfig, algorithm: Algorithm) -> None:
-    """Refuse options of local training that a method's own step leaves no room for.
+    """Refuse optimizers that a method leaves no room for.
 
     Raises:
         ConfigError: names the option, the method and why.
@@ -35,6 +35,11 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
         raise ConfigError(
             f"{algorithm.title} takes steps of SGD alone: {algorithm.needs_sgd}; leave out --optimizer "
             f"{config.optimizer} (in a comparison write {config.algorithm}:optimizer=sgd)"
+        )
+    if config.server_optimizer != "none" and not algorithm.pseudo_gradient:
+        raise ConfigError(
+            f"--server-optimizer {config.server_optimizer} steps along a round's change of the shared tensors, "
+            f"which is no gradient in {algorithm.title}; leave it away, or take another method"
         )
 
 

@@ -37,6 +37,7 @@ def train(
     observer: Observer | None = None,
     on_round: OnRound | None = None,
     data_dir: str | None = None,
+    allow_other_numerics: bool = False,
     **settings: Any,
 ) -> Run:
     """Train one algorithm on one federated data set.
@@ -55,6 +56,8 @@ def train(
             stops there and its results so far are returned, with ``stopped_after`` in the summary; in ``out`` it can be
             continued with ``resume=True``. If it raises, the run ends with the exception and keeps its checkpoint.
         data_dir: folder of the data files (default: ``COMMONGROUND_DATA``, else a cache folder).
+        allow_other_numerics: with ``resume``, go on with other threads, precision or device than the run has computed
+            with; its numbers are then not those of an unbroken run, and its summary says so (``numerics_changed``).
         **settings: any field of :class:`~commonground.config.RunConfig`.
 
     Returns:
@@ -87,7 +90,14 @@ def train(
         data_dir=data_dir,
     )
     folder = Path(out) if out is not None else None
-    return run_training(setup, out=folder, resume=resume, observer=observer, on_round=on_round)
+    return run_training(
+        setup,
+        out=folder,
+        resume=resume,
+        observer=observer,
+        on_round=on_round,
+        allow_other_numerics=allow_other_numerics,
+    )
 
 
 def run_training(
@@ -97,6 +107,7 @@ def run_training(
     resume: bool = False,
     observer: Observer | None = None,
     on_round: OnRound | None = None,
+    allow_other_numerics: bool = False,
 ) -> Run:
     """Carry out a prepared run; see :func:`train`."""
     if on_round is not None and not callable(on_round):
@@ -108,11 +119,11 @@ def run_training(
     with locked(folder.path) if folder is not None else contextlib.nullcontext():
         if folder is not None:
             if resume and folder.exists:
-                folder.check_same(setup.config)
+                folder.check_same(setup.config, other_numerics=allow_other_numerics)
                 check_rounds(folder, setup.config, setup.algorithm)
             else:
                 folder.check_free()
                 if resume:
                     hearing.note(f"there is no run in '{folder.path}' yet: it begins now")
             folder.remove_parts()
-        return Loop(setup, folder, hearing, on_round).run()
+        return Loop(setup, folder, hearing, on_round, allow_other_numerics).run()

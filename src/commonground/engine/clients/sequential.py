@@ -232,7 +232,8 @@ class SequentialClient(LocalTraining):
         draws = PhaseDraws(self.setup, self.round, self.keys, 0, [len(y)], 1)
         masks = {name: mask[0] for name, mask in draws.masks(0).items()}
         weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
-        return Batch(self.setup.inputs.arrange(each(torch.clone, rows)), y, weight, masks)
+        changed = each(lambda x: draws.change(x.unsqueeze(0), 0)[0], rows) if draws.augments else rows
+        return Batch(self.setup.inputs.arrange(each(torch.clone, changed)), y, weight, masks)
 
     @contextmanager
     def _at(self, values: Tensors) -> Iterator[None]:

@@ -324,4 +324,5 @@ class StackedClients(LocalTraining):
         there = np.arange(self.sizes.max())[np.newaxis, :] < self.sizes[:, np.newaxis]
         weight = to_device(torch.from_numpy(there).to(self.dtype), self.device)
         padded = self._pad({"y": y})["y"]
-        return Batch(self.setup.inputs.arrange(self._pad(rows)), padded, weight, draws.masks(0))
+        changed = each(lambda x: draws.change(x, 0), self._pad(rows))
+        return Batch(self.setup.inputs.arrange(changed), padded, weight, draws.masks(0))

@@ -36,6 +36,9 @@ __all__ = ["NOISE", "START", "RunFolder", "describe", "plain_settings", "write_a
 # of some runs only: see commonground.engine.more_rounds.)
 _FREE = {"workers", "rounds"}
 
+# Settings that touch no more than the last bits of its numbers: they may differ if the user says so.
+NUMERIC_SETTINGS = frozenset({"threads", "precision", "device"})
+
 NOISE = "feature_noise.safetensors"
 START = "initial_model.safetensors"
 
@@ -132,11 +135,12 @@ class RunFolder:
             raise RunError(f"'{path}', the run's initial model, cannot be read: {reason(error, path)}") from None
 
     def go_on(self, config: RunConfig) -> None:
-        """Note that a stopped or finished run is under way again, perhaps with more rounds."""
+        """Note that a stopped or finished run is under way again, perhaps with more rounds or other numerics."""
         # In this order: whenever the process dies, the folder is that of a run that can be resumed.
         for name in ("summary.json", "clients.csv"):
             (self.path / name).unlink(missing_ok=True)
-        if config.rounds != self.config().rounds:
+        before = self.config()
+        if any(getattr(config, name) != getattr(before, name) for name in ("rounds", *NUMERIC_SETTINGS)):
             write_atomically(self.path / "config.toml", config.to_toml())
 
     def config(self) -> RunConfig:
@@ -152,27 +156,35 @@ class RunFolder:
         except ConfigError as error:
             raise ConfigError(f"'{path}' was changed: {error}") from None
 
-    def check_config(self, settings: Mapping[str, Any]) -> None:
+    def check_config(self, settings: Mapping[str, Any], *, free: Collection[str] = _FREE) -> None:
         """Raise a RunError that names the first setting in which ``config.toml`` differs from a checkpoint's."""
         written = plain_settings(self.config())
         for key, value in settings.items():
-            if key in written and key not in _FREE and written[key] != value:
+            if key in written and key not in free and written[key] != value:
                 raise RunError(
                     f"'{self.path / 'config.toml'}' was changed: it says {key} = {written[key]!r}, but the run was "
                     f"started with {value!r}; put that back or choose another --out"
                 )
 
-    def check_same(self, config: RunConfig, *, free: Collection[str] = _FREE) -> None:
-        """Raise a RunError that names the first setting (none of ``free``) that differs from the run in this folder."""
+    def check_same(self, config: RunConfig, *, free: Collection[str] = _FREE, other_numerics: bool = False) -> None:
+        """Raise a RunError that names the first setting (none of ``free``) that differs from the run in this folder.
+
+        Args:
+            config: the settings to compare.
+            free: names of settings that may differ.
+            other_numerics: threads, precision and device may differ as well.
+        """
+        numeric = NUMERIC_SETTINGS if other_numerics else frozenset()
         before = self.checkpoints.settings()
         if before is not None:
-            self.check_config(before)
+            self.check_config(before, free=_FREE | numeric)
         now = plain_settings(config)
         for key, value in plain_settings(self.config()).items():
-            if key not in free and now[key] != value:
+            if key not in free and key not in numeric and now[key] != value:
+                accept = ", accept other numbers with --allow-other-numerics" if key in NUMERIC_SETTINGS else ""
                 raise RunError(
                     f"the run in '{self.path}' was started with {key} = {value!r}, not {now[key]!r}; resume it with "
-                    "the same settings or choose another --out"
+                    f"the same settings{accept} or choose another --out"
                 )
 
     def check_files(self, files: Mapping[str, str]) -> None:
