@@ -20,7 +20,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.data.sources import Source
 from commonground.engine.backends.base import Engine, StoreEngine
 from commonground.engine.backends.messages import MessageClient, MessageEngine
-from commonground.models import tensors_of
+from commonground.models import groups_of, set_groups, tensors_of
 
 # By its full name: the package gives the function of the same name precedence over the module.
 training = import_module("commonground.engine.loop")
@@ -144,6 +144,37 @@ def normed(inputs: int = 4, hidden: int = 6, classes: int = 3, **norm: Any) -> n
     return nn.Sequential(
         nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden, **norm), nn.ReLU(), nn.Linear(hidden, classes)
     )
+
+
+class Normalised(nn.Module):
+    """A model behind a LayerNorm of its input.
+
+    Args:
+        model: whose groups stay what they are.
+        shape: of one sample as the model sees it.
+    """
+
+    def __init__(self, model: nn.Module, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.norm, self.net = nn.LayerNorm(tuple(shape), dtype=next(model.parameters()).dtype), model
+        set_groups(self, {name: [f"net.{p}" for p in patterns] for name, patterns in groups_of(model).items()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(self.norm(x))
+
+
+NEED_NORM = ("fedbn",)
+"""Methods that refuse a model without normalisation layers."""
+
+
+def suited(method: str, model: nn.Module, shape: Sequence[int] = (4,)) -> nn.Module:
+    """The model as this method can train it."""
+    return Normalised(model, shape) if method in NEED_NORM else model
+
+
+def mlp_options(method: str, hidden: Sequence[int]) -> dict[str, Any]:
+    """Options of the model ``mlp`` with which this method can train it, in any engine."""
+    return {"hidden": list(hidden)} | ({"norm": "layer"} if method in NEED_NORM else {})
 
 
 # -- runs -----------------------------------------------------------------------------------------------------------

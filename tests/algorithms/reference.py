@@ -70,11 +70,11 @@ def gradient(w: Weights, x: Any, y: Any) -> Weights:
 
 
 def plan_batches(
-    data: FederatedDataset, client: int, round: int, phase: int, batch: int = BATCH, **length: int
+    data: FederatedDataset, client: int, round: int, phase: int, batch: int = BATCH, share: float = 1.0, **length: int
 ) -> list[tuple[Any, Any]]:
     """The mini-batches of one call of ``fit``, as keyed by seed, round, client and phase."""
     x, y = samples(data, client)
-    plan = batch_schedule(SEED, round, client, phase, size=len(y), batch_size=batch, **length)
+    plan = batch_schedule(SEED, round, client, phase, size=len(y), batch_size=batch, share=share, **length)
     chosen = [order[:count] for order, count in zip(plan.order, plan.counts, strict=True)]
     return [(x[i], y[i]) for i in chosen]
 

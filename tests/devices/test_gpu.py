@@ -17,7 +17,7 @@ import torch
 from commonground import Run, train
 from commonground.algorithms import registry
 from commonground.models import ConvNet, ResNet18
-from tests.helpers import Dropping, TwoLayer, images, made_data, seeded
+from tests.helpers import Dropping, TwoLayer, images, made_data, seeded, suited
 from tests.language import tiny_model, token_data
 
 DEVICE = os.environ.get("COMMONGROUND_TEST_DEVICE", "cuda")
@@ -34,8 +34,8 @@ SIZES = (5, 3, 8, 2, 6)
 @cache
 def _run(method: str, engine: str, device: str, dtype: str = "float64") -> Run:
     return train(
-        method, made_data(SIZES), model=seeded(TwoLayer), engine=engine, device=device, dtype=dtype, rounds=3,
-        batch_size=4, weight_decay=1e-3, participation=0.8, seed=1,
+        method, made_data(SIZES), model=suited(method, seeded(TwoLayer)), engine=engine, device=device, dtype=dtype,
+        rounds=3, batch_size=4, weight_decay=1e-3, participation=0.8, seed=1,
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
 from commonground.models import MLP, ConvNet
-from tests.helpers import TwoLayer, images, made_data, seeded
+from tests.helpers import TwoLayer, images, made_data, seeded, suited
 
 ALGORITHMS = sorted(registry)
 META = torch.device("meta")
@@ -73,6 +73,7 @@ MODELS = {
 @pytest.mark.parametrize("method", ALGORITHMS)
 def test_a_round_reads_nothing_back(method: str, kind: str) -> None:
     data, model = MODELS[kind]()
+    model = suited(method, model, (2, 16, 16) if kind == "convolutions" else (4,))
     setup = setup_of(method, data, model, dtype="float32", server_optimizer="none")
     assert setup.device == META
     tensors = whole_round(setup)
@@ -147,7 +148,8 @@ def explicit() -> Iterator[Explicit]:
 @pytest.mark.parametrize("engine", ["serial", "batched"])
 @pytest.mark.parametrize("method", ALGORITHMS)
 def test_the_engine_says_where_tensors_are_made(method: str, engine: str, explicit: Explicit) -> None:
-    train(method, made_data(), model=seeded(TwoLayer), engine=engine, rounds=2, batch_size=4, metrics="full")
+    model = suited(method, seeded(TwoLayer))
+    train(method, made_data(), model=model, engine=engine, rounds=2, batch_size=4, metrics="full")
     assert explicit.made
 
 

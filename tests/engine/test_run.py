@@ -18,7 +18,18 @@ import commonground as cg
 from commonground.algorithms import Algorithm, Client, Tensors, registry
 from commonground.engine.backends.messages import MessageEngine
 from commonground.errors import CommonGroundError, ConfigError, DataError, ModelError, RunError
-from tests.helpers import ENGINES, TwoLayer, digits, engines_changed, images, made_data, normed, own, seeded
+from tests.helpers import (
+    ENGINES,
+    TwoLayer,
+    digits,
+    engines_changed,
+    images,
+    made_data,
+    mlp_options,
+    normed,
+    own,
+    seeded,
+)
 from tests.language import tiny_model, token_data
 
 DIGITS: dict[str, Any] = {
@@ -54,18 +65,18 @@ def assert_same_models(one: cg.Run, other: cg.Run, x: Any, clients: int) -> None
 @pytest.mark.engine
 @pytest.mark.parametrize("algorithm", sorted(registry))
 def test_every_method_from_memory_and_from_its_folder(algorithm: str, tmp_path: Path) -> None:
-    data = digits()
+    data, settings = digits(), DIGITS | {"model_options": mlp_options(algorithm, [8])}
     for engine in ENGINES:
         out = tmp_path / engine
         try:
-            run = cg.train(algorithm, data, engine=engine, out=out, **DIGITS)
+            run = cg.train(algorithm, data, engine=engine, out=out, **settings)
         except CommonGroundError:  # a method that refuses the engine or this model
             assert engine == "batched" or algorithm not in ("fedrep", "fedavg")
             continue
         assert_same_models(run, cg.load_run(out), data.x_test[:5], data.clients)
-        assert_same_models(cg.train(algorithm, data, engine=engine, out=out, resume=True, **DIGITS), run,
+        assert_same_models(cg.train(algorithm, data, engine=engine, out=out, resume=True, **settings), run,
                            data.x_test[:5], data.clients)  # fmt: skip
-        assert_same_models(cg.train(algorithm, data, engine=engine, **DIGITS), run, data.x_test[:5], data.clients)
+        assert_same_models(cg.train(algorithm, data, engine=engine, **settings), run, data.x_test[:5], data.clients)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -28,6 +28,7 @@ from tests.helpers import (
     dropping_chain,
     images,
     made_data,
+    mlp_options,
     normed,
     rows_without_time,
     seeded,
@@ -43,7 +44,8 @@ ALGORITHMS = sorted(registry)
 def on_digits(algorithm: str, engine: str, workers: int = 2, dtype: str = "float32") -> Whole:
     """Three rounds on clients of unequal sizes, most of them sampled."""
     return train_whole(
-        algorithm, digits(), engine=engine, workers=workers, dtype=dtype, model="mlp", model_options={"hidden": [8]},
+        algorithm, digits(), engine=engine, workers=workers, dtype=dtype, model="mlp",
+        model_options=mlp_options(algorithm, [8]),
         participation=0.8, batch_size=16, weight_decay=1e-3,
     )  # fmt: skip
 

@@ -145,10 +145,22 @@ def test_weights_depend_on_the_seed_alone() -> None:
 
 def test_options() -> None:
     assert learnt(build_model("mlp", (4,), 3, options={"hidden": [2]})) == {"fc1": 10, "head": 9}
-    with pytest.raises(ConfigError, match="the model 'mlp' has no option 'width'; it has hidden"):
+    with pytest.raises(ConfigError, match="the model 'mlp' has no option 'width'; it has hidden, norm"):
         build_model("mlp", (4,), 3, options={"width": 2})
     with pytest.raises(ConfigError, match="unknown model 'mpl'; known are linear, mlp, cnn"):
         build_model("mpl", (4,), 3)
+    normal = build_model("mlp", (4,), 3, options={"hidden": [2], "norm": "batch"})
+    assert [type(layer).__name__ for layer in normal.children()] == [
+        "Flatten",
+        "Linear",
+        "BatchNorm1d",
+        "ReLU",
+        "Linear",
+    ]
+    layered = build_model("mlp", (4,), 3, options={"hidden": [2], "norm": "layer"})
+    assert any(isinstance(layer, nn.LayerNorm) for layer in layered.children())
+    with pytest.raises(ModelError, match="the model 'mlp' has norm=batch, layer or none, not 'group'"):
+        build_model("mlp", (4,), 3, options={"norm": "group"})
     with pytest.raises(ModelError, match="hidden widths must be at least 1"):
         build_model("mlp", (4,), 3, options={"hidden": [0]})
     assert {"linear", "mlp", "cnn"} <= set(available_models())

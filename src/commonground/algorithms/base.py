@@ -174,16 +174,29 @@ class Client(ABC):
         """
 
     @abstractmethod
+    def class_means(self) -> Tensor:
+        """The mean of :meth:`features` over the training samples of each class [classes, F]; zero for a class that the
+        client lacks.
+        """
+
+    @abstractmethod
     def batches(
         self,
         *,
-        epochs: int | None = None,
+        epochs: int | Tensor | None = None,
         steps: int | None = None,
         samples: int | None = None,
         batch_size: int | None = None,
+        share: float = 1.0,
     ) -> Iterator[Batch]:
-        """Mini-batches as :meth:`fit` would take them. Inside the loop, ``step`` and ``set`` leave a client of a
-        stacked cohort alone that has no batch left.
+        """Mini-batches as :meth:`fit` would take them. Inside the loop, ``step``, ``set`` and ``keep`` leave a client
+        of a stacked cohort alone that has no batch left.
+
+        Args:
+            epochs, steps, samples, batch_size: as in :meth:`fit`; the epochs may also be whole numbers on the host, in
+                a cohort one for each client.
+            share: of the client's samples that the batches are taken from (at least one sample), drawn by key at each
+                call.
         """
 
     @abstractmethod

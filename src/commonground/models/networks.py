@@ -16,6 +16,9 @@ from commonground.models.dropout import KeyedDropout
 __all__ = ["MLP", "ConvNet", "Linear"]
 
 
+_NORMS: dict[str, type[nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
+
 class Linear(nn.Sequential):
     """Softmax regression: flatten, one linear layer, which is the head; the body is empty.
 
@@ -38,16 +41,23 @@ class MLP(nn.Sequential):
         classes: number of classes.
         hidden: widths of the hidden layers. By default (512, 256, 64), FedRep's network for FEMNIST (Collins et al.
             2021; their code, without its softmax), and (128, 64) for inputs of fewer than 256 numbers.
+        norm: ``batch`` or ``layer``: normalisation of that kind before each ReLU, as FedBN needs it; none by default.
     """
 
     groups: Mapping[str, Sequence[str]] = {"head": ["head"]}
 
-    def __init__(self, shape: Sequence[int], classes: int, hidden: int | Sequence[int] = ()) -> None:
+    def __init__(
+        self, shape: Sequence[int], classes: int, hidden: int | Sequence[int] = (), norm: str = "none"
+    ) -> None:
+        if norm not in ("none", *_NORMS):
+            raise ModelError(f"the model 'mlp' has norm=batch, layer or none, not {norm!r}")
         size = prod(shape)
         hidden = _widths(hidden, "hidden") or ((512, 256, 64) if size >= 256 else (128, 64))
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         for i, width in enumerate(hidden, 1):
             layers[f"fc{i}"] = nn.Linear(size, width)
+            if norm != "none":
+                layers[f"norm{i}"] = _NORMS[norm](width)
             layers[f"relu{i}"] = nn.ReLU()
             size = width
         layers["head"] = nn.Linear(size, classes)

@@ -123,17 +123,28 @@ class LocalTraining(Client):
             return self._zero
         return to_device(torch.from_numpy(np.cumsum(self.sizes) - self.sizes), self.device).unsqueeze(1)
 
-    def _schedule(self, length: TrainLength, start: Tensor | int | None = None) -> CohortSchedule:
-        """The next phase's batches of all clients."""
+    def _schedule(
+        self, length: TrainLength, start: Tensor | int | None = None, epochs: Tensor | None = None, share: float = 1.0
+    ) -> CohortSchedule:
+        """The next phase's batches of all clients; ``epochs``, if given, are each client's own."""
         self._phase += 1
-        # Where a client stands in its data is counted on the host, so this waits for nothing.
-        count = len(self.keys)
-        places = [None] * count if start is None else torch.as_tensor(start, device="cpu").expand(count).tolist()
+        places, lengths = self._of_each(start), [length] * len(self.keys)
+        if epochs is not None:
+            size = length["batch_size"]
+            lengths = [TrainLength(epochs=e, steps=None, samples=None, batch_size=size) for e in self._of_each(epochs)]
         schedules = [
-            batch_schedule(self.seed, self.round, key, self._phase, size=int(size), start=place, **length)
-            for key, size, place in zip(self.keys, self.sizes, places, strict=True)
+            batch_schedule(self.seed, self.round, key, self._phase, size=int(size), start=place, share=share, **own)
+            for key, size, place, own in zip(self.keys, self.sizes, places, lengths, strict=True)
         ]
         return CohortSchedule(schedules, self.dtype, self.device)
+
+    def _of_each(self, value: Tensor | int | None) -> list[int | None]:
+        """A whole number of each client. Such numbers are counted on the host, so this waits for nothing."""
+        count = len(self.keys)
+        if value is None:
+            return [None] * count
+        values: list[int | None] = torch.as_tensor(value, device="cpu").expand(count).tolist()
+        return values
 
     def _draws(self, schedule: CohortSchedule) -> PhaseDraws:
         return PhaseDraws(self.setup, self.round, self.keys, self._phase, schedule.full, schedule.steps)
@@ -204,13 +215,17 @@ class LocalTraining(Client):
     def batches(
         self,
         *,
-        epochs: int | None = None,
+        epochs: int | Tensor | None = None,
         steps: int | None = None,
         samples: int | None = None,
         batch_size: int | None = None,
+        share: float = 1.0,
     ) -> Iterator[Batch]:
         """See :meth:`commonground.algorithms.Client.batches`."""
-        schedule = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size))
+        own = epochs if isinstance(epochs, Tensor) else None
+        common = 0 if isinstance(epochs, Tensor) else epochs
+        length = train_length(self.setup.config, common, steps, samples, batch_size)
+        schedule = self._schedule(length, epochs=own, share=share)
         self._count_steps(schedule)
         draws, pool = self._draws(schedule), self._pool(None, ())
         for step in range(schedule.steps):
@@ -220,6 +235,13 @@ class LocalTraining(Client):
     def lr_after(self, done: float) -> float:
         """See :meth:`commonground.algorithms.Client.lr_after`."""
         return self.setup.lr_after(done)
+
+    def _means_by_class(self, features: Tensor, y: Tensor, there: Tensor) -> Tensor:
+        """[…, classes, F] mean of features […, n, F] over the samples of each class y […, n] that are ``there``."""
+        classes = torch.arange(self.setup.data.classes, device=self.device)
+        members = (y.unsqueeze(-1) == classes).to(self.dtype) * there.unsqueeze(-1)
+        counts = members.sum(-2).unsqueeze(-1)
+        return members.transpose(-1, -2) @ features / counts.clamp(min=1)
 
     # -- what differs between one client and a cohort -------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict
 
@@ -129,6 +129,7 @@ def batch_schedule(
     steps: int | None = None,
     samples: int | None = None,
     start: int | None = None,
+    share: float = 1.0,
 ) -> BatchSchedule:
     """Shuffle a client's samples anew for each epoch and cut them into batches.
 
@@ -139,10 +140,21 @@ def batch_schedule(
         epochs, steps, samples: how much to schedule; exactly one is given.
         start: with ``steps``: the first of them in the client's one unending order, which has epoch after epoch and
             does not depend on round and phase.
+        share: of the samples to schedule (at least one of them), drawn by the same key; not with a start.
 
     Raises:
-        ConfigError: none or several of epochs, steps, samples, or a negative one; a start without steps.
+        ConfigError: none or several of epochs, steps, samples, or a negative one; a start without steps; a share
+            that is none.
     """
+    if share != 1:
+        if not 0 < share < 1 or start is not None:
+            raise ConfigError(f"a share of the samples ({share}) must be in (0, 1], and goes without a start")
+        chosen = numpy_stream(seed, "share", round, client, phase).permutation(size)[: max(1, int(share * size))]
+        part = batch_schedule(
+            seed, round, client, phase, size=len(chosen), batch_size=batch_size, epochs=epochs, steps=steps,
+            samples=samples,
+        )  # fmt: skip
+        return replace(part, order=np.where(part.order < 0, -1, chosen[part.order]))
     given = [(name, n) for name, n in (("epochs", epochs), ("steps", steps), ("samples", samples)) if n is not None]
     if len(given) != 1 or given[0][1] < 0:
         raise ConfigError(f"exactly one of epochs, steps and samples must be given, at least 0, not {dict(given)}")

@@ -190,6 +190,12 @@ class SequentialClient(LocalTraining):
                 outputs.append(self._output(self.model, part).features)
         return torch.cat(outputs)
 
+    def class_means(self) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.class_means`."""
+        _, y = self._rows()
+        there = torch.ones(len(y), dtype=self.dtype, device=self.device)
+        return self._means_by_class(self.features().flatten(1), y, there)
+
     def _output(self, module: nn.Module, batch: Batch, reference: Tensor | None = None) -> Output:
         """Logits and what the head saw."""
         head = self.setup.head_module

@@ -280,6 +280,16 @@ class StackedClients(LocalTraining):
         assert features is not None
         return self.setup.wide(features)
 
+    def class_means(self) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.class_means`; stacked."""
+        y = self._pad({"y": self._rows()[1]})["y"]
+        return self._means_by_class(self.features().flatten(2), y, self._there())
+
+    def _there(self) -> Tensor:
+        """[C, n_max] 1 for a client's row and 0 for padding."""
+        there = np.arange(self.sizes.max())[np.newaxis, :] < self.sizes[:, np.newaxis]
+        return to_device(torch.from_numpy(there).to(self.dtype), self.device)
+
     @cached_property
     def _padding(self) -> Tensor:
         """[C, n_max] positions of each client's rows among all, its own repeated to fill."""
@@ -321,8 +331,6 @@ class StackedClients(LocalTraining):
         """All training data of each client as one batch."""
         rows, y = self._rows()
         draws = PhaseDraws(self.setup, self.round, self.keys, 0, self.sizes.tolist(), 1)
-        there = np.arange(self.sizes.max())[np.newaxis, :] < self.sizes[:, np.newaxis]
-        weight = to_device(torch.from_numpy(there).to(self.dtype), self.device)
         padded = self._pad({"y": y})["y"]
         changed = each(lambda x: draws.change(x, 0), self._pad(rows))
-        return Batch(self.setup.inputs.arrange(changed), padded, weight, draws.masks(0))
+        return Batch(self.setup.inputs.arrange(changed), padded, self._there(), draws.masks(0))
