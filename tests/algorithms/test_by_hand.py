@@ -33,7 +33,7 @@ from tests.algorithms.reference import (
     sgd,
     start,
 )
-from tests.helpers import ENGINES, Whole, assert_tensors_close, own, train_whole
+from tests.helpers import ENGINES, Whole, assert_tensors_close, own, suited, train_whole
 
 HEAD_EPOCHS = 3
 TOLERANCE = 1e-12
@@ -93,7 +93,9 @@ EXPECTED: dict[str, Callable[[FederatedDataset, list[float]], Outcome]] = {
     "lg-fedavg": lg_fedavg,
     "fedrep": fedrep,
 }
-OPTIONS: dict[str, Any] = {"fedrep": {"head_epochs": HEAD_EPOCHS}, "one-shot": {"halvings": ()}}
+OPTIONS: dict[str, Any] = {
+    "fedrep": {"head_epochs": HEAD_EPOCHS}, "one-shot": {"halvings": ()}, "pfedme": {"strength": 2.0}
+}  # fmt: skip
 
 
 def run(algorithm: str, engine: str, **settings: Any) -> Whole:
@@ -212,7 +214,8 @@ def test_only_participants_change(algorithm: str, engine: str) -> None:
     """Clients that were not sampled keep the personal tensors they had, bit for bit."""
     data = problem((5, 3, 8, 2, 6))
     values = SETTINGS | {"engine": engine, "participation": 0.4, "options": OPTIONS.get(algorithm, {})}
-    runs = [train_whole(algorithm, data, model=network(), **(values | {"rounds": t})) for t in (1, 2)]
+    model = suited(algorithm, network())
+    runs = [train_whole(algorithm, data, model=model, **(values | {"rounds": t})) for t in (1, 2)]
     config = runs[0].run.config
     first, second = (set(sample_clients(config, 5, t)) for t in (1, 2))
     assert len(first) == len(second) == 2

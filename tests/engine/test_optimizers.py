@@ -17,7 +17,7 @@ from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.errors import ConfigError
 from tests.algorithms.reference import ALL, BATCH, BODY, HEAD, SEED, network, plan_batches, problem
-from tests.helpers import ENGINES, EXACT, Whole, assert_same_run, assert_tensors_close, digits, train_whole
+from tests.helpers import ENGINES, EXACT, Whole, assert_same_run, assert_tensors_close, digits, mlp_options, train_whole
 from tests.language import tiny_model, token_data
 
 ADAPTIVE = ("adam", "adamw")
@@ -118,7 +118,7 @@ def test_sgd_is_the_default_and_is_written_down(tmp_path: Path) -> None:
     assert RunConfig.read(tmp_path / "run" / "config.toml")["optimizer"] == "sgd"
 
 
-REFUSING = ("scaffold", "perfedavg", "apfl", "fedsgd", "local-sgd", "parallel-sgd", "one-shot")
+REFUSING = ("scaffold", "perfedavg", "apfl", "fedsgd", "local-sgd", "parallel-sgd", "one-shot", "pfedme")
 
 
 @pytest.mark.parametrize("algorithm", REFUSING)
@@ -137,7 +137,8 @@ def test_no_other_method_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in registry:
         if make_algorithm(name, {}).needs_sgd or name in ("lora", "ffa-lora", "rolora", "flexlora", "flora"):
             continue
-        train(name, digits(), rounds=1, engine="serial", model="mlp", model_options={"hidden": [4]}, optimizer="adam")
+        options = mlp_options(name, [4])
+        train(name, digits(), rounds=1, engine="serial", model="mlp", model_options=options, optimizer="adam")
 
 
 def test_another_optimizer_is_refused_by_its_names() -> None:

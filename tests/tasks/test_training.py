@@ -22,7 +22,17 @@ from commonground.data import IID, Column, Dirichlet, Features, Shards, Source, 
 from commonground.engine.run import load_run
 from commonground.errors import ConfigError, DataError, ModelError
 from commonground.tasks import MultiLabel, Regression
-from tests.helpers import ENGINES, TwoLayer, Whole, assert_same_run, made_data, seeded, train_whole
+from tests.helpers import (
+    ENGINES,
+    TwoLayer,
+    Whole,
+    assert_same_run,
+    made_data,
+    mlp_options,
+    seeded,
+    suited,
+    train_whole,
+)
 
 FOR_CLASSES = sorted(name for name, cls in registry.items() if cls.needs_classes)
 METHODS = sorted(set(registry) - set(FOR_CLASSES))
@@ -186,9 +196,9 @@ def test_engines_agree(method: str, kind: str) -> None:
     data = DATA[kind]()
     # One method in two: a model whose head's input the engines have to capture, and a chain that they can cut.
     if METHODS.index(method) % 2:
-        runs = in_every_engine(method, data, lambda: seeded(TwoLayer, classes=data.classes))
+        runs = in_every_engine(method, data, lambda: suited(method, seeded(TwoLayer, classes=data.classes)))
     else:
-        runs = in_every_engine(method, data, lambda: "mlp", model_options={"hidden": [6]})
+        runs = in_every_engine(method, data, lambda: "mlp", model_options=mlp_options(method, [6]))
     assert_engines_agree(runs)
     whole = runs["serial"].run
     assert whole.summary["metric"] == {"regression": "rmse", "multilabel": "f1"}[kind]
@@ -222,7 +232,7 @@ def test_methods_for_classes_are_refused(method: str, kind: str) -> None:
 
 
 def test_which_methods_need_classes() -> None:
-    assert FOR_CLASSES == ["fedrod", "flute", "flute-star"]
+    assert FOR_CLASSES == ["fedproto", "fedrod", "flute", "flute-star"]
 
 
 # -- figures as others compute them -----------------------------------------------------------------------------------
