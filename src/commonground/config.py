@@ -66,7 +66,8 @@ class RunConfig(BaseModel):
     batch_size: int = Field(10, ge=1, description="samples in a mini-batch B")
     lr: float | None = Field(None, gt=0, description="learning rate; by default what suits the data")
     optimizer: Literal["sgd", "adam", "adamw"] | None = Field(
-        None, description="of local training: sgd, adam or adamw, fresh in every round (default: sgd)"
+        None,
+        description="of local training, fresh in every round (default: adamw for models hf:…, else sgd)",
     )
     momentum: float = Field(0.5, ge=0, lt=1, description="momentum of sgd, fresh in every round")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to gradients; of adamw, apart from them")

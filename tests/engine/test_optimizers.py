@@ -15,6 +15,7 @@ from commonground.algorithms import make_algorithm, registry
 from commonground.config import RunConfig
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.sequential import SequentialClient
+from commonground.engine.prepare import resolve
 from commonground.errors import ConfigError
 from tests.algorithms.reference import ALL, BATCH, BODY, HEAD, SEED, network, plan_batches, problem
 from tests.helpers import ENGINES, EXACT, Whole, assert_same_run, assert_tensors_close, digits, mlp_options, train_whole
@@ -144,3 +145,27 @@ def test_no_other_method_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_another_optimizer_is_refused_by_its_names() -> None:
     with pytest.raises(ConfigError, match=r"optimizer.+'sgd', 'adam' or 'adamw'"):
         train("fedavg", digits(), rounds=1, optimizer="adagrad")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "optimizer", "lr"),
+    [
+        ("lora", {}, "adamw", 0.002),
+        ("local", {}, "adamw", 0.002),  # the yardstick of a comparison is trained as the methods are
+        ("scaffold", {}, "sgd", 0.03),
+        ("lora", {"momentum": 0.9}, "sgd", 0.03),
+        ("lora", {"optimizer": "sgd"}, "sgd", 0.03),
+        ("lora", {"optimizer": "adam", "lr": 0.5}, "adam", 0.5),
+    ],
+)
+def test_language_models_are_trained_by_adamw(
+    algorithm: str, given: dict[str, Any], optimizer: str, lr: float, tmp_path: Path
+) -> None:
+    config = RunConfig.make({"algorithm": algorithm, "model": tiny_model("bert", tmp_path / "bert"), **given})
+    resolved = resolve(config, token_data(), make_algorithm(algorithm, {}))
+    assert (resolved.optimizer, resolved.lr) == (optimizer, lr)
+
+
+def test_adam_has_a_learning_rate_of_its_own() -> None:
+    run = train("fedavg", digits(), rounds=1, optimizer="adam")
+    assert (run.summary["optimizer"], run.summary["lr"]) == ("adam", 0.01)

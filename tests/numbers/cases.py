@@ -74,7 +74,7 @@ def _text(method: str, engine: str, **more: Any) -> Run:
     options = {"rank": 2, "layers": "1-2"} | more.pop("model_options", {})
     return train(
         method, token_data(), model=_bert(), model_options=options, engine=engine, workers=2, rounds=3, batch_size=3,
-        metrics="full", **more,
+        metrics="full", optimizer="sgd", lr=0.03, **more,
     )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def _answers(method: str, engine: str, **more: Any) -> Run:
     data = token_data(language=True)
     return train(
         method, data, model=_llama(), model_options={"rank": 2}, engine=engine, workers=2, rounds=3, batch_size=3,
-        lr=0.2, **more,
+        optimizer="sgd", lr=0.2, **more,
     )  # fmt: skip
 
 

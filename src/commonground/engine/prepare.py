@@ -20,6 +20,7 @@ from commonground.data import (
     load_data,
     usual_partition,
 )
+from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
 from commonground.models import (
@@ -54,10 +55,11 @@ def check_objects(data: object, model: object) -> None:
 
 
 def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> RunConfig:
-    """Fill in what was left to us: clients and feature noise as the data has them, model and rate that suit it."""
-    small = data.name == "digits" or len(data.sample_shape) == 1
-    # LoRA factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge with many layers at 0.1.
-    rate = 0.03 if data.tokens else 0.05 if small else 0.01
+    """Fill in what was left to us: clients and feature noise as the data has them, model, optimizer and rate that suit
+    it.
+    """
+    optimizer = _optimizer(config, data, algorithm)
+    rate = _default_lr(optimizer, data)
     momentum = algorithm.default_momentum
     return config.model_copy(
         update={
@@ -65,10 +67,30 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
             "model": config.model or default_model(config.data),
             "lr": config.lr or min(rate, data.task.highest_default_lr),
-            "optimizer": config.optimizer or "sgd",
+            "optimizer": optimizer,
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
         }
     )
+
+
+def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> OptimizerName:
+    """The run's optimizer: AdamW for adapters of language models, which SGD hardly moves; else SGD.
+
+    A method whose step is SGD keeps it, and so does who gives a momentum, which is SGD's.
+    """
+    if config.optimizer is not None:
+        return config.optimizer
+    adapters = data.tokens and not algorithm.needs_sgd and "momentum" not in config.model_fields_set
+    return "adamw" if adapters else "sgd"
+
+
+def _default_lr(optimizer: OptimizerName, data: FederatedDataset) -> float:
+    """A learning rate at which usual models of such data learn."""
+    small = data.name == "digits" or len(data.sample_shape) == 1
+    if optimizer == "sgd":
+        # LoRA factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge with many layers at 0.1.
+        return 0.03 if data.tokens else 0.05 if small else 0.01
+    return 0.002 if data.tokens else 0.01 if small else 0.001
 
 
 def prepare_setup(

@@ -61,6 +61,7 @@ class Protocol(Settings):
     def run_settings(self, rounds: int) -> dict[str, Any]:
         """What all runs of so many rounds share."""
         return {
+            "optimizer": "sgd",
             "momentum": self.momentum,
             "engine": self.engine,
             "workers": self.workers,
