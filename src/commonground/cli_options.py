@@ -31,9 +31,11 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         choices = _choices(field.annotation)
         kind: Any = click.Choice(choices) if choices else _scalar(field.annotation)
         default = "" if field.default is None else f"  [default: {field.default}]"
-        command = click.option(
-            f"--{name.replace('_', '-')}", name, type=kind, help=(field.description or "") + default
-        )(command)
+        flag = f"--{name.replace('_', '-')}"
+        if field.annotation is bool:
+            command = click.option(flag, name, is_flag=True, default=None, help=field.description)(command)
+            continue
+        command = click.option(flag, name, type=kind, help=(field.description or "") + default)(command)
     extra = [
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="a hyperparameter of the "
                      "algorithm, or model.KEY=VALUE for one of the model"),
@@ -47,7 +49,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scalar(annotation: Any) -> type:
-    kinds: list[type] = [a for a in (typing.get_args(annotation) or (annotation,)) if a in (int, float, str)]
+    kinds: list[type] = [a for a in (typing.get_args(annotation) or (annotation,)) if a in (int, float, str, bool)]
     return kinds[0]
 
 

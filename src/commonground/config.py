@@ -69,8 +69,21 @@ class RunConfig(BaseModel):
         None,
         description="of local training, fresh in every round (default: adamw for models hf:…, else sgd)",
     )
+    head_lr: float | None = Field(None, gt=0, description="learning rate of the head, in place of --lr")
+    body_lr: float | None = Field(None, gt=0, description="learning rate of the body, in place of --lr")
+    warmup: int = Field(
+        0, ge=0, description="rounds in which the learning rate rises in equal steps to its full height"
+    )
+    clip_norm: float | None = Field(None, gt=0, description="largest L2 norm of a client's gradient at a step")
     momentum: float = Field(0.5, ge=0, lt=1, description="momentum of sgd, fresh in every round")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to gradients; of adamw, apart from them")
+    no_decay_bias: bool = Field(False, description="weight decay spares biases and scales (vectors of the model)")
+    class_weights: str | None = Field(
+        None, description="of classes in the loss: balanced (by the clients' training rows, added up) or W0,W1,…"
+    )
+    loss: str | None = Field(
+        None, description="file.py:function of (output, target) that gives one loss per row, in place of the task's"
+    )
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:GAMMA or halve:0.5,0.75")
     weighting: Literal["uniform", "samples"] = Field("uniform", description="how updates are averaged")
     server_optimizer: Literal["none", "momentum", "adam"] = Field(
@@ -101,10 +114,27 @@ class RunConfig(BaseModel):
         None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
     )
 
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _weights(cls, value: object) -> object:
+        return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+    @field_validator("class_weights")
+    @classmethod
+    def _weights_are_numbers(cls, value: str | None) -> str | None:
+        try:
+            numbers = [] if value in (None, "balanced") else [float(part) for part in str(value).split(",")]
+        except ValueError:
+            numbers = [math.nan]
+        if not all(math.isfinite(number) and number >= 0 for number in numbers) or (numbers and not any(numbers)):
+            raise ValueError(f"'{value}' is neither balanced nor numbers of at least 0, such as 1,5")
+        return value
+
     @field_validator(
         "lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon", "clients",
         "classes_per_client", "train_samples", "test_samples", "rounds", "local_epochs", "local_steps", "batch_size",
-        "finetune_epochs", "workers", "eval_every", "eval_last", "eval_clients",
+        "head_lr", "body_lr", "warmup", "clip_norm", "finetune_epochs", "workers", "eval_every", "eval_last",
+        "eval_clients",
     )  # fmt: skip
     @classmethod
     def _in_range(cls, value: float | None) -> float | None:
@@ -161,11 +191,17 @@ class RunConfig(BaseModel):
         """Learning rate when this share of the run is done, from 0 to 1."""
         assert self.lr is not None, "the learning rate is resolved before a run starts"
         kind, numbers = _parse_schedule(self.lr_schedule)
+        lr = self.lr * self._warm(done)
         if kind == "cosine":
-            return self.lr * 0.5 * (1 + math.cos(math.pi * done))
+            return lr * 0.5 * (1 + math.cos(math.pi * done))
         if kind == "exponential":
-            return float(self.lr * numbers[0] ** (done * self.rounds))
-        return self.lr * 0.5 ** sum(done >= milestone for milestone in numbers)
+            return float(lr * numbers[0] ** (done * self.rounds))
+        return lr * 0.5 ** sum(done >= milestone for milestone in numbers)
+
+    def _warm(self, done: float) -> float:
+        """Share of the full learning rate: r/(W + 1) in round r of W rounds of warm-up, then 1."""
+        # Rounded, so that a round's rate does not depend on the number of all rounds by a last bit.
+        return min(1.0, (round(done * self.rounds, 6) + 1) / (self.warmup + 1))
 
     def participants(self, clients: int) -> int:
         """Number of clients sampled in a round."""

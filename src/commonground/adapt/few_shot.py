@@ -159,6 +159,7 @@ def _setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) -> Set
             f"{trained.where} was given as an object ({run.config.model}); train with --model file.py:Class"
         )
     update = {"seed": seed, "lr": lr or run.config.lr, "clients": data.clients, "engine": "auto", "participation": 1.0}
+    update |= {"loss": None, "warmup": 0}  # heads are fitted at once, for the task's own loss
     config = run.config.model_copy(update=update)
     plain = LocalOnly()
     # A federated LoRA method may have put more into the model (FLoRA's merged updates); its head is to be trained here.

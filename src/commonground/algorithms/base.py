@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 from commonground.models import Groups
-from commonground.tasks import Task
+from commonground.tasks import Objective
 
 __all__ = [
     "Algorithm",
@@ -103,7 +103,7 @@ class Client(ABC):
         lr: this round's learning rate.
         momentum, weight_decay: the run's, which :meth:`fit` uses and :meth:`step` leaves to the method (as it does the
             run's ``--optimizer``).
-        task: what is learnt, with its own loss (cross-entropy of classes, …), for a ``loss=`` that adds to it.
+        task: what training minimises (the task's loss, or the user's), for a ``loss=`` that adds to it.
     """
 
     received: Tensors
@@ -118,7 +118,7 @@ class Client(ABC):
     seed: int
     round: int
     rounds: int
-    task: Task
+    task: Objective
 
     @abstractmethod
     def lr_after(self, done: float) -> float:
@@ -352,6 +352,8 @@ class Algorithm(ABC):
             refused; empty if all its training is by :meth:`Client.fit` and says nothing of the optimizer.
         pseudo_gradient: whether a round's change of the shared tensors is a pseudo-gradient, along which a server
             optimizer may step (``--server-optimizer``, refused otherwise).
+        own_loss: why its loss cannot be another one, as the end of a sentence, so that class weights and losses of the
+            user are refused.
     """
 
     name: ClassVar[str]
@@ -365,6 +367,7 @@ class Algorithm(ABC):
     needs_classes: ClassVar[bool] = False
     needs_sgd: ClassVar[str] = ""
     pseudo_gradient: ClassVar[bool] = True
+    own_loss: ClassVar[str] = ""
 
     @abstractmethod
     def client_update(self, client: Client, round: int) -> Tensors:

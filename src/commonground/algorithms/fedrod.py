@@ -59,6 +59,7 @@ class FedRoD(Algorithm):
     shared = ("body", "generic_head")
     personal = ("personal_head",)
     needs_classes = True
+    own_loss = "its balanced softmax weighs the classes itself"
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
         """The model with :class:`TwoHeads` in place of its linear head."""

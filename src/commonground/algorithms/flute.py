@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from commonground.algorithms.base import Algorithm, Client, Output, Server, Tensors, Update
@@ -97,12 +96,12 @@ class FLUTE(Algorithm):
     def client_update(self, client: Client, round: int) -> Tensors:
         """Epochs on body and head for eq. (49), then those on the head alone, if any."""
         head = client.get("head")
-        weight = _weight(head)
+        weight, task = _weight(head), client.task
 
         def loss(out: Output, y: Tensor) -> Tensor:
             norms = out.features.flatten(1).square().sum(1)
             scale = out.weight.sum() if self.feature_norms == "sum" else 1.0
-            return F.cross_entropy(out.logits, y, reduction="none") + self.feature_penalty * scale * norms
+            return task.loss(out.logits, y) + self.feature_penalty * scale * norms
 
         def penalty(own: Tensors, received: Tensors) -> Tensor:
             present = (own["class_counts"] > 0).to(own[weight].dtype)

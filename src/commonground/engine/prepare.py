@@ -34,8 +34,8 @@ from commonground.models import (
     vocab_size_of,
 )
 from commonground.ranges import check_numbers
-from commonground.tasks import CLASSIFICATION, Task
-from commonground.user_code import is_code
+from commonground.tasks import CLASSIFICATION, OwnLoss, Task
+from commonground.user_code import is_code, load_object
 
 __all__ = ["base_model", "build_network", "check_objects", "prepare_setup", "reading", "resolve"]
 
@@ -99,13 +99,14 @@ def prepare_setup(
     model: nn.Module | None = None,
     algorithm: Algorithm | None = None,
     *,
+    loss: OwnLoss | None = None,
     data_dir: str | None = None,
 ) -> Setup:
     """Load what a configuration names and check that it fits together.
 
     Args:
         config: the run's configuration.
-        data, model, algorithm: objects to use in place of what the configuration names.
+        data, model, algorithm, loss: objects to use in place of what the configuration names.
         data_dir: folder of the data files.
     """
     if algorithm is None:
@@ -159,7 +160,26 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
-    return Setup.build(config, data, network, groups, algorithm, start)
+    return Setup.build(config, data, network, groups, algorithm, start, loss or _named_loss(config))
+
+
+def _named_loss(config: RunConfig) -> OwnLoss | None:
+    """The user's loss that a configuration names, if it names one.
+
+    Raises:
+        ConfigError: there is no such function, or it was given as an object.
+    """
+    if config.loss is None:
+        return None
+    if not is_code(config.loss):
+        raise ConfigError(
+            f"the loss '{config.loss}' is no function in a file; write it as file.py:function, or give the function "
+            "itself in Python: train(…, loss=f)"
+        )
+    function: OwnLoss = load_object(config.loss, "loss", "function")
+    if not callable(function):
+        raise ConfigError(f"the loss '{config.loss}' names a {type(function).__name__}, not a function")
+    return function
 
 
 def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def summarise(
         "global_metrics": None if global_scores is None else _metrics(global_scores),
         "optimizer": config.optimizer,
         "lr": config.lr,
+        **_options(setup),
         "device": str(setup.device),
         "precision": config.precision,
         "threads": config.threads,
@@ -131,6 +132,19 @@ def summarise(
             "threads": config.threads,
         },
     }
+
+
+def _options(setup: Setup) -> dict[str, Any]:
+    """Options of local training beside the usual ones, where they were used."""
+    names = ("head_lr", "body_lr", "warmup", "clip_norm", "no_decay_bias", "loss")
+    used: dict[str, Any] = {name: value for name in names if (value := getattr(setup.config, name))}
+    if setup.class_weights is not None:
+        used["class_weights"] = dict(zip(setup.data.class_names, setup.class_weights, strict=True))
+        if setup.config.class_weights == "balanced":
+            used["class_weights_from"] = (
+                "the clients' numbers of training rows of each class, added up over all clients"
+            )
+    return used
 
 
 def _cell(values: npt.NDArray[np.float64] | None, client: int) -> float | str:

@@ -21,12 +21,17 @@ from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import Rates
 from commonground.errors import ConfigError, ModelError
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
+from commonground.tasks import Objective, OwnLoss, class_weights
 
 __all__ = ["Setup", "check_options", "client_model", "client_start"]
 
 
+# Options of `fit`'s steps, beside the optimizer, that a method with steps of its own passes over.
+_OF_STEPS = ("head_lr", "body_lr", "clip_norm", "no_decay_bias")
+
+
 def check_options(config: RunConfig, algorithm: Algorithm) -> None:
-    """Refuse optimizers that a method leaves no room for.
+    """Refuse options of local training that a method's own step or loss leaves no room for, and those in vain.
 
     Raises:
         ConfigError: names the option, the method and why.
@@ -41,6 +46,20 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
             f"--server-optimizer {config.server_optimizer} steps along a round's change of the shared tensors, "
             f"which is no gradient in {algorithm.title}; leave it away, or take another method"
         )
+    for name in _OF_STEPS if algorithm.needs_sgd else ():
+        if getattr(config, name):
+            raise ConfigError(
+                f"{algorithm.title} takes plain steps: {algorithm.needs_sgd}; leave out --{name.replace('_', '-')}"
+            )
+    for name in ("class_weights", "loss") if algorithm.own_loss else ():
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"{algorithm.title} has a loss of its own: {algorithm.own_loss}; leave out --{name.replace('_', '-')}"
+            )
+    if config.warmup >= config.rounds and config.warmup:
+        raise ConfigError(f"--warmup {config.warmup} leaves none of the {config.rounds} rounds at the full rate")
+    if config.no_decay_bias and not config.weight_decay:
+        raise ConfigError("--no-decay-bias says what --weight-decay spares, and there is no weight decay")
 
 
 def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:
@@ -82,6 +101,8 @@ class Setup:
         algorithm: the algorithm.
         initial: initial values of every tensor by name, on the host.
         start: of a user's own module, all tensors as they were before the algorithm extended it; else None.
+        loss: replaces the task's loss in training, if the user gave one.
+        class_weights: of classes in the loss, from the training rows of all clients together.
     """
 
     config: RunConfig
@@ -91,6 +112,8 @@ class Setup:
     algorithm: Algorithm
     initial: Tensors
     start: Tensors | None = field(default=None, repr=False)
+    loss: OwnLoss | None = field(default=None, repr=False)
+    class_weights: tuple[float, ...] | None = None
     _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -102,6 +125,7 @@ class Setup:
         groups: Groups,
         algorithm: Algorithm,
         start: Tensors | None = None,
+        loss: OwnLoss | None = None,
     ) -> Setup:
         """Check that algorithm, model and data fit, and take the model's present weights as the start.
 
@@ -127,7 +151,12 @@ class Setup:
         groups.check_cover(algorithm.shared, algorithm.personal)
         initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
         model = model.to(resolve_device(config.device))
-        setup = cls(config, data, model, groups, algorithm, initial, start)
+        weights = None
+        if config.class_weights is not None:
+            weights = class_weights(
+                config.class_weights, data.task, data.class_counts("train").sum(0), data.class_names
+            )
+        setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights)
         setup._check_output()
         setup.prepare_model()
         return setup
@@ -155,6 +184,13 @@ class Setup:
     def device(self) -> torch.device:
         """Where the run computes."""
         return resolve_device(self.config.device)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """What training minimises."""
+        weights = self.class_weights
+        tensor = None if weights is None else torch.tensor(weights, dtype=self.inputs.dtype, device=self.device)
+        return Objective(self.data.task, tensor, self.loss)
 
     @cached_property
     def inputs(self) -> ModelInputs:
@@ -312,7 +348,23 @@ class Setup:
             self.config.momentum if momentum is None else momentum,
             self.config.weight_decay if weight_decay is None else weight_decay,
             self.config.optimizer or "sgd",
+            self.config.clip_norm,
+            self._lr_factors,
+            self._undecayed,
         )
+
+    @cached_property
+    def _lr_factors(self) -> dict[str, float]:
+        """What the learning rates of head and body are, as multiples of the run's."""
+        config = self.config
+        given = [(group, rate) for group, rate in (("body", config.body_lr), ("head", config.head_lr)) if rate]
+        return {name: rate / (config.lr or rate) for group, rate in given for name in self.groups.trainable(group)}
+
+    @cached_property
+    def _undecayed(self) -> frozenset[str]:
+        """Tensors that weight decay spares: biases and the scales of normalisation layers, which are vectors."""
+        spared = [name for name, value in self.initial.items() if value.ndim < 2]
+        return frozenset(spared if self.config.no_decay_bias else ())
 
     def with_algorithm(self, algorithm: Algorithm, initial: Tensors) -> Setup:
         """The same data and model under another algorithm, starting from other weights."""

@@ -23,6 +23,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
 from commonground.errors import ConfigError
+from commonground.tasks import OwnLoss
 
 __all__ = ["run_training", "train"]
 
@@ -32,6 +33,7 @@ def train(
     data: FederatedDataset | str = "digits",
     *,
     model: str | nn.Module | None = None,
+    loss: str | OwnLoss | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
@@ -48,6 +50,9 @@ def train(
             ``seed`` of the settings.
         model: a name, or any ``nn.Module``, of which a copy is trained from its present weights (give ``head=`` and
             ``body=`` name patterns unless the head is its last ``nn.Linear``); by default what suits the data.
+        loss: in place of the task's in training (tests keep the task's figures): a function of outputs [rows, …] and
+            targets [rows, …] that gives one loss for each row [rows], each of its own row alone, or its name
+            ``file.py:function``.
         out: folder for the run's files; by default none are written.
         resume: continue the run in ``out``. With more ``rounds`` a finished one goes on as well and ends as a run of so
             many rounds would have, where method and learning rate do not depend on their number.
@@ -82,11 +87,16 @@ def train(
         values["model"] = model
     elif model is not None:
         values["model"] = type(model).__name__
+    if loss is not None:
+        if not isinstance(loss, str) and not callable(loss):
+            raise ConfigError(f"loss must be a function of outputs and targets, or file.py:function, not {loss!r}")
+        values["loss"] = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
     setup = prepare_setup(
         RunConfig.make(values),
         None if isinstance(data, str) else data,
         copy.deepcopy(model) if isinstance(model, nn.Module) else None,
         None if isinstance(algorithm, str) else algorithm,
+        loss=None if isinstance(loss, str) else loss,
         data_dir=data_dir,
     )
     folder = Path(out) if out is not None else None

@@ -5,6 +5,7 @@ from commonground.tasks.base import Task, make_task, tasks
 from commonground.tasks.classification import CLASSIFICATION, Classification
 from commonground.tasks.headline import Headline, Metric
 from commonground.tasks.multilabel import MultiLabel
+from commonground.tasks.objective import Objective, OwnLoss, class_weights
 from commonground.tasks.regression import Regression
 
 __all__ = [
@@ -14,8 +15,11 @@ __all__ = [
     "Headline",
     "Metric",
     "MultiLabel",
+    "Objective",
+    "OwnLoss",
     "Regression",
     "Task",
+    "class_weights",
     "make_task",
     "tasks",
 ]

@@ -82,7 +82,7 @@ class LocalTraining(Client):
         self.local_epochs, self.local_steps = setup.config.local_epochs, setup.config.local_steps
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed, self.rounds = setup.config.seed, setup.config.rounds
-        self.task = setup.data.task
+        self.task = setup.objective
 
     def _take_up(self, round: int, clients: Sequence[int], keys: Sequence[int]) -> None:
         """Begin a round.
@@ -182,7 +182,7 @@ class LocalTraining(Client):
         split = self.setup.training_split(frozenset(names)) if whole else None
         with self._training(names, group):
             pool = self._pool(split, names)
-            plain = extras.none and len(set(lrs)) == 1 and self.setup.data.task.softmax
+            plain = extras.none and len(set(lrs)) == 1 and self.task.plain and self.task.task.softmax
             if pool.split is not None and plain and is_linear_head(pool.split, names):
                 self._fit_linear_head(names, pool, schedule, rates)
             else:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from commonground.algorithms import Tensors
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer
 from commonground.models import Split
@@ -24,19 +25,18 @@ class HeadOptimizer(StackedOptimizer):
     runs hang on that last bit.
     """
 
-    def _moved(self, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
-        moved = super()._moved(tensors, gradient, lr)
+    def _moved(self, name: str, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
+        moved = super()._moved(name, tensors, gradient, lr)
         return [tensors[0] - lr * moved[1], moved[1]] if self._rates.optimizer == "sgd" else moved
 
 
 def fit_linear_heads(
-    weight: Tensor, bias: Tensor | None, features: Tensor, labels: Tensor, schedule: CohortSchedule, rates: Rates
+    heads: Tensors, features: Tensor, labels: Tensor, schedule: CohortSchedule, rates: Rates
 ) -> Tensor:
     """Train C linear heads in place, each on its own features.
 
     Args:
-        weight: [C, classes, F], changed in place.
-        bias: [C, classes] or None, changed in place.
+        heads: by name the weight [C, classes, F] and, if there is one, then the bias [C, classes], changed in place.
         features: [C, n, F], padded to the largest client.
         labels: [C, n].
         schedule: the clients' batches. A client without a batch at a step keeps its weights and momentum.
@@ -45,6 +45,8 @@ def fit_linear_heads(
     Returns:
         [C] mean loss over the samples of the last pass, before each step.
     """
+    weight, bias = (*heads.values(), None)[:2]
+    assert weight is not None
     clients, n, width = features.shape
     classes = weight.shape[1]
     starts = (torch.arange(clients, device=features.device) * n).view(-1, 1, 1)
@@ -56,8 +58,7 @@ def fit_linear_heads(
     record_from = int(schedule.last_epoch.min()) if clients else schedule.steps
     onehot = torch.nn.functional.one_hot(labels.reshape(-1), classes).to(weight.dtype)
     features = features.reshape(clients * n, width)
-    values = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    optimizer = HeadOptimizer(values, list(values), rates)
+    optimizer = HeadOptimizer(heads, list(heads), rates)
     total = weight.new_zeros(clients)
     samples = weight.new_zeros(clients)
     for s in range(schedule.steps):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -36,12 +36,26 @@ class Rates:
         momentum: of SGD.
         weight_decay: λ.
         optimizer: which.
+        clip_norm: largest norm of a client's gradient of all trained tensors together, at each step; None for any.
+        factors: by which the learning rate of single tensors is multiplied, by name.
+        undecayed: names of tensors without weight decay.
     """
 
     lr: float
     momentum: float
     weight_decay: float
     optimizer: OptimizerName = "sgd"
+    clip_norm: float | None = None
+    factors: Mapping[str, float] = field(default_factory=dict)
+    undecayed: frozenset[str] = frozenset()
+
+    def factor(self, name: str) -> float:
+        """By which a tensor's learning rate is multiplied."""
+        return self.factors.get(name, 1.0)
+
+    def decay(self, name: str) -> float:
+        """A tensor's weight decay."""
+        return 0.0 if name in self.undecayed else self.weight_decay
 
 
 class Rule(ABC):
@@ -148,7 +162,11 @@ class SequentialOptimizer:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], rates: Rates) -> None:
         self._parameters = parameters
-        groups = [{"params": list(parameters.values()), "weight_decay": rates.weight_decay}]
+        self._clip_norm = rates.clip_norm
+        kinds: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, parameter in parameters.items():
+            kinds.setdefault((rates.factor(name), rates.decay(name)), []).append(parameter)
+        groups = [{"params": own, "factor": factor, "weight_decay": wd} for (factor, wd), own in kinds.items()]
         self._optimizer = OPTIMIZERS[rates.optimizer].of_torch(groups, rates)
 
     def leaves(self) -> Tensors:
@@ -157,12 +175,15 @@ class SequentialOptimizer:
 
     def step(self, loss: Tensor, lr: float, active: Tensor | None, correction: Tensors | None) -> None:
         """One step down the gradient of a loss, to which a correction is added by name."""
-        self._optimizer.param_groups[0]["lr"] = lr
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr * group["factor"]
         self._optimizer.zero_grad()
         loss.backward()
         for name, parameter in self._parameters.items() if correction is not None else ():
             if name in correction and parameter.grad is not None:  # type: ignore[operator]
                 parameter.grad.add_(correction[name])  # type: ignore[index]
+        if self._clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters.values(), self._clip_norm)
         self._optimizer.step()
 
 
@@ -178,6 +199,7 @@ class StackedOptimizer:
 
     def __init__(self, values: Tensors, names: Sequence[str], rates: Rates) -> None:
         self._values, self._names, self._rates = values, names, rates
+        self._own = {name: replace(rates, weight_decay=rates.decay(name)) for name in names}
         self._rule = OPTIMIZERS[rates.optimizer]
         self._memory = {n: [torch.zeros_like(values[n]) for _ in range(self._rule.remembers)] for n in names}
         self._steps = 0
@@ -197,16 +219,25 @@ class StackedOptimizer:
     def apply(self, gradients: Sequence[Tensor], lr: float, active: Tensor | None) -> None:
         """One step along these gradients, in the order of the names."""
         self._steps += 1
+        if self._rates.clip_norm is not None:
+            gradients = _clipped(gradients, self._rates.clip_norm)
         for name, gradient in zip(self._names, gradients, strict=True):
-            tensors = [self._values[name], *self._memory[name]]
+            tensors, own = [self._values[name], *self._memory[name]], lr * self._rates.factor(name)
             if active is None:
-                self._rule.move(tensors[0], gradient, tensors[1:], self._rates, lr, self._steps)
+                self._rule.move(tensors[0], gradient, tensors[1:], self._own[name], own, self._steps)
                 continue
-            for old, new in zip(tensors, self._moved(tensors, gradient, lr), strict=True):
+            for old, new in zip(tensors, self._moved(name, tensors, gradient, own), strict=True):
                 old.copy_(keep_inactive(active, old, new))
 
-    def _moved(self, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
+    def _moved(self, name: str, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
         """Where a step takes a tensor and what is remembered of it, as copies."""
         moved = [tensor.clone() for tensor in tensors]
-        self._rule.move(moved[0], gradient, moved[1:], self._rates, lr, self._steps)
+        self._rule.move(moved[0], gradient, moved[1:], self._own[name], lr, self._steps)
         return moved
+
+
+def _clipped(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
+    """Gradients [C, …], each client's scaled down to a norm over all of them, as ``clip_grad_norm_`` does it."""
+    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
+    factors = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    return [g * factors.view(-1, *[1] * (g.ndim - 1)) for g in gradients]

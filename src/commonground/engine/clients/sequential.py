@@ -153,7 +153,7 @@ class SequentialClient(LocalTraining):
                 return loss(self._output(module, batch, reference), batch.y).mean()
             with self.setup.autocast():
                 output = call(module, batch.x)
-            return self.setup.data.task.mean_loss(self.setup.wide(output), batch.y)
+            return self.task.mean_loss(self.setup.wide(output), batch.y)
         except ValueError as error:
             if len(batch.y) > 1:
                 raise
@@ -172,10 +172,9 @@ class SequentialClient(LocalTraining):
         self._recorded = whole, sum(counts)
 
     def _fit_linear_head(self, names: Sequence[str], pool: Pool, schedule: CohortSchedule, rates: Rates) -> None:
-        parameters = [self._parameters[name].data.unsqueeze(0) for name in names]
-        weight, bias = parameters[0], parameters[1] if len(parameters) > 1 else None
+        heads = {name: self._parameters[name].data.unsqueeze(0) for name in names}
         features, labels = pool.rows["x"].unsqueeze(0), pool.labels.unsqueeze(0)
-        self._recorded = fit_linear_heads(weight, bias, features, labels, schedule, rates)[0], 1
+        self._recorded = fit_linear_heads(heads, features, labels, schedule, rates)[0], 1
 
     # -- smaller verbs ------------------------------------------------------------------------------------------
 

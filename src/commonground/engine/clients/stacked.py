@@ -208,7 +208,7 @@ class StackedClients(LocalTraining):
         output = setup.wide(output)
         clients, rows = batch.weight.shape
         if loss is None:
-            single = setup.data.task.loss(output.flatten(0, 1), batch.y.flatten(0, 1)).view(clients, rows)
+            single = self.task.loss(output.flatten(0, 1), batch.y.flatten(0, 1)).view(clients, rows)
         else:
             own, common = self._own(values)
             given = {} if reference is None else {"reference": reference}
@@ -233,10 +233,10 @@ class StackedClients(LocalTraining):
         self.loss = total / seen.clamp(min=1)
 
     def _fit_linear_head(self, names: Sequence[str], pool: Pool, schedule: CohortSchedule, rates: Rates) -> None:
-        weight, bias = self.values[names[0]], self.values[names[1]] if len(names) > 1 else None
+        heads = {name: self.values[name] for name in names}
         clients = len(self.keys)
         features, labels = pool.rows["x"].unflatten(0, (clients, -1)), pool.labels.unflatten(0, (clients, -1))
-        self.loss = fit_linear_heads(weight, bias, features, labels, schedule, rates)
+        self.loss = fit_linear_heads(heads, features, labels, schedule, rates)
 
     # -- forward ------------------------------------------------------------------------------------------------
 

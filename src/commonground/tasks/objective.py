@@ -1,0 +1,80 @@
+"""What training minimises: the task's loss, with weights of classes or a loss of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from commonground.errors import ConfigError, ModelError
+from commonground.tasks.base import Task
+
+__all__ = ["Objective", "OwnLoss", "class_weights"]
+
+OwnLoss = Callable[[Tensor, Tensor], Tensor]
+"""From a model's outputs [rows, …] and targets [rows, …] to one loss for each row [rows], each of its own row alone:
+rows of several clients may come together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """The loss of local training. Tests keep the task's own, so that runs are compared by the same figures.
+
+    Attributes:
+        task: what is learnt.
+        weights: [classes], by which a row's loss is multiplied; a batch's loss is still its mean over rows, not over
+            weights.
+        own: replaces the task's loss.
+    """
+
+    task: Task
+    weights: Tensor | None = None
+    own: OwnLoss | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the task's own loss."""
+        return self.weights is None and self.own is None
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """One loss for each row [rows]; see :meth:`~commonground.tasks.Task.loss`.
+
+        Raises:
+            ModelError: the user's loss gives something else.
+        """
+        rows = self.task.loss(output, y) if self.own is None else self.own(output, y)
+        if self.own is not None and (not isinstance(rows, Tensor) or rows.shape != y.shape[:1]):
+            given = f"a tensor of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+            raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {given}")
+        return rows if self.weights is None else rows * self.weights[y]
+
+    def mean_loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """The mean of :meth:`loss`."""
+        return self.task.mean_loss(output, y) if self.plain else self.loss(output, y).mean()
+
+
+def class_weights(text: str, task: Task, counts: npt.NDArray[np.int64], names: Sequence[str]) -> tuple[float, ...]:
+    """The weights of classes that a setting names.
+
+    Args:
+        text: ``balanced``, which is n/(k·n_c) for the n_c rows of class c among all n rows of k classes (as in
+            scikit-learn), so that the mean weight of a row is 1; or numbers, separated by commas, one for each class.
+        task: what the data are for.
+        counts: [classes] training rows of each class, added up over all clients.
+        names: of the classes.
+
+    Raises:
+        ConfigError: they do not fit, or the task has no classes.
+    """
+    if task.name != "classification":
+        raise ConfigError(f"--class-weights are for classification, and the task is {task.name}")
+    if text == "balanced":
+        there = counts > 0
+        return tuple(np.where(there, counts.sum() / (there.sum() * np.maximum(counts, 1)), 0.0).tolist())
+    weights = tuple(float(part) for part in text.split(","))
+    if len(weights) != len(names):
+        raise ConfigError(f"--class-weights names {len(weights)} weights, and the data has {len(names)} classes")
+    return weights
