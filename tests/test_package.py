@@ -7,7 +7,7 @@ import sys
 
 import commonground as cg
 
-HEAVY = ("rich", "pandas", "matplotlib", "transformers", "scipy.stats", "sklearn")
+HEAVY = ("rich", "pandas", "pyarrow", "matplotlib", "transformers", "scipy.stats", "sklearn")
 
 
 def test_every_name_is_there() -> None:

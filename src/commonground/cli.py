@@ -19,6 +19,7 @@ from commonground.cli_export import export
 from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
 from commonground.errors import CommonGroundError, ConfigError
+from commonground.quoting import escaped
 from commonground.stopping import stops_raise
 
 
@@ -78,6 +79,9 @@ def train(
     elif not resume:
         RunFolder(out).check_free()
     setup = prepare_setup(config, data_dir=data_dir)
+    if setup.data.schema is not None and not quiet:
+        for note in setup.data.schema.notes:
+            print(f"{setup.data.name}: {escaped(note, 1000)}", file=sys.stderr)
     observer = ConsoleProgress(quiet)
     run = run_training(setup, out=out, resume=resume, observer=observer, allow_other_numerics=allow_other_numerics)
     write_run_report(out)
@@ -110,7 +114,9 @@ def list_(what: str) -> None:
         for info in available_sources():
             table.add_row(info.name, info.description, info.origin)
         table.add_row("FILE.py:function", "your own function that returns clients", "--data FILE.py:function")
-        table.add_row("FILE.csv", "your own table, with a label column and a client column", "--partition column:NAME")
+        table.add_row(
+            "FILE.csv", "your own table (.csv, .tsv, .jsonl, .parquet, …, or a folder)", "--client-column and --target"
+        )
     elif what == "experiments":
         from commonground.papers import experiments
 

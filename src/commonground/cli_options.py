@@ -13,6 +13,7 @@ from commonground.errors import ConfigError
 
 __all__ = ["run_options", "run_values", "trust_code"]
 
+_FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
 _SET_ELSEWHERE = {"algorithm", "options", "model_options"}
 
 
@@ -31,11 +32,11 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         choices = _choices(field.annotation)
         kind: Any = click.Choice(choices) if choices else _scalar(field.annotation)
         default = "" if field.default is None else f"  [default: {field.default}]"
-        flag = f"--{name.replace('_', '-')}"
+        flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
         if field.annotation is bool:
-            command = click.option(flag, name, is_flag=True, default=None, help=field.description)(command)
+            command = click.option(*flags, name, is_flag=True, default=None, help=field.description)(command)
             continue
-        command = click.option(flag, name, type=kind, help=(field.description or "") + default)(command)
+        command = click.option(*flags, name, type=kind, help=(field.description or "") + default)(command)
     extra = [
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="a hyperparameter of the "
                      "algorithm, or model.KEY=VALUE for one of the model"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tomllib
 from collections.abc import Mapping
@@ -14,10 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from commonground.access import reason
 from commonground.algorithms import registry
 from commonground.data.augment import Augment
+from commonground.data.tables.options import TableOptions
 from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
 
 __all__ = ["RunConfig", "one_sentence"]
+
+TABLE_SETTINGS = tuple(option.name for option in dataclasses.fields(TableOptions))
+"""Settings that say how a table is read."""
 
 
 class RunConfig(BaseModel):
@@ -37,6 +42,31 @@ class RunConfig(BaseModel):
     )
     target: str | None = Field(
         None, description="a table's column to predict, or several, separated by commas (default: label)"
+    )
+    client_column: str | None = Field(None, description="a table's column that says whose a row is (column:NAME)")
+    drop: str | None = Field(None, description="a table's columns to leave out, separated by commas")
+    text_column: str | None = Field(None, description="a table's column of texts, or two, for a model hf:NAME")
+    kinds: str | None = Field(
+        None, description="what columns hold where it is not as it looks: NAME=category,NAME=date:%d.%m.%Y,…"
+    )
+    separator: str | None = Field(
+        None, description="between a table's cells: one character, comma, semicolon, tab, pipe"
+    )
+    encoding: str | None = Field(None, description="of a table's file, such as latin-1; both are found by themselves")
+    scaling: str | None = Field(
+        None,
+        description="a table's numbers: by pooled statistics of all clients (default), client, none, or "
+        "bounds:NAME=LOW:HIGH,…",
+    )
+    few_rows: Literal["keep", "pool", "shared"] | None = Field(
+        None, description="clients with few rows: keep, pool (one client of all), or shared (only the global model)"
+    )
+    min_rows: int | None = Field(None, ge=2, description="rows below which a client has few (default: 2)")
+    split_column: str | None = Field(None, description="a table's column of train and test (default: split)")
+    time_column: str | None = Field(None, description="a table's column by which each client's last rows are test rows")
+    group_column: str | None = Field(None, description="a table's column whose equal rows are not split")
+    test_share: float | None = Field(
+        None, gt=0, lt=1, description="share of a table's rows that is held out (default: 0.25)"
     )
     classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
     partition: str | None = Field(
@@ -202,6 +232,10 @@ class RunConfig(BaseModel):
         """Share of the full learning rate: r/(W + 1) in round r of W rounds of warm-up, then 1."""
         # Rounded, so that a round's rate does not depend on the number of all rounds by a last bit.
         return min(1.0, (round(done * self.rounds, 6) + 1) / (self.warmup + 1))
+
+    def table_settings(self) -> dict[str, Any]:
+        """What the configuration says of a table: keywords of :func:`~commonground.data.load_data`."""
+        return {name: value for name in TABLE_SETTINGS if (value := getattr(self, name)) is not None}
 
     def participants(self, clients: int) -> int:
         """Number of clients sampled in a round."""

@@ -24,6 +24,8 @@ from commonground.data.sources import (
     load_source,
     usual_partition,
 )
+from commonground.data.tables.options import TableOptions, table_options
+from commonground.data.tables.schema import TableSchema
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
 from commonground.errors import ConfigError
 from commonground.tasks import Task
@@ -44,6 +46,8 @@ __all__ = [
     "Source",
     "SourceInfo",
     "Split",
+    "TableOptions",
+    "TableSchema",
     "Task",
     "add_feature_noise",
     "available_sources",
@@ -76,15 +80,17 @@ def load_data(
     max_length: int = 128,
     vocab_size: int | None = None,
     task: str | None = None,
+    schema: TableSchema | None = None,
+    **table: Any,
 ) -> FederatedDataset:
     """A source dealt to clients, in one call.
 
     Args:
-        name: a name of :func:`available_sources`, the path of a table (.csv, .tsv) or of instructions (.json, .jsonl),
-            ``hf:OWNER/NAME`` for data of the Hugging Face hub, or ``file.py:function`` for a function of yours. It is
-            called with those of the arguments below that it has parameters for, and returns a
-            :class:`FederatedDataset`, a :class:`Source` (which is then dealt to clients) or a list of
-            ``(x_train, y_train, x_test, y_test)``, one per client.
+        name: a name of :func:`available_sources`, the path of a table (.csv, .tsv, .jsonl, .parquet, .arrow, .feather
+            or a folder of such files) or of instructions (.json, .jsonl), ``hf:OWNER/NAME`` for data of the Hugging
+            Face hub, or ``file.py:function`` for a function of yours. It is called with those of the arguments below
+            that it has parameters for, and returns a :class:`FederatedDataset`, a :class:`Source` (which is then dealt
+            to clients) or a list of ``(x_train, y_train, x_test, y_test)``, one per client.
         clients: how many; may be left out with a ``column:NAME`` partition.
         classes_per_client: S; without a partition it means :class:`Shards`.
         partition: a partition or its text (:func:`parse_partition`); without it and S, what is natural for
@@ -97,6 +103,9 @@ def load_data(
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known: a tokenizer that does not fit is refused.
         task: what a table is for: ``classification`` (the default), ``regression`` or ``multilabel``.
+        schema: of a run (``run.trained.schema``), whose columns and encoders are taken for a table.
+        **table: of a table, what :class:`~commonground.data.tables.options.TableOptions` lists: ``client_column``,
+            ``drop``, ``kinds``, ``separator``, ….
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -108,11 +117,14 @@ def load_data(
     """
     if not isinstance(name, str | os.PathLike):
         raise ConfigError(f"data are named by a text or a path, not by {name!r}")
-    asked = partition
+    options = table_options(table)
+    asked = partition = _by_column(partition, classes_per_client, options.client_column)
     if partition is None:
         partition = usual_partition(name) if classes_per_client is None else "shards"
     chosen = parse_partition(partition, classes_per_client) if isinstance(partition, str) else partition
     if is_code(os.fspath(name)):
+        if options != TableOptions():
+            raise ConfigError(f"'{name}' is a function; {', '.join(table)} say how a table is read")
         given = {
             "clients": clients,
             "classes_per_client": classes_per_client,
@@ -146,5 +158,24 @@ def load_data(
         max_length=max_length,
         vocab_size=vocab_size,
         task=task,
+        options=options,
+        schema=schema,
     )
     return deal(source, chosen, clients, seed)
+
+
+def _by_column(
+    partition: str | Partition | None, classes_per_client: int | None, client_column: str | None
+) -> str | Partition | None:
+    """The partition, by a table's client column where one is named.
+
+    Raises:
+        ConfigError: something else is asked for as well.
+    """
+    if client_column is None:
+        return partition
+    own = Column(client_column)
+    if classes_per_client is not None or (partition is not None and str(partition) != str(own)):
+        other = f"classes_per_client={classes_per_client}" if partition is None else f"partition {partition}"
+        raise ConfigError(f"client_column={client_column!r} and {other} both say whose the rows are; give one of them")
+    return own

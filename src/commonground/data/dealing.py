@@ -42,4 +42,5 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         client_names=split.client_names,
         preprocess=source.preprocess,
         task=source.task,
+        schema=source.schema,
     )

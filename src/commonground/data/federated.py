@@ -26,6 +26,7 @@ from commonground.data.checks import (
 )
 from commonground.data.formats import InputFormat, Numbers, format_class, format_of, pack_named
 from commonground.data.rows import Samples, joined, read_samples
+from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 from commonground.tasks import CLASSIFICATION, Task, make_task
 
@@ -53,6 +54,7 @@ class FederatedDataset:
         task: what is predicted, an object or its name (:mod:`commonground.tasks`).
         noise: what each client's samples are changed by on their way into a model, if anything; ``x_train`` and
             ``x_test`` are without it.
+        schema: of a table, what its columns are and how they became samples.
 
     Raises:
         DataError: lengths that disagree, a label or row number out of range, a row owned twice, a client without
@@ -74,6 +76,7 @@ class FederatedDataset:
     preprocess: Preprocess = AS_STORED
     task: Task = CLASSIFICATION
     noise: FeatureNoise | None = None
+    schema: TableSchema | None = None
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:

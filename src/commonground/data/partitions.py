@@ -15,6 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 
 from commonground.data.arrays import Indices, Split
+from commonground.data.names import sorted_names
 from commonground.data.partition_counts import (
     Weights,
     apportion,
@@ -33,7 +34,7 @@ from commonground.data.partition_counts import (
     split_by_counts,
     split_of,
 )
-from commonground.data.sources.base import Source, sorted_names
+from commonground.data.sources.base import Source
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 

@@ -107,5 +107,6 @@ def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States 
         json.loads(json.dumps(describe(setup.data))),
         kept,
         setup.start is not None and not is_code(str(config.model)),
+        setup.data.schema,
         None if noise is None else torch.from_numpy(noise.images),
     )

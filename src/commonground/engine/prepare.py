@@ -20,6 +20,7 @@ from commonground.data import (
     load_data,
     usual_partition,
 )
+from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
@@ -125,7 +126,7 @@ def prepare_setup(
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = usual_partition(config.data) if config.classes_per_client is None else ""
-        by_column = (config.partition or natural).startswith("column")
+        by_column = config.client_column is not None or (config.partition or natural).startswith("column")
         usual = None if by_column or is_code(config.data) else 20 if config.data == "digits" else 100
         data = load_data(
             config.data,
@@ -136,6 +137,7 @@ def prepare_setup(
             data_dir=data_dir,
             label=config.target or "label",
             task=config.task,
+            **config.table_settings(),
             **reading(config),
         )
     if config.task not in (None, data.task.name):
@@ -146,6 +148,11 @@ def prepare_setup(
         data = limit_samples(data, "test", config.test_samples, config.seed)
     if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
         data = add_feature_noise(data, config.feature_noise, config.seed)
+    if data.schema is not None and data.schema.few_rows.get("how") == "shared" and not algorithm.has_global_model:
+        raise ConfigError(
+            f"--few-rows shared serves clients with few rows by the global model, and {algorithm.title} has none; take "
+            "--few-rows pool, or a method such as fedavg"
+        )
     config = resolve(config, data, algorithm)
     if model is None and data.tokens != is_pretrained(config.model):
         why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")
@@ -190,7 +197,7 @@ def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
         data: a name, if other data than the configuration's are meant.
     """
     data = data or config.data
-    if not (is_pretrained(config.model) and (is_text(data) or data.endswith(".csv") or is_code(data))):
+    if not (is_pretrained(config.model) and (is_text(data) or is_table(data) or is_code(data))):
         return {}
     return {"tokenizer": config.model, "max_length": int(config.model_options.get("max_length", 128))}
 

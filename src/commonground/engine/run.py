@@ -159,7 +159,7 @@ class Run:
         try:
             import pandas as pd
         except ImportError:
-            raise ConfigError("to_pandas needs pandas: pip install 'commonground[pandas]'") from None
+            raise ConfigError("to_pandas needs pandas: pip install pandas") from None
         if what == "rounds":
             return pd.DataFrame(self.history)
         assert self._summary  # refuses an unfinished run

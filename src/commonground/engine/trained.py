@@ -19,12 +19,13 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data.formats import Given, InputFormat, read_format
 from commonground.data.inputs import Inputs, chunks, each, to_device
+from commonground.data.tables.schema import TableSchema
 from commonground.devices import resolve_device
 from commonground.engine.prepare import base_model, build_network
 from commonground.engine.setup import client_model, client_start
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.client import ClientStates
-from commonground.engine.state.folder import NOISE, START, RunFolder
+from commonground.engine.state.folder import NOISE, SCHEMA, START, RunFolder
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.models import (
@@ -64,6 +65,7 @@ class Trained:
         shared: the server's final tensors.
         split: what ``split.json`` says of the data.
         given: whether the network was made from a module, so that it cannot be built anew by name.
+        schema: of a table, what its columns are.
     """
 
     path: Path | None
@@ -75,6 +77,7 @@ class Trained:
     split: dict[str, Any] = field(repr=False)
     _kept: States | Checkpoint = field(repr=False)
     given: bool = False
+    schema: TableSchema | None = field(default=None, repr=False)
     _images: Tensor | None = field(default=None, repr=False)  # of feature noise, if they are in memory
 
     @property
@@ -315,7 +318,8 @@ def read_trained(
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
         raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
     folder.check_config(checkpoint.settings)
-    folder.check_files({name: checkpoint.files[name] for name in ("split.json", START) if name in checkpoint.files})
+    fixed = ("split.json", SCHEMA, START)
+    folder.check_files({name: checkpoint.files[name] for name in fixed if name in checkpoint.files})
     if finished and checkpoint.round < config.rounds:
         raise RunError(
             f"the run in '{path}' is finished, but its newest checkpoint is of round {checkpoint.round}; --resume "
@@ -323,9 +327,10 @@ def read_trained(
         )
     if base_sha256_of(network) != checkpoint.totals.get("base_sha256"):
         raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
+    schema = folder.schema() if SCHEMA in checkpoint.files else None
     if tuned:
         algorithm = HeadTuning(config.finetune_epochs)
-    return Trained(path, config, algorithm, network, groups, checkpoint.shared, split, checkpoint, given)
+    return Trained(path, config, algorithm, network, groups, checkpoint.shared, split, checkpoint, given, schema)
 
 
 def _check_code(

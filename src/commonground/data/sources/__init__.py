@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,12 @@ from commonground.data.sources.hub import PREFIX, load_hub
 from commonground.data.sources.idx import load_emnist_letters, load_mnist
 from commonground.data.sources.instructions import load_instructions
 from commonground.data.sources.sent140 import load_sent140
-from commonground.data.sources.table import load_table
-from commonground.data.sources.text_table import load_text_table
+from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
 from commonground.data.sources.texts import tokenised
+from commonground.data.tables.load import load_table
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.read import FORMS, first_fields, is_table
+from commonground.data.tables.schema import TableSchema
 from commonground.data.text.samples import TextData
 from commonground.errors import ConfigError, DataError
 
@@ -121,11 +124,7 @@ _SOURCES = {
         ),
     )
 }
-_JSON = (".json", ".jsonl")
-_FORMS = (
-    "the path of a .csv or .tsv table, the path of a .json or .jsonl file of instructions, hf:OWNER/NAME, or "
-    "file.py:function"
-)
+_FORMS = f"the path of a table ({FORMS}), of a .json or .jsonl file of instructions, hf:OWNER/NAME, or file.py:function"
 
 
 def available_sources() -> tuple[SourceInfo, ...]:
@@ -134,14 +133,27 @@ def available_sources() -> tuple[SourceInfo, ...]:
 
 
 def is_text(name: str | os.PathLike[str]) -> bool:
-    """Whether the data of this name are texts, which need a tokenizer: GLUE's tasks, .tsv, .json and .jsonl, ``hf:``.
+    """Whether the data of this name are texts, which need a tokenizer: GLUE's tasks, .json, ``hf:``, and a .tsv or
+    .jsonl file unless it has neither instructions nor columns as :func:`load_text_table` finds them.
 
-    A .csv file is a table of numbers unless a tokenizer is given with it.
+    Other tables are of numbers and categories unless a tokenizer is given with them.
     """
     text = os.fspath(name)
     if text in _SOURCES:
         return _SOURCES[text].text
-    return text.startswith(PREFIX) or text.lower().endswith((".tsv", *_JSON))
+    if text.lower().endswith((".tsv", ".jsonl")):
+        fields = first_fields(Path(text).expanduser())
+        return not fields or _instructs(fields) or any(set(texts) <= set(fields) for texts in TEXT_COLUMNS)
+    return text.startswith(PREFIX) or text.lower().endswith(".json")
+
+
+def _has_instructions(path: Path) -> bool:
+    fields = first_fields(path)
+    return not fields or _instructs(fields)
+
+
+def _instructs(fields: list[str]) -> bool:
+    return "instruction" in fields
 
 
 def default_model(name: str) -> str:
@@ -175,11 +187,13 @@ def load_source(
     max_length: int = 128,
     vocab_size: int | None = None,
     task: str | None = None,
+    options: TableOptions | None = None,
+    schema: TableSchema | None = None,
 ) -> Source:
     """Read a source.
 
     Args:
-        name: a name of :func:`available_sources`; the path of a table (.csv; .tsv or, with a tokenizer, .csv of texts:
+        name: a name of :func:`available_sources`; the path of a table (:func:`load_table`; with a tokenizer, of texts:
             :func:`load_text_table`) or of instructions (.json, .jsonl: :func:`load_instructions`); or ``hf:OWNER/NAME``
             (:func:`~commonground.data.sources.hub.load_hub`).
         data_dir: folder of the data files; see :func:`data_directory` for the default.
@@ -191,6 +205,8 @@ def load_source(
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known.
         task: what a table is for, by name; by default classification (see :func:`load_table`).
+        options: how a table is read.
+        schema: of a run whose columns and encoders are taken for a table.
 
     Raises:
         ConfigError: a task for data that have one of their own, texts without a tokenizer, a tokenizer without texts,
@@ -198,7 +214,7 @@ def load_source(
         DataError: the name is unknown, or its files are missing or damaged.
     """
     text = os.fspath(name)
-    table = text.lower().endswith((".csv", ".tsv"))
+    table = text not in _SOURCES and not text.startswith(PREFIX) and is_table(text)
     if not (text in _SOURCES or is_text(text) or table):
         close = difflib.get_close_matches(text, _SOURCES, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
@@ -210,18 +226,22 @@ def load_source(
         )
     if tokenizer is not None and not (is_text(text) or table):
         raise ConfigError(f"the data '{text}' are no texts; a tokenizer (of a model hf:NAME) has nothing to read there")
+    if not table and replace(options or TableOptions(), client_column=None) != TableOptions():
+        raise ConfigError(f"the data '{text}' are no table; there are no columns to drop, read or split by")
     path = Path(text).expanduser()
     read: Source | TextData
     if text in _SOURCES:
         read = _SOURCES[text].load(data_directory(data_dir), download)
     elif text.startswith(PREFIX):
         read = load_hub(text, download=download, label=label, client_column=client_column, seed=seed)
-    elif text.lower().endswith(_JSON):
+    elif text.lower().endswith(".json") or (text.lower().endswith(".jsonl") and _has_instructions(path)):
         read = load_instructions(path, client_column=client_column, seed=seed)
-    elif tokenizer is not None:
-        read = load_text_table(path, label=label, client_column=client_column, seed=seed)
     else:
-        read = load_table(path, label=label, client_column=client_column, seed=seed, task=task)
+        options = replace(options or TableOptions(), client_column=client_column)
+        if tokenizer is not None:
+            read = load_text_table(path, label=label, client_column=client_column, seed=seed, options=options)
+        else:
+            read = load_table(path, label=label, seed=seed, task=task, options=options, schema=schema)
     if task not in (None, read.task.name):
         raise ConfigError(f"the data '{text}' are for {read.task.name}, not for {task}")
     return read if isinstance(read, Source) else tokenised(read, tokenizer, max_length, vocab_size)

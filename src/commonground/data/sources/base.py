@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import platformdirs
 
 from commonground.data.arrays import Array, Preprocess
 from commonground.data.checks import check_targets
+from commonground.data.tables.schema import TableSchema
 from commonground.tasks import CLASSIFICATION, Task
 
-__all__ = ["Source", "data_directory", "sorted_names"]
+__all__ = ["Source", "data_directory"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +30,7 @@ class Source:
         preprocess: how stored samples become model inputs.
         train_columns, test_columns: further columns by name, one value per sample (for example who a sample is from).
         task: what is learnt from them.
+        schema: of a table, what its columns are and how they became samples.
 
     Raises:
         DataError: samples and targets differ in number, or a target is out of range.
@@ -46,6 +47,7 @@ class Source:
     train_columns: Mapping[str, Array] = field(default_factory=dict)
     test_columns: Mapping[str, Array] = field(default_factory=dict)
     task: Task = CLASSIFICATION
+    schema: TableSchema | None = None
 
     def __post_init__(self) -> None:
         for split, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):
@@ -62,12 +64,3 @@ def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
     return Path(
         given or os.environ.get("COMMONGROUND_DATA") or platformdirs.user_cache_dir("commonground")
     ).expanduser()
-
-
-def sorted_names(values: Array) -> tuple[str, ...]:
-    """The distinct values as text, sorted; as numbers when all of them are whole numbers ("2" before "10")."""
-    names: list[str] = np.unique(values.astype(str)).tolist()
-    try:
-        return tuple(sorted(names, key=int))
-    except ValueError:
-        return tuple(names)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from commonground.data.sources.base import sorted_names
+from commonground.data.names import sorted_names
 from commonground.data.sources.instructions import instruction_data
 from commonground.data.sources.table import held_out, positions
 from commonground.data.sources.text_table import text_columns

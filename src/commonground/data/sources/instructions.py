@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from commonground.data.arrays import Array
-from commonground.data.sources.base import sorted_names
+from commonground.data.names import sorted_names
 from commonground.data.sources.table import held_out, positions
 from commonground.data.text.prompts import alpaca_prompt
 from commonground.data.text.samples import TextData, TextSamples

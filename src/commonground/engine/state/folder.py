@@ -25,12 +25,12 @@ from torch import Tensor
 
 from commonground.access import reason
 from commonground.config import RunConfig
-from commonground.data import FederatedDataset
+from commonground.data import FederatedDataset, TableSchema
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
 from commonground.engine.state.files import remove_parts, sync_file, write_atomically
-from commonground.errors import ConfigError, RunError
+from commonground.errors import ConfigError, DataError, RunError
 
-__all__ = ["NOISE", "START", "RunFolder", "describe", "plain_settings", "write_atomically"]
+__all__ = ["NOISE", "SCHEMA", "START", "RunFolder", "describe", "plain_settings", "write_atomically"]
 
 # Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
 # of some runs only: see commonground.engine.more_rounds.)
@@ -41,6 +41,7 @@ NUMERIC_SETTINGS = frozenset({"threads", "precision", "device"})
 
 NOISE = "feature_noise.safetensors"
 START = "initial_model.safetensors"
+SCHEMA = "schema.json"
 
 _DESCRIBED = ("fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes")
 
@@ -76,10 +77,12 @@ class RunFolder:
                 raise RunError(f"'{self.path}' holds '{name}' of a run without its config.toml; choose another --out")
 
     def begin(self, config: RunConfig, data: FederatedDataset, start: Mapping[str, Tensor] | None = None) -> None:
-        """Write what the data looks like (``split.json``), its feature noise if any, what a user's own model starts
-        from (:func:`~commonground.models.start_of`), and the configuration.
+        """Write what the data looks like (``split.json``), a table's schema, its feature noise if any, what a user's
+        own model starts from (:func:`~commonground.models.start_of`), and the configuration.
         """
         files = {"split.json": (json.dumps(describe(data)) + "\n").encode()}
+        if data.schema is not None:
+            files[SCHEMA] = data.schema.to_json().encode()
         if data.noise is not None:
             files[NOISE] = save({"images": torch.from_numpy(data.noise.images)})
         if start is not None:
@@ -108,6 +111,18 @@ class RunFolder:
             if key not in split:
                 raise RunError(f"'{path}' is damaged: it has no '{key}'")
         return split
+
+    def schema(self) -> TableSchema | None:
+        """The columns of the table that the run was trained on; None if it was no table.
+
+        Raises:
+            RunError: the file is not readable.
+        """
+        path = self.path / SCHEMA
+        try:
+            return TableSchema.from_json(path.read_text("utf-8"), str(path)) if path.is_file() else None
+        except (OSError, ValueError, DataError) as error:
+            raise RunError(f"'{path}' cannot be read: {error}") from None
 
     def noise(self) -> Tensor:
         """The foreign images [clients, …] of a run with feature noise, as the samples are stored.
@@ -335,7 +350,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, the last file of a run, with the sha256 of the others and of itself."""
-        names = [n for n in ("clients.csv", "rounds.jsonl", "split.json") if (self.path / n).is_file()]
+        names = [n for n in ("clients.csv", "rounds.jsonl", SCHEMA, "split.json") if (self.path / n).is_file()]
         files = {name: hashlib.sha256((self.path / name).read_bytes()).hexdigest() for name in names}
         files["summary.json"] = _summary_sha256(summary, files)
         write_atomically(self.path / "summary.json", json.dumps({**summary, "sha256": files}, indent=2) + "\n")

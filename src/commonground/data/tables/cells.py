@@ -1,0 +1,193 @@
+"""The cells of one column as words, numbers or dates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MISSING", "ORDERS", "Cells", "Floats", "date_numbers", "number_of", "plain_numbers", "words_of"]
+
+Floats = npt.NDArray[np.float64]
+
+MISSING = ("", "na", "n/a", "nan", "nat", "null", "none", "?")
+"""Cells that say there is no value, in small letters."""
+
+ORDERS = (
+    "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S",
+    "%d/%m/%Y", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S",
+    "%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S",
+    "%d-%m-%Y", "%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S",
+)  # fmt: skip
+"""Ways of writing a date, beside ISO 8601, which is tried first."""
+
+_DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
+_NUMBERS = {
+    "point": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$",
+    "comma": r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d*)?([eE][+-]?\d+)?$",
+    "thousands": r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?([eE][+-]?\d+)?$",
+}
+_INFINITE = r"(?i)^[+-]?inf(inity)?$"
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """A column's cells as words, each different one once.
+
+    Attributes:
+        distinct: the different words as a pyarrow array, without blanks around them.
+        codes: which of them each row has [N]; −1 where there is none.
+    """
+
+    distinct: Any
+    codes: npt.NDArray[np.int64]
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The different words."""
+        words: list[str] = self.distinct.to_pylist()
+        return words
+
+    @cached_property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Rows of each word."""
+        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.distinct))
+
+    def spread(self, values: Sequence[float] | Floats) -> Floats:
+        """A number per word as a number per row, NaN where there is no word."""
+        return np.append(np.asarray(values, dtype=np.float64), np.nan)[self.codes]
+
+    def numbers(self, decimal: str) -> Floats:
+        """What each different word says as a number, NaN if it is none.
+
+        Args:
+            decimal: ``point``; ``comma`` for 1.234,5; ``thousands`` for 1,234.5.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        values = np.full(len(self.distinct), np.nan)
+        fits = _matches(self.distinct, _NUMBERS[decimal])
+        plain = self.distinct.filter(pa.array(fits))
+        if decimal != "point":
+            plain = pc.replace_substring(plain, "." if decimal == "comma" else ",", "")
+        if decimal == "comma":
+            plain = pc.replace_substring(plain, ",", ".")
+        values[fits] = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        values[_matches(self.distinct, _INFINITE)] = np.inf
+        return values
+
+    def share(self, fits: Sequence[bool] | npt.NDArray[np.bool_]) -> float:
+        """The share of rows, among those with a word, whose word fits."""
+        whole = int(self.counts.sum())
+        return float(self.counts[np.asarray(fits, dtype=bool)].sum()) / whole if whole else 0.0
+
+    @property
+    def looks_like_dates(self) -> bool:
+        """Whether most of the first words begin as dates do."""
+        first = self.distinct[:200].to_pylist()
+        return bool(first) and sum(bool(_DATE_LIKE.match(word)) for word in first) > 0.5 * len(first)
+
+    @property
+    def decimal(self) -> str | None:
+        """How most of the column's numbers are written: ``point``, ``comma`` (1.234,5) or ``thousands`` (1,234.5); None
+        where its commas may be either.
+        """
+        if not _matches(self.distinct, ",").any():
+            return "point"
+        fits = {way: _matches(self.distinct, pattern) for way, pattern in _NUMBERS.items()}
+        if fits["comma"].all() and fits["thousands"].all():
+            return None
+        return max(fits, key=lambda way: self.share(fits[way]))
+
+
+def _matches(words: Any, pattern: str) -> npt.NDArray[np.bool_]:
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.match_substring_regex(words, pattern).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def words_of(array: Any, *, keep: bool = False) -> Cells:
+    """A pyarrow column's cells as words: numbers without a fraction as whole numbers, truths as ``true`` and ``false``.
+
+    Args:
+        array: strings, numbers, truths or dates.
+        keep: whether words such as ``NA`` are words; empty cells never are.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if pa.types.is_floating(array.type):
+        array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+        whole = pc.all(pc.equal(array, pc.trunc(array))).as_py() and pc.max(pc.abs(array)).as_py() < 2**53
+        array = array.cast(pa.int64()) if whole else array
+    if not _is_text(array.type):
+        array = array.cast(pa.string())
+    coded = _without_missing(array, MISSING[:1] if keep else MISSING)
+    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
+    coded = coded.dictionary_encode()
+    codes = pc.fill_null(coded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    return Cells(coded.dictionary, np.asarray(codes, dtype=np.int64))
+
+
+def plain_numbers(array: Any) -> Floats | None:
+    """A column of numbers at once, NaN where a cell is missing; None if some cell is no plain number."""
+    import pyarrow as pa
+
+    if _is_text(array.type):
+        array = _without_missing(array, MISSING)
+    try:
+        values = array.cast(pa.float64(), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    numbers: Floats = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()
+    return np.asarray(numbers, dtype=np.float64)
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _without_missing(array: Any, missing: Sequence[str]) -> Any:
+    """Strings without blanks around them, null where they say that there is no value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    trimmed = pc.utf8_trim_whitespace(array)
+    none = pc.is_in(pc.utf8_lower(trimmed), value_set=pa.array(missing, trimmed.type))
+    return pc.if_else(none, pa.scalar(None, trimmed.type), trimmed)
+
+
+def number_of(word: str) -> float:
+    """A word as a number, NaN if it is none."""
+    try:
+        return float(word)
+    except ValueError:
+        return np.nan
+
+
+def date_numbers(words: Sequence[str], order: str) -> Floats:
+    """Words as days since 1970-01-01 (UTC where no zone is given), NaN for those that are no dates so written.
+
+    Args:
+        words: the words.
+        order: ``ISO8601``, or as ``strptime`` has it (:data:`ORDERS`).
+    """
+    import pandas as pd
+
+    if not len(words):
+        return np.empty(0)
+    try:
+        times = pd.to_datetime(pd.Series(list(words), dtype="str"), format=order, utc=True, errors="coerce")
+    except (ValueError, TypeError, OverflowError):
+        return np.full(len(words), np.nan)
+    return np.asarray((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)

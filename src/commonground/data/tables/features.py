@@ -1,0 +1,145 @@
+"""Which columns of a table are features, and how each is read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.tables.encode import encode, learn_columns, unseen
+from commonground.data.tables.kinds import Column, Reading, read_column, understand
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.read import RawTable
+from commonground.data.tables.schema import TableSchema
+from commonground.errors import DataError
+from commonground.quoting import quoted
+
+__all__ = ["check_columns", "find_features", "ignored", "known_features", "learn_features"]
+
+Rows = npt.NDArray[np.float32]
+
+_WHY = {"id": "names a row", "text": "is a text", "constant": "is always the same"}
+
+
+def check_columns(path: Path, names: Collection[str], wanted: Iterable[str]) -> None:
+    """Refuse a table that lacks a column.
+
+    Raises:
+        DataError: names the first, what it may have been called, and what there is.
+    """
+    for column in wanted:
+        if column not in names:
+            near = difflib.get_close_matches(column, names, n=1)
+            hint = f" (did you mean {quoted(near[0])}?)" if near else ""
+            raise DataError(f"{path} has no column {quoted(column)}{hint}; its columns are: {_listed(names)}")
+
+
+def _listed(names: Collection[str], most: int = 30) -> str:
+    shown = [name if name.isprintable() else quoted(name) for name in list(names)[:most]]
+    return ", ".join(shown) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def find_features(
+    raw: RawTable, taken: Collection[str | None], options: TableOptions
+) -> tuple[dict[str, Column], dict[str, str]]:
+    """Features as their cells and the options say.
+
+    Args:
+        raw: the table.
+        taken: columns that are something else.
+        options: what the user says.
+
+    Returns:
+        The features by name, and the columns that are none, with why.
+
+    Raises:
+        DataError: there are no features, or a cell does not fit its column.
+    """
+    readings, features, dropped = options.readings, {}, {}
+    for name in raw.names:
+        if name in taken:
+            continue
+        if name in options.drop:
+            dropped[name] = "dropped"
+            continue
+        array = raw.columns[name]
+        if name in readings:
+            column = read_column(raw.path, name, array, readings[name], raw.where)
+        else:
+            column = understand(raw.path, name, array, raw.typed, raw.where)
+        if column.reading.kind in _WHY:
+            dropped[name] = _WHY[column.reading.kind]
+        else:
+            features[name] = column
+    if not features:
+        left = f" ({', '.join(f'{quoted(name)} {why}' for name, why in dropped.items())})" if dropped else ""
+        raise DataError(f"{raw.path} has no feature columns beside the label{left}; at least one is needed")
+    return features, dropped
+
+
+def learn_features(
+    raw: RawTable,
+    about: TableSchema,
+    features: Mapping[str, Column],
+    dropped: Mapping[str, str],
+    training: npt.NDArray[np.bool_],
+) -> tuple[TableSchema, dict[str, Column]]:
+    """The schema with the features' encoders, learnt from training rows, and the features by name."""
+    empty = [name for name, column in features.items() if _empty(column, training)]
+    dropped = {**dropped, **dict.fromkeys(empty, "has no value in the training rows")}
+    features = {name: column for name, column in features.items() if name not in empty}
+    if not features:
+        raise DataError(f"{raw.path} has no feature columns with values in the training rows")
+    columns = learn_columns(list(features.values()), training)
+    notes = [f"{name}: {column.reading.note}" for name, column in features.items() if column.reading.note]
+    ids = tuple(name for name, why in dropped.items() if why == _WHY["id"])
+    return replace(about, features=columns, dropped=dropped, ids=ids, notes=(*about.notes, *notes)), features
+
+
+def _empty(column: Column, training: npt.NDArray[np.bool_]) -> bool:
+    if column.numbers is not None:
+        return bool(np.isnan(column.numbers[training]).all())
+    assert column.cells is not None
+    return bool((column.cells.codes[training] < 0).all())
+
+
+def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]:
+    """A table's rows as a run's inputs before scaling, and sentences about what is strange in them.
+
+    Raises:
+        DataError: a column is missing, or a cell is not what the column held in training (line and column named).
+    """
+    check_columns(raw.path, raw.names, schema.needed)
+    columns, strange = {}, []
+    for known in schema.features:
+        reading = Reading(known.kind, known.decimal, known.order)
+        column = read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where)
+        columns[known.name] = column
+        if known.kind == "category":
+            words = unseen(known, column)
+            rows = int(column.cells.counts[np.isin(column.cells.words, words)].sum()) if column.cells else 0
+            if rows:
+                shown = ", ".join(quoted(word, 40) for word in words[:3])
+                strange.append(f"{known.name}: {rows:,} rows hold what no training row did ({shown}); read as none")
+        elif column.numbers is not None and known.low is not None and known.high is not None:
+            outside = int(((column.numbers < known.low) | (column.numbers > known.high)).sum())
+            if 2 * outside > raw.rows and raw.rows > 1:
+                strange.append(
+                    f"{known.name}: {outside:,} of {raw.rows:,} rows lie outside what training rows had "
+                    f"({_shown(known.kind, known.low)} to {_shown(known.kind, known.high)}); is it in another unit?"
+                )
+    return encode(schema, columns, raw.rows), strange
+
+
+def _shown(kind: str, value: float) -> str:
+    return str(np.datetime64(int(value), "D")) if kind == "date" else f"{value:g}"
+
+
+def ignored(raw: RawTable, schema: TableSchema) -> list[str]:
+    """Columns that the run does not know."""
+    known: Mapping[str, object] = {**dict.fromkeys(schema.needed), **dict.fromkeys(schema.targets), **schema.dropped}
+    return [name for name in raw.names if name not in known and name not in (schema.client_column, *schema.beside)]

@@ -1,0 +1,245 @@
+"""What a column holds: numbers, categories, dates, truths, texts, identifiers, or always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from commonground.data.tables.cells import ORDERS, Cells, Floats, date_numbers, number_of, plain_numbers, words_of
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
+
+__all__ = ["KINDS", "Column", "Reading", "parse_kind", "read_column", "understand"]
+
+KINDS = ("number", "comma-number", "point-number", "category", "boolean", "date", "text", "id")
+"""As ``--kinds NAME=KIND`` takes them; ``date:FORMAT`` as well."""
+
+TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
+_PAIRS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})
+_FEW = 20  # rows below which a column of different words is no identifier
+_WORDS_OF_A_TEXT = 4.0  # blanks in an average cell of a text
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a column's cells are read.
+
+    Attributes:
+        kind: ``number``, ``category``, ``boolean``, ``date``, ``text``, ``id`` or ``constant``.
+        decimal: of numbers, ``point``, ``comma`` or ``thousands`` (see :class:`~.cells.Cells`).
+        order: of dates, ``ISO8601`` or as ``strptime`` has it.
+        note: what was decided where the cells leave it open.
+    """
+
+    kind: str
+    decimal: str = "point"
+    order: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column that is read.
+
+    Attributes:
+        name: its name.
+        reading: how.
+        numbers: of numbers, days and truths (0 or 1) [N], NaN where there is none; else None.
+        cells: of words; else None.
+    """
+
+    name: str
+    reading: Reading
+    numbers: Floats | None = field(default=None, repr=False)
+    cells: Cells | None = field(default=None, repr=False)
+
+    @property
+    def missing(self) -> int:
+        """Rows without a value."""
+        if self.numbers is not None:
+            return int(np.isnan(self.numbers).sum())
+        assert self.cells is not None
+        return int((self.cells.codes < 0).sum())
+
+
+def parse_kind(name: str, text: str) -> Reading:
+    """The reading that a user asks for a column.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    kind, _, order = text.partition(":")
+    if kind not in KINDS or (order and kind != "date"):
+        raise ConfigError(f"the kind of the column {quoted(name)} is {quoted(text)}; it is one of {', '.join(KINDS)}")
+    if kind == "date":
+        return Reading("date", order=order)
+    decimal = {"comma-number": "comma", "point-number": "thousands"}.get(kind, "point")
+    return Reading("number", decimal) if kind.endswith("number") else Reading(kind)
+
+
+def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[int], str]) -> Column:
+    """A column, read as its cells suggest.
+
+    A column is one of numbers, or of dates, if at least half of its cells are: the others are then refused by name,
+    not taken for categories.
+
+    Args:
+        path: of the file, for messages.
+        name: the column's.
+        array: its pyarrow array.
+        typed: whether strings of digits are words.
+        where: from a row to where it stands.
+
+    Raises:
+        DataError: its commas may be decimal ones or mark thousands, or a cell does not fit (line and column named).
+    """
+    import pyarrow as pa
+
+    if pa.types.is_boolean(array.type):
+        return read_column(path, name, array, Reading("boolean"), where)
+    if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
+        return read_column(path, name, array, Reading("date", order="ISO8601"), where)
+    words = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
+    words = words or pa.types.is_dictionary(array.type) or pa.types.is_null(array.type)
+    if not words:
+        return read_column(path, name, array, Reading("number"), where)
+    if not typed and (numbers := plain_numbers(array)) is not None and not np.isnan(numbers).all():
+        return Column(name, Reading("number"), _single(path, name, array, numbers, where))
+    cells = words_of(array)
+    reading = _of_words(path, name, cells, typed)
+    return read_column(path, name, array, reading, where, cells)
+
+
+def _of_words(path: Path, name: str, cells: Cells, typed: bool) -> Reading:
+    """What a column of words holds."""
+    distinct = len(cells.distinct)
+    if not distinct:
+        return Reading("constant")
+    if not typed:
+        decimal = cells.decimal
+        if decimal is None:
+            commas = next(word for word in cells.words if "," in word)
+            raise DataError(
+                f"{path}, column {quoted(name)}: the comma in {quoted(commas)} may be a decimal one or mark thousands; "
+                f"say --kinds {name}=comma-number or --kinds {name}=point-number"
+            )
+        if cells.share(~np.isnan(cells.numbers(decimal))) >= 0.5:
+            return Reading("number", decimal)
+    if distinct == 2 and {word.lower() for word in cells.words} in _PAIRS:
+        return Reading("boolean")
+    if distinct == 1:
+        return Reading("constant")
+    if cells.looks_like_dates and (dates := _dates(cells)) is not None:
+        return dates
+    rows, first = int(cells.counts.sum()), cells.distinct[:1000].to_pylist()
+    if sum(word.count(" ") for word in first) >= _WORDS_OF_A_TEXT * len(first) and distinct > max(_FEW, 0.2 * rows):
+        return Reading("text")
+    if rows >= _FEW and (distinct > 0.9 * rows or (distinct > 0.5 * rows and distinct > 200)):
+        return Reading("id")
+    return Reading("category")
+
+
+def _dates(cells: Cells) -> Reading | None:
+    """The order of day, month and year in which most of the words are dates; None if there is none."""
+    fitting = []
+    for order in ("ISO8601", *ORDERS):
+        share = cells.share(~np.isnan(date_numbers(cells.words, order)))
+        if share == 1.0 and order == "ISO8601":
+            return Reading("date", order=order)
+        if share >= 0.5:
+            fitting.append((share, order))
+    if not fitting:
+        return None
+    best = max(share for share, _ in fitting)
+    orders = [order for share, order in fitting if share == best]
+    note = ""
+    if len({order[:2] for order in orders} & {"%d", "%m"}) == 2:
+        note = "day before month"  # both fit: the more usual one of the world, and it is said
+    return Reading("date", order=orders[0], note=note)
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_column(
+    path: Path, name: str, array: Any, reading: Reading, where: Callable[[int], str], cells: Cells | None = None
+) -> Column:
+    """A column's cells as its reading says.
+
+    Args:
+        path: of the file, for messages.
+        name: the column's.
+        array: its pyarrow array.
+        reading: how.
+        where: from a row to where it stands.
+        cells: the words of the array, if they are known already.
+
+    Raises:
+        DataError: a cell is no number, date or truth (line and column named).
+    """
+    if reading.kind == "number":
+        return Column(name, reading, _numbers(path, name, array, reading, where, cells))
+    if reading.kind == "date":
+        return _read_dates(path, name, array, reading, where, cells)
+    cells = words_of(array) if cells is None else cells
+    if reading.kind == "boolean":
+        values = [TRUTHS.get(word.lower(), number_of(word)) for word in cells.words]
+        values = [value if value in (0.0, 1.0) else np.nan for value in values]
+        _refuse(path, name, cells, np.isnan(values), where, "is neither true nor false")
+        return Column(name, reading, cells.spread(values))
+    return Column(name, reading, cells=cells)
+
+
+def _numbers(
+    path: Path, name: str, array: Any, reading: Reading, where: Callable[[int], str], cells: Cells | None
+) -> Floats:
+    numbers = plain_numbers(array) if cells is None and reading.decimal == "point" else None
+    if numbers is None:
+        cells = words_of(array) if cells is None else cells
+        values = cells.numbers(reading.decimal)
+        _refuse(path, name, cells, np.isnan(values), where, "is not a finite number of single precision")
+        numbers = cells.spread(values)
+    return _single(path, name, array, numbers, where)
+
+
+def _single(path: Path, name: str, array: Any, numbers: Floats, where: Callable[[int], str]) -> Floats:
+    """The numbers, if all of them are finite in single precision."""
+    if np.nanmax(np.abs(numbers), initial=0.0) > _LARGEST:
+        row = int(np.argmax(np.abs(np.nan_to_num(numbers, posinf=np.inf, neginf=np.inf)) > _LARGEST))
+        _bad(path, name, str(array[row]).strip(), where(row), "is not a finite number of single precision")
+    return numbers
+
+
+def _read_dates(
+    path: Path, name: str, array: Any, reading: Reading, where: Callable[[int], str], cells: Cells | None
+) -> Column:
+    import pyarrow as pa
+
+    if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
+        cells = words_of(array.cast(pa.timestamp("us")).cast(pa.string()))
+        return Column(name, reading, cells.spread(date_numbers(cells.words, "ISO8601")))
+    cells = words_of(array) if cells is None else cells
+    order = reading.order
+    if not order:
+        found = _dates(cells)
+        order = "ISO8601" if found is None else found.order
+    values = date_numbers(cells.words, order)
+    shown = {"ISO8601": "as in 2024-01-31"}.get(order, f"written as {order}")
+    _refuse(path, name, cells, np.isnan(values), where, f"is no date {shown}")
+    return Column(name, Reading("date", order=order, note=reading.note), cells.spread(values))
+
+
+def _refuse(path: Path, name: str, cells: Cells, bad: Any, where: Callable[[int], str], what: str) -> None:
+    """Name the first row whose word is bad."""
+    if np.any(bad):
+        row = int(np.flatnonzero(np.append(np.asarray(bad), False)[cells.codes])[0])
+        _bad(path, name, cells.words[cells.codes[row]], where(row), what)
+
+
+def _bad(path: Path, name: str, word: str, place: str, what: str) -> NoReturn:
+    raise DataError(f"{path}, {place}, column {quoted(name)}: {quoted(word)} {what}")

@@ -1,0 +1,133 @@
+"""What a user may say about a table."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from commonground.data.tables.kinds import Reading, parse_kind
+from commonground.errors import ConfigError
+from commonground.quoting import quoted
+
+__all__ = ["TableOptions", "names_in", "table_options"]
+
+_FEW_ROWS = ("keep", "pool", "shared")
+_SCALINGS = ("pooled", "client", "none")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is read; all of it may be left out.
+
+    Attributes:
+        client_column: whom a row belongs to.
+        drop: columns that are left out.
+        text_column: the column or two that hold the texts, for a model ``hf:…``.
+        kinds: what columns hold, by name, where that is not as it looks: one of
+            :data:`~commonground.data.tables.kinds.KINDS`, or ``date:FORMAT``.
+        separator, encoding: of a text file.
+        scaling: by what numbers are scaled: ``pooled`` (mean and deviation of all clients' training rows), ``client``
+            (of each client's own), ``none``, or ``bounds:NAME=LOW:HIGH,…``, which asks no client anything.
+        few_rows: what becomes of clients with fewer rows than ``min_rows``: ``keep``, ``pool`` (one client of them all)
+            or ``shared`` (they do not train and are served by the shared model).
+        min_rows: see ``few_rows``.
+        split_column: says ``train`` or ``test``; by default a column ``split``, if there is one.
+        time_column: a client's last rows by it are the test rows; it is no feature.
+        group_column: rows of one group are all training or all test rows; it is no feature.
+        test_share: the share of each client's rows that is held out.
+
+    Raises:
+        ConfigError: a value is none of these, or two ways of splitting are asked for.
+    """
+
+    client_column: str | None = None
+    drop: tuple[str, ...] = ()
+    text_column: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    separator: str | None = None
+    encoding: str | None = None
+    scaling: str = "pooled"
+    few_rows: str = "keep"
+    min_rows: int = 2
+    split_column: str | None = None
+    time_column: str | None = None
+    group_column: str | None = None
+    test_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.scaling not in _SCALINGS and not self.scaling.startswith("bounds:"):
+            raise ConfigError(
+                f"scaling is {quoted(self.scaling)}; it is pooled, client, none or bounds:NAME=LOW:HIGH,…"
+            )
+        if self.scaling.startswith("bounds:"):
+            assert self.bounds
+        if self.few_rows not in _FEW_ROWS:
+            raise ConfigError(f"few_rows is {quoted(self.few_rows)}; it is one of {', '.join(_FEW_ROWS)}")
+        if self.min_rows < 2:
+            raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
+        if not 0 < self.test_share < 1:
+            raise ConfigError(f"test_share is {self.test_share}; it must lie between 0 and 1")
+        ways = [name for name in ("split_column", "time_column", "group_column") if getattr(self, name)]
+        if len(ways) > 1:
+            raise ConfigError(f"{ways[0]} and {ways[1]} both say which rows are test rows; give one of them")
+        assert self.readings is not None
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """The kinds, understood."""
+        return {name: parse_kind(name, kind) for name, kind in self.kinds.items()}
+
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]]:
+        """What numbers are scaled by, by column; empty unless ``scaling`` names bounds."""
+        found = {}
+        for part in self.scaling.removeprefix("bounds:").split(",") if self.scaling.startswith("bounds:") else []:
+            name, _, ends = part.rpartition("=")
+            try:
+                low, high = (float(end) for end in ends.split(":"))
+            except ValueError:
+                low = high = math.nan
+            if not (name and math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ConfigError(f"the bounds {quoted(part)} are not of the form NAME=LOW:HIGH with LOW below HIGH")
+            found[name.strip()] = (low, high)
+        return found
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Names separated by commas."""
+    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
+
+
+def table_options(values: Mapping[str, Any]) -> TableOptions:
+    """Options from keywords or flags, lists of names also as texts separated by commas, ``kinds`` as ``a=date,b=id``.
+
+    Raises:
+        ConfigError: there is no such option, or as :class:`TableOptions`.
+    """
+    known = [option.name for option in fields(TableOptions)]
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ConfigError(f"unknown setting {quoted(name)}{f'; did you mean {near[0]!r}?' if near else ''}")
+        if value is None:
+            continue
+        if name in ("drop", "text_column"):
+            value = names_in(value) if isinstance(value, str) else tuple(value)
+        if name == "kinds" and isinstance(value, str):
+            value = _pairs(value)
+        given[name] = value
+    return TableOptions(**given)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    found = {}
+    for part in names_in(text):
+        name, equals, kind = part.partition("=")
+        if not equals:
+            raise ConfigError(f"{quoted(part)} is not of the form NAME=KIND")
+        found[name.strip()] = kind.strip()
+    return found

@@ -1,0 +1,313 @@
+"""A table's cells, from whatever kind of file holds it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from commonground.data.tables.textfile import TextFile, read_text_file
+from commonground.errors import DataError
+from commonground.quoting import quoted
+
+__all__ = ["FORMS", "RawTable", "first_fields", "is_table", "read_raw"]
+
+TEXT = (".csv", ".tsv", ".tab", ".txt")
+LINES = (".jsonl", ".ndjson")
+BINARY = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
+FORMS = ".csv, .tsv, .jsonl (each also .gz), .parquet, .arrow, .feather, or a folder of such files"
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """Columns as they are in the file.
+
+    Attributes:
+        path: the file or folder.
+        columns: pyarrow arrays of one length by name; of text files, strings as they stand there.
+        typed: whether the file says what type a column is, so that a string is no number.
+        where: from a row's number to where it stands, for messages: ``line 3``.
+        numbers: the rows' own numbers, in ``unit``.
+        unit: ``line`` or ``row``.
+        notes: how the file was read, where that is not as usual.
+    """
+
+    path: Path
+    columns: Mapping[str, Any] = field(repr=False)
+    typed: bool
+    where: Callable[[int], str] = field(repr=False)
+    numbers: Callable[[], list[int]] = field(repr=False)
+    unit: str = "row"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in the file's order."""
+        return list(self.columns)
+
+
+def is_table(name: str) -> bool:
+    """Whether a file's name, or a folder's content, is that of a table that is read here."""
+    return _kind(Path(name)) != "" or _in_folder(Path(name)) != []
+
+
+def _kind(path: Path) -> str:
+    """``text``, ``lines`` or ``binary`` by the file's ending; empty for others."""
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(TEXT[:3]):
+        return "text"
+    if name.endswith(LINES):
+        return "lines"
+    return "binary" if name.endswith(BINARY) else ""
+
+
+def _in_folder(path: Path) -> list[Path]:
+    """The tables of a folder, sorted by name."""
+    if not path.is_dir():
+        return []
+    return sorted(file for file in path.iterdir() if file.is_file() and _kind(file) and file.name[0] not in "._")
+
+
+def read_raw(
+    path: Path, separator: str | None = None, encoding: str | None = None, *, quotes: bool | None = None
+) -> RawTable:
+    """Read a table.
+
+    Args:
+        path: one of :data:`FORMS`; the files of a folder have the same columns and follow one another by name.
+        separator, encoding: of text files; found if not given (:func:`~commonground.data.tables.textfile`).
+        quotes: whether a text file's cell may stand in quotation marks; by default not in a .tsv file of texts.
+
+    Raises:
+        ConfigError: an impossible separator or encoding.
+        DataError: there is no such file, or it is no table: a row of another length (line named), a column without a
+            name of its own, no rows.
+    """
+    files = _in_folder(path)
+    if files:
+        return _joined(path, [read_raw(file, separator, encoding, quotes=quotes) for file in files])
+    if path.is_dir():
+        raise DataError(f"the folder {path} holds no table; it may hold files {FORMS.rpartition(', or')[0]}")
+    kind = _kind(path)
+    if kind == "binary":
+        table = _read_binary(path)
+    elif kind == "lines":
+        table = _read_lines(path, encoding)
+    else:
+        table = _read_text(path, separator, encoding, True if quotes is None else quotes)
+    _check_names(path, table.names)
+    if not table.rows:
+        raise DataError(f"{path} has 0 rows below its header; a header line and at least one row are expected")
+    return table
+
+
+def first_fields(path: Path) -> list[str]:
+    """The names of the columns, or of the first object's fields; empty if the file cannot be read so."""
+    try:
+        if _kind(path) == "lines":
+            first = next(iter(read_text_file(path).content.splitlines()), b"{}")
+            return list(json.loads(first))
+        if _kind(path) == "text":
+            file = read_text_file(path)
+            return [name.strip() for name in _header(file, quotes=file.separator != "\t")]
+    except (DataError, ValueError, TypeError, csv.Error):
+        pass
+    return []
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    doubled = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if doubled or "" in names:
+        which = ", ".join(quoted(name) for name in doubled or [""])
+        raise DataError(f"{path}: every column needs its own name; {which} does not have one")
+
+
+# -- text -----------------------------------------------------------------------------------------------------------
+
+
+def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: bool) -> RawTable:
+    """Cells as strings, empty ones as empty strings."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    file = read_text_file(path, separator, encoding)
+    names = [name.strip() for name in _header(file, quotes)]
+    if not names:
+        raise DataError(f"{path} has 0 rows below its header; a header line and at least one row are expected")
+    places = [str(place) for place in range(len(names))]
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(file.content),
+            read_options=arrow_csv.ReadOptions(column_names=places, block_size=1 << 24),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=file.separator, quote_char='"' if quotes else False, newlines_in_values=quotes
+            ),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(places, pa.string()), strings_can_be_null=False, check_utf8=True
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        _name_the_line(path, file, quotes, len(names), str(error))
+    _check_names(path, names)
+    columns = {name: column.slice(1) for name, column in zip(names, table.columns, strict=True)}
+    notes = (file.note,) if file.note else ()
+    where, numbers = partial(_line_of, file, quotes), partial(_lines_of, file, quotes)
+    return RawTable(path, columns, False, where, numbers, "line", notes)
+
+
+def _records(file: TextFile, quotes: bool) -> Iterator[tuple[int, list[str]]]:
+    """The line on which each record ends, and its cells; blank lines are left out."""
+    text = io.TextIOWrapper(io.BytesIO(file.content), "utf-8", "surrogatepass", newline="")
+    style: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    reader = csv.reader(text, delimiter=file.separator, quoting=style, strict=True)
+    for row in reader:
+        if row:
+            yield reader.line_num, row
+
+
+def _header(file: TextFile, quotes: bool) -> list[str]:
+    try:
+        return next(iter(_records(file, quotes)), (0, []))[1]
+    except csv.Error:
+        return []
+
+
+def _line_of(file: TextFile, quotes: bool, row: int) -> str:
+    """Found only when somebody asks, by going through the file once more."""
+    try:
+        for number, (line, _) in enumerate(_records(file, quotes), -1):
+            if number == row:
+                return f"line {line}"
+    except csv.Error:
+        pass
+    return f"row {row + 1}"
+
+
+def _lines_of(file: TextFile, quotes: bool) -> list[int]:
+    return [line for line, _ in _records(file, quotes)][1:]
+
+
+def _counted(rows: int) -> list[int]:
+    return list(range(1, rows + 1))
+
+
+def _name_the_line(path: Path, file: TextFile, quotes: bool, cells: int, reason: str) -> NoReturn:
+    """Say which line is not like the header."""
+    try:
+        for line, row in _records(file, quotes):
+            if len(row) != cells:
+                raise DataError(f"{path}, line {line}, has {len(row)} cells; the header has {cells}")
+    except csv.Error as error:
+        raise DataError(f"{path} could not be read as a table: {error}") from None
+    raise DataError(f"{path} could not be read as a table: {quoted(reason)}")
+
+
+# -- other kinds ----------------------------------------------------------------------------------------------------
+
+
+def _read_lines(path: Path, encoding: str | None) -> RawTable:
+    """JSON lines: an object each, whose fields are numbers, words or nothing."""
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
+    file = read_text_file(path, ",", encoding)
+    if not file.content.strip():
+        raise DataError(f"{path} has 0 rows below its header; at least one object is expected")
+    try:
+        table = arrow_json.read_json(pa.BufferReader(file.content))
+    except pa.ArrowException as error:
+        raise DataError(f"{path} could not be read as a table: {_bad_object(file, str(error))}") from None
+    notes = (f"read as {file.encoding}",) if file.encoding not in ("utf-8", "utf-8-sig") else ()
+    return RawTable(path, _flat(path, table), True, _line_number, partial(_counted, len(table)), "line", notes)
+
+
+def _bad_object(file: TextFile, reason: str) -> str:
+    for number, line in enumerate(file.content.splitlines(), 1):
+        try:
+            row = json.loads(line) if line.strip() else {}
+        except ValueError:
+            return f"line {number} is no JSON"
+        if not isinstance(row, dict):
+            return f"line {number} is no JSON object"
+    return quoted(reason)
+
+
+def _line_number(row: int) -> str:
+    return f"line {row + 1}"
+
+
+def _row_number(row: int) -> str:
+    return f"row {row + 1}"
+
+
+def _read_binary(path: Path) -> RawTable:
+    """Parquet and Arrow's own files (Feather)."""
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    if not path.is_file():
+        raise DataError(f"there is no file {path}")
+    try:
+        if path.name.lower().endswith((".parquet", ".pq")):
+            table = parquet.ParquetFile(path).read()
+        else:
+            table = feather.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} could not be read as a table: {quoted(str(error))}") from None
+    _check_names(path, table.column_names)
+    return RawTable(path, _flat(path, table), True, _row_number, partial(_counted, len(table)))
+
+
+def _flat(path: Path, table: Any) -> dict[str, Any]:
+    """Columns by name; what holds lists or objects is refused."""
+    import pyarrow as pa
+
+    for name in table.column_names:
+        kind = table.schema.field(name).type
+        if pa.types.is_nested(kind) or (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+            raise DataError(f"{path}: the column {quoted(name)} holds {kind}; numbers, words, dates or truths are read")
+    if not table.num_columns:
+        raise DataError(f"{path} has no columns")
+    return {name.strip(): table.column(name) for name in table.column_names}
+
+
+def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
+    """The rows of all files, one file after the other."""
+    import pyarrow as pa
+
+    first = tables[0]
+    for table in tables[1:]:
+        other = sorted(set(table.names) ^ set(first.names))
+        if other or table.typed != first.typed:
+            what = f"the column {quoted(other[0])} is in one of them only" if other else "one says its columns' types"
+            raise DataError(f"{first.path} and {table.path} cannot be one table: {what}")
+    try:
+        whole = pa.concat_tables(
+            [pa.table({name: table.columns[name] for name in first.names}) for table in tables],
+            promote_options="permissive",
+        )
+    except pa.ArrowException as error:
+        raise DataError(f"the files in {path} cannot be one table: {quoted(str(error))}") from None
+    columns = {name: whole.column(name) for name in first.names}
+    notes = tuple(dict.fromkeys(note for table in tables for note in table.notes))
+    where = partial(_in_file, [(table.path.name, table.rows, table.where) for table in tables])
+    numbers, notes = partial(_counted, len(whole)), (f"{len(tables)} files", *notes)
+    return RawTable(path, columns, first.typed, where, numbers, notes=notes)
+
+
+def _in_file(files: Sequence[tuple[str, int, Callable[[int], str]]], row: int) -> str:
+    for name, rows, where in files:
+        if row < rows:
+            return f"{name}, {where(row)}"
+        row -= rows
+    raise IndexError(row)

@@ -1,0 +1,91 @@
+"""By what a table's numbers are scaled, and whose statistics that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.schema import TableSchema
+from commonground.errors import ConfigError
+from commonground.quoting import quoted
+
+__all__ = ["bounded", "by_clients", "deviations", "pooled"]
+
+Rows = npt.NDArray[np.float32]
+
+
+def deviations(x: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of every input over rows [N, inputs]; 1 for inputs that do not vary."""
+    mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())
+
+
+def _numbers(schema: TableSchema) -> int:
+    """The first inputs, which are numbers and days; the others are 0, 1 or between −1 and 1, and stay so."""
+    return len(schema.of_kind("number", "date"))
+
+
+def pooled(schema: TableSchema, x_train: Rows) -> TableSchema:
+    """Scaled by mean and deviation of all clients' training rows together."""
+    count, others = _numbers(schema), len(schema.inputs) - _numbers(schema)
+    mean, std = deviations(x_train[:, :count])
+    return replace(schema, mean=(*mean, *[0.0] * others), std=(*std, *[1.0] * others))
+
+
+def bounded(schema: TableSchema, options: TableOptions) -> TableSchema:
+    """Scaled so that bounds that the user knows become −1 and 1; a missing number is taken to lie in the middle.
+
+    Raises:
+        ConfigError: a number has no bounds, or bounds have no number.
+    """
+    bounds = options.bounds
+    numbers = schema.of_kind("number", "date")
+    names = [column.name for column in numbers]
+    for name in names:
+        if name not in bounds:
+            raise ConfigError(f"the bounds lack the column {quoted(name)}; give all numbers some, or --drop {name}")
+    for name in bounds:
+        if name not in names:
+            raise ConfigError(f"the bounds name {quoted(name)}, which is none of the numbers {', '.join(names)}")
+    middle = {name: (low + high) / 2 for name, (low, high) in bounds.items()}
+    features = tuple(
+        replace(column, fill=middle.get(column.name, column.fill), low=None, high=None) for column in schema.features
+    )
+    others = len(schema.inputs) - len(numbers)
+    return replace(
+        schema,
+        features=features,
+        mean=(*(middle[name] for name in names), *[0.0] * others),
+        std=(*((bounds[name][1] - bounds[name][0]) / 2 for name in names), *[1.0] * others),
+    )
+
+
+def by_clients(
+    schema: TableSchema, x: Rows, is_test: npt.NDArray[np.bool_], parts: Iterator[tuple[str, Any]]
+) -> TableSchema:
+    """Scale each client's rows by its own training rows, in place."""
+    count = _numbers(schema)
+    scales = {}
+    for name, rows in parts:
+        mean, std = deviations(x[rows[~is_test[rows]]][:, :count])
+        x[rows, :count] = (x[rows, :count] - np.array(mean)) / np.array(std)
+        scales[name] = {"mean": list(mean), "std": list(std)}
+    features = tuple(replace(column, low=None, high=None) for column in schema.features)
+    return replace(schema, features=features, client_scales=scales)
+
+
+def scaled_as(schema: TableSchema, x: Rows, client: str) -> None:
+    """Scale a known client's rows as in training, in place; nothing unless clients have scales of their own.
+
+    Raises:
+        KeyError: it is not known.
+    """
+    if schema.client_scales:
+        own = schema.client_scales[client]
+        count = _numbers(schema)
+        x[:, :count] = (x[:, :count] - np.array(own["mean"])) / np.array(own["std"])

@@ -1,0 +1,146 @@
+"""What a run knows of its table: columns by name, how their cells become a model's inputs, and the target.
+
+It is plain JSON (``schema.json``): nothing in it is code, and the transformers are built anew from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from commonground.data.arrays import Preprocess
+from commonground.errors import DataError
+
+__all__ = ["ColumnSchema", "TableSchema"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ColumnSchema:
+    """A feature.
+
+    Attributes:
+        name: the column's.
+        kind: ``number``, ``boolean``, ``date`` or ``category``.
+        decimal, order: how cells are read (:class:`~commonground.data.tables.kinds.Reading`).
+        categories: those that get an input of their own; all others have zeros in all of these.
+        missing: whether training rows lacked it, which is then an input of its own.
+        fill: what stands for a missing number, in the column's own units (for dates, days since 1970).
+        times: whether dates have a time of day.
+        low, high: of the training rows, for warnings.
+    """
+
+    name: str
+    kind: str
+    decimal: str = "point"
+    order: str = ""
+    categories: tuple[str, ...] = ()
+    missing: bool = False
+    fill: float = 0.0
+    times: bool = False
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def parts(self) -> list[str]:
+        """Of dates: what comes beside the number of days."""
+        if self.kind != "date":
+            return []
+        cycles = ("year", "week", *(("day",) if self.times else ()))
+        return [f"{self.name}: {wave} of {cycle}" for cycle in cycles for wave in ("sine", "cosine")]
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """A table's columns and what becomes of them.
+
+    Attributes:
+        features: columns that the model sees, in the order of the table.
+        targets: columns that are predicted.
+        task: by name.
+        class_names: of a classification.
+        client_column: whom a row belongs to.
+        dropped: columns that the model does not see, and why.
+        ids: those of them that name a row, which predictions repeat.
+        mean, std: of every input (:attr:`inputs`): what it is scaled by.
+        scaling: whose statistics these are (:class:`~commonground.data.tables.options.TableOptions`).
+        client_scales: under ``client``, mean and deviation of every client by name.
+        few_rows: what became of clients with few rows: ``how``, ``min_rows``, ``clients`` (their names), ``rows``.
+        split: how test rows were chosen.
+        beside: columns that said so, which are no features.
+        notes: sentences for people about how the table was read.
+    """
+
+    features: tuple[ColumnSchema, ...]
+    targets: tuple[str, ...]
+    task: str
+    class_names: tuple[str, ...]
+    client_column: str | None = None
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    ids: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    scaling: str = "pooled"
+    client_scales: Mapping[str, Any] = field(default_factory=dict)
+    few_rows: Mapping[str, Any] = field(default_factory=dict)
+    split: str = ""
+    beside: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def of_kind(self, *kinds: str) -> list[ColumnSchema]:
+        """The features of some kinds, in the table's order."""
+        return [column for column in self.features if column.kind in kinds]
+
+    @property
+    def inputs(self) -> list[str]:
+        """The model's inputs in their order: numbers and days, whether they are missing; truths, likewise; parts of
+        dates; an input per category.
+        """
+        names = []
+        for kinds in (("number", "date"), ("boolean",)):
+            columns = self.of_kind(*kinds)
+            names += [column.name for column in columns]
+            names += [f"{column.name} is missing" for column in columns if column.missing]
+        names += [part for column in self.of_kind("date") for part in column.parts]
+        for column in self.of_kind("category"):
+            names += [f"{column.name} = {category}" for category in column.categories]
+            names += [f"{column.name} is missing"] if column.missing else []
+        return names
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """What scales the inputs on their way into the model."""
+        return Preprocess(mean=self.mean, std=self.std)
+
+    @property
+    def needed(self) -> list[str]:
+        """Columns that a prediction needs."""
+        return [column.name for column in self.features]
+
+    def to_json(self) -> str:
+        """As text; :meth:`from_json` gives an equal schema back."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str = "schema.json") -> TableSchema:
+        """From text.
+
+        Raises:
+            DataError: it is no schema.
+        """
+        try:
+            values = dict(json.loads(text))
+            if values.pop("format") != _FORMAT:
+                raise ValueError("another version wrote it")
+            columns = tuple(
+                ColumnSchema(**{**column, "categories": tuple(column["categories"])}) for column in values["features"]
+            )
+            tuples = {f.name for f in fields(cls) if str(f.type).startswith("tuple")}
+            plain: dict[str, Any] = {name: tuple(v) if name in tuples else v for name, v in values.items()}
+            plain["features"] = columns
+            return cls(**plain)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(f"'{where}' is no schema of a table: {error}") from None

@@ -1,0 +1,153 @@
+"""Whose rows are whose, and which of them are test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.tables.cells import Cells, Floats
+from commonground.data.tables.options import TableOptions
+from commonground.errors import DataError
+from commonground.keys import numpy_stream
+from commonground.quoting import quoted
+
+__all__ = ["FEW", "Owners", "few_rows", "given_tests", "grouped_tests", "held_out_tests", "last_tests"]
+
+Codes = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+
+FEW = "(few rows)"
+"""The client into which those with few rows are pooled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """Who each row belongs to.
+
+    Attributes:
+        names: of the clients; one without a name where there is no client column.
+        codes: the client of each row [N]; −1 for rows that are left out.
+        few: what became of clients with few rows, for the schema.
+    """
+
+    names: list[str]
+    codes: Codes
+    few: dict[str, Any] = field(default_factory=dict)
+
+    def parts(self) -> Iterator[tuple[str, Codes]]:
+        """Each client's name and rows, in the table's order."""
+        yield from _groups(self.names, self.codes)
+
+
+def _groups(names: Sequence[str], codes: Codes) -> Iterator[tuple[str, Codes]]:
+    order = np.argsort(codes, kind="stable")
+    order = order[np.searchsorted(codes[order], 0) :]
+    sizes = np.bincount(codes[codes >= 0], minlength=len(names))
+    for name, rows in zip(names, np.split(order, np.cumsum(sizes)[:-1]), strict=True):
+        if len(rows):
+            yield name, rows
+
+
+def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks | None) -> Owners:
+    """Pool or leave out the clients with fewer rows than asked for, as the options say.
+
+    Args:
+        path: for messages.
+        owners: of the rows.
+        options: say how, and what is few.
+        is_test: which rows are test rows, if the table says so: a client without either kind has too few as well.
+
+    Raises:
+        DataError: a client has one row and nobody said what becomes of it, or no client is left.
+    """
+    inside = owners.codes[owners.codes >= 0]
+    sizes = np.bincount(inside, minlength=len(owners.names))
+    few = (sizes < options.min_rows) & (sizes > 0)
+    if is_test is not None:
+        tests = np.bincount(inside[is_test[owners.codes >= 0]], minlength=len(owners.names))
+        few |= (sizes > 0) & ((tests == 0) | (tests == sizes))
+    if options.few_rows == "keep":
+        if is_test is None and (sizes == 1).any():
+            name = owners.names[int(np.argmax(sizes == 1))]
+            raise DataError(
+                f"{path}: client {quoted(name)} has 1 row; at least 2 are needed, to train and to test "
+                f"({(sizes == 1).sum()} such clients; --few-rows pool or --few-rows shared says what becomes of them)"
+            )
+        return owners
+    said = {
+        "how": options.few_rows,
+        "min_rows": options.min_rows,
+        "clients": sorted(owners.names[i] for i in np.flatnonzero(few)),
+        "rows": int(sizes[few].sum()),
+    }
+    if not (sizes[~few] > 0).any() and options.few_rows == "shared":
+        raise DataError(f"{path}: no client has {options.min_rows} rows; take a smaller --min-rows or --few-rows pool")
+    if FEW in owners.names:
+        raise DataError(f"{path}: a client is called {FEW}, which is the name of those that are pooled")
+    kept = np.append(np.where(few, len(owners.names) if options.few_rows == "pool" else -1, np.arange(len(few))), -1)
+    pooled = Owners([*owners.names, FEW] if few.any() else owners.names, kept[owners.codes], said)
+    if options.few_rows == "pool" and 0 < (pooled.codes == len(owners.names)).sum() < 2:
+        raise DataError(f"{path}: the clients with fewer than {options.min_rows} rows have 1 row in all; 2 are needed")
+    return pooled
+
+
+def given_tests(path: Path, column: str, cells: Cells, where: Callable[[int], str]) -> Marks:
+    """Test rows, as a column of ``train`` and ``test`` says."""
+    small = [word.lower() for word in cells.words]
+    bad = np.array([word not in ("train", "test") for word in small] + [True])[cells.codes]
+    if bad.any():
+        row = int(np.argmax(bad))
+        word = cells.words[cells.codes[row]] if cells.codes[row] >= 0 else ""
+        raise DataError(f"{path}, {where(row)}, column {quoted(column)}: {quoted(word)} is neither 'train' nor 'test'")
+    return np.array([word == "test" for word in small])[cells.codes]
+
+
+def held_out_tests(parts: Iterator[tuple[str, Codes]], rows: int, share: float, seed: int) -> Marks:
+    """A share of every part's rows, at least one unless it has no other; keyed by the part's name, so that parts do not
+    interfere.
+    """
+    is_test = np.zeros(rows, dtype=bool)
+    for name, index in parts:
+        if len(index) > 1:
+            shuffled = numpy_stream(seed, "table test rows", name).permutation(index)
+            is_test[shuffled[: _tests(len(index), share)]] = True
+    return is_test
+
+
+def last_tests(parts: Iterator[tuple[str, Codes]], times: Floats, share: float) -> Marks:
+    """The last rows of every part by time, those of equal time in the table's order."""
+    is_test = np.zeros(len(times), dtype=bool)
+    for _, index in parts:
+        if len(index) > 1:
+            in_time = index[np.argsort(times[index], kind="stable")]
+            is_test[in_time[len(in_time) - _tests(len(index), share) :]] = True
+    return is_test
+
+
+def grouped_tests(path: Path, parts: Iterator[tuple[str, Codes]], groups: Cells, share: float, seed: int) -> Marks:
+    """Whole groups of every part's rows, in random order until the share is reached, never all of them.
+
+    Raises:
+        DataError: a part has rows of one group only.
+    """
+    is_test = np.zeros(len(groups.codes), dtype=bool)
+    for name, index in parts:
+        own, sizes = np.unique(groups.codes[index], return_counts=True)
+        if len(own) < 2:
+            raise DataError(f"{path}: client {quoted(name)} has rows of one group only, so that none can be held out")
+        by_name = sorted(range(len(own)), key=lambda i: groups.words[own[i]])
+        order = numpy_stream(seed, "table test groups", name).permutation(by_name)[:-1]
+        before = np.concatenate([[0], np.cumsum(sizes[order])[:-1]])
+        chosen = own[order[(before < _tests(len(index), share)) | (before == 0)]]
+        is_test[index] = np.isin(groups.codes[index], chosen)
+    return is_test
+
+
+def _tests(rows: int, share: float) -> int:
+    """How many of a part's rows are held out: at least one, and at least one stays."""
+    return min(rows - 1, max(1, round(share * rows)))

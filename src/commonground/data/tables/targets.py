@@ -1,0 +1,124 @@
+"""A table's target columns, as the task stores them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.arrays import Array
+from commonground.data.names import sorted_names
+from commonground.data.tables.cells import Cells, number_of, words_of
+from commonground.data.tables.kinds import understand
+from commonground.data.tables.read import RawTable
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
+from commonground.tasks import Classification, MultiLabel, Regression, Task, make_task
+
+__all__ = ["Targets", "full_words", "is_quantity", "read_targets"]
+
+MOST_NUMBERS = 200  # more different numbers in a label column are rather a quantity than classes
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What is to be predicted.
+
+    Attributes:
+        y: in the task's stored form.
+        names: of classes, targets or labels.
+        task: what is learnt.
+        strata, stratum: what rows are held out evenly over where there are no clients: names, and whose each row is.
+    """
+
+    y: Array
+    names: tuple[str, ...]
+    task: Task
+    strata: list[str]
+    stratum: npt.NDArray[np.int64]
+
+    def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_]) -> str:
+        """A sentence about test rows of classes that no training row has; empty if there are none."""
+        if not isinstance(self.task, Classification):
+            return ""
+        unknown = ~np.isin(self.y, self.y[training]) & tests
+        if not unknown.any():
+            return ""
+        names = ", ".join(quoted(self.names[i]) for i in np.unique(self.y[unknown])[:3])
+        return f"{unknown.sum():,} test rows are of classes that no training row has ({names}): they count as wrong"
+
+
+def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: Sequence[str] = ()) -> Targets:
+    """The target columns.
+
+    Args:
+        raw: the table.
+        labels: the columns; one for a classification.
+        task: by name; by default classification, or several labels where there are several columns.
+        names: classes in their order, if they are known and hold all of the column's.
+
+    Raises:
+        ConfigError: a table has no such task.
+        DataError: a cell is missing or does not fit, or a column of many numbers would become classes unasked.
+    """
+    chosen = make_task(task or ("classification" if len(labels) == 1 else "multilabel"))
+    if isinstance(chosen, Regression | MultiLabel):
+        numbers = np.stack([_numbers(raw, label) for label in labels], axis=1).astype(np.float32)
+        return Targets(
+            chosen.targets(numbers, labels[0]), tuple(labels), chosen, ["any"], np.zeros(raw.rows, dtype=np.int64)
+        )
+    if not isinstance(chosen, Classification):
+        raise ConfigError(f"a table is for classification, regression or multilabel, not for {chosen.name}")
+    if len(labels) > 1:
+        raise ConfigError(f"a classification has one label column, and {len(labels)} are named; take --task multilabel")
+    cells = full_words(raw, labels[0])
+    found = sorted_names(np.array(cells.words, dtype=np.str_))
+    if task is None and is_quantity(found, raw.rows):
+        raise DataError(
+            f"{raw.path}: the column {quoted(labels[0])} holds {len(found):,} different numbers; say --task regression "
+            "to predict a number, or --task classification to take each of them as a class"
+        )
+    classes = tuple(names) if set(found) <= set(names) else found
+    place = {name: number for number, name in enumerate(classes)}
+    y = np.array([place[word] for word in cells.words], dtype=np.int64)[cells.codes]
+    return Targets(y, classes, chosen, cells.words, cells.codes)
+
+
+def is_quantity(names: Sequence[str], rows: int) -> bool:
+    """Whether a column's values are rather measured than named: many numbers, or fractions."""
+    values = [number_of(name) for name in names]
+    if any(math.isnan(value) for value in values):
+        return False
+    fractions = any(value != round(value) for value in values if math.isfinite(value))
+    return len(names) > MOST_NUMBERS or (fractions and len(names) > 0.2 * rows)
+
+
+def full_words(raw: RawTable, column: str) -> Cells:
+    """A column's words, none of which may be missing.
+
+    Raises:
+        DataError: a cell is empty (line and column named).
+    """
+    cells = words_of(raw.columns[column], keep=True)
+    empty = cells.codes < 0
+    if empty.any():
+        more = f" ({empty.sum():,} cells of the column are)" if empty.sum() > 1 else ""
+        place = raw.where(int(np.argmax(empty)))
+        raise DataError(f"{raw.path}, {place}, column {quoted(column)}: the cell is empty{more}")
+    return cells
+
+
+def _numbers(raw: RawTable, column: str) -> npt.NDArray[np.float64]:
+    """A column of numbers, none of which may be missing."""
+    read = understand(raw.path, column, raw.columns[column], raw.typed, raw.where)
+    if read.reading.kind not in ("number", "boolean"):
+        raise DataError(f"{raw.path}: {quoted(column)} holds no numbers; a target of this task must be numeric")
+    assert read.numbers is not None
+    for row in np.flatnonzero(np.isnan(read.numbers))[:1]:
+        raise DataError(
+            f"{raw.path}, {raw.where(int(row))}, column {quoted(column)}: the value is missing; a number is expected"
+        )
+    return read.numbers

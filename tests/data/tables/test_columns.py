@@ -1,0 +1,153 @@
+"""What a column is taken for, and what becomes of its cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from commonground import load_data
+from commonground.data import FederatedDataset, TableSchema
+from commonground.data.tables.kinds import Column, understand
+from commonground.errors import ConfigError, DataError
+
+
+def read(*cells: str, typed: bool = False) -> Column:
+    return understand(Path("t.csv"), "c", pa.array(cells), typed, lambda row: f"line {row + 2}")
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "numbers"),
+    [
+        (["1", " 2.5", "1e3"], "number", [1, 2.5, 1000]),
+        (["1", "NA", "?"], "number", [1, np.nan, np.nan]),
+        (["1,5", "2", "1.234,25"], "number", [1.5, 2, 1234.25]),
+        (["1,234.5", "2", "12,345"], "number", [1234.5, 2, 12345]),
+        (["yes", "No", ""], "boolean", [1, 0, np.nan]),
+        (["TRUE", "false"], "boolean", [1, 0]),
+        (["1970-01-02", "1970-01-01T12:00:00", "1970-01-01 18:00+06:00"], "date", [1, 0.5, 0.5]),
+        (["31.01.1970", "01.02.1970"], "date", [30, 31]),
+        (["01/31/1970", "02/01/1970"], "date", [30, 31]),
+        (["1970/01/31 12:00"] * 2 + ["1970/02/01 00:00"], "date", [30.5, 30.5, 31]),
+        (["a", "b", "a"], "category", None),
+        (["1", "x", "y", "z"], "category", None),
+        (["x", "x", "NA"], "constant", None),
+        (["", "NA"], "constant", None),
+        ([f"k{i}" for i in range(30)], "id", None),
+        ([f"the cell number {i} of many words" for i in range(30)], "text", None),
+    ],
+)
+def test_kinds(cells: list[str], kind: str, numbers: list[float] | None) -> None:
+    column = read(*cells)
+    assert column.reading.kind == kind
+    if numbers is None:
+        assert column.numbers is None
+    else:
+        assert column.numbers is not None
+        np.testing.assert_allclose(column.numbers, np.array(numbers))
+
+
+def test_a_string_of_a_typed_file_is_no_number() -> None:
+    assert read("01", "02", "01", typed=True).reading.kind == "category"
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        (["1", "2", "x"], "line 4, column 'c': 'x' is not a finite number"),
+        (["1", "inf"], "line 3, column 'c': 'inf' is not a finite number"),
+        (["1,5", "2.5", "3,5"], "line 3, column 'c': '2.5' is not a finite number"),
+        (["1,234", "2,345"], "'1,234' may be a decimal one or mark thousands; say --kinds c=comma-number"),
+        (
+            ["31.01.1970", "02.02.1970", "30.02.1970"],
+            r"line 4, column 'c': '30.02.1970' is no date written as %d.%m.%Y",
+        ),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_named(cells: list[str], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        read(*cells)
+
+
+def test_day_and_month_that_may_change_places_are_said() -> None:
+    assert read("01/02/1970", "03/04/1970").reading.note == "day before month"
+    assert read("01/02/1970", "13/04/1970").reading.note == ""
+
+
+def loaded(tmp_path: Path, text: str, **options: Any) -> tuple[FederatedDataset, TableSchema]:
+    (tmp_path / "t.csv").write_text(text, "utf-8")
+    data = load_data(tmp_path / "t.csv", client_column="who", **options)
+    assert data.schema is not None
+    return data, data.schema
+
+
+LINES = [
+    f"w{i % 2},{i},{'' if i == 3 else 'ab'[i % 3 > 0]},r{i},{i % 3},{'train' if i < 15 else 'test'}" for i in range(20)
+]
+TEXT = "who,n,c,key,label,split\n" + "\n".join(LINES) + "\n"
+
+
+def test_inputs_have_names_and_ids_are_left_out(tmp_path: Path) -> None:
+    data, schema = loaded(tmp_path, TEXT)
+    assert schema.inputs == ["n", "c = a", "c = b", "c is missing"]
+    assert schema.dropped == {"key": "names a row"}
+    assert schema.ids == ("key",)
+    assert schema.split == "by the column split"
+    assert "left out: 'key' (names a row)" in schema.notes[0]
+    assert "all clients' training rows together" in schema.notes[0]
+    row = data.x_train[data.train_indices(1)][1]  # the second of w1: line 3
+    assert row.tolist() == [3, 0, 0, 1]
+    assert data.preprocess.mean == (7.0, 0, 0, 0)  # of 0 … 14; what is 0 or 1 stays so
+    assert data.preprocess.std[1:] == (1.0, 1.0, 1.0)
+
+
+def test_the_user_knows_better(tmp_path: Path) -> None:
+    _, schema = loaded(tmp_path, TEXT, kinds="n=category,key=category", drop="c")
+    assert [column.kind for column in schema.features] == ["category", "category"]
+    assert schema.dropped == {"c": "dropped"}
+    for options, says in (
+        ({"kinds": {"n": "colour"}}, "the kind of the column 'n' is 'colour'; it is one of number"),
+        ({"kinds": "n"}, "'n' is not of the form NAME=KIND"),
+        ({"drop": "who"}, "the column 'who' cannot be dropped"),
+        ({"scaling": "bounds:n=0"}, "the bounds 'n=0' are not of the form"),
+        ({"scaling": "bounds:m=0:1"}, "the bounds lack the column 'n'"),
+        ({"scaling": "bounds:n=0:1,m=0:1"}, "the bounds name 'm', which is none of the numbers n"),
+        ({"text_column": "c"}, "the text column 'c' needs a model that reads texts"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            loaded(tmp_path, TEXT, **options)
+    with pytest.raises(DataError, match=r"has no column 'keys' \(did you mean 'key'\?\)"):
+        loaded(tmp_path, TEXT, drop="keys")
+
+
+def test_scales_by_choice(tmp_path: Path) -> None:
+    bounded, schema = loaded(tmp_path, TEXT, scaling="bounds:n=0:20")
+    assert (schema.mean[0], schema.std[0]) == (10.0, 10.0)
+    plain, _ = loaded(tmp_path, TEXT, scaling="none")
+    assert plain.preprocess.mean == ()
+    own, schema = loaded(tmp_path, TEXT, scaling="client")
+    assert own.preprocess.mean == ()
+    assert schema.features[0].low is None  # no client's extremes are kept
+    for client in range(2):
+        rows = own.x_train[own.train_indices(client), 0]
+        raw = plain.x_train[plain.train_indices(client), 0]
+        np.testing.assert_allclose(rows, (raw - raw.mean()) / raw.std(), rtol=1e-5, atol=1e-6)
+        assert schema.client_scales[f"w{client}"]["mean"][0] == pytest.approx(raw.mean())
+    assert bounded.x_train[0, 0] == plain.x_train[0, 0]
+
+
+def test_a_class_of_test_rows_alone_is_said(tmp_path: Path) -> None:
+    text = TEXT.replace("r19,1,", "r19,9,")
+    data, schema = loaded(tmp_path, text)
+    assert data.class_names == ("0", "1", "2", "9")
+    assert schema.notes[-1] == "1 test rows are of classes that no training row has ('9'): they count as wrong"
+
+
+def test_missing_numbers_get_the_median_and_a_mark(tmp_path: Path) -> None:
+    data, schema = loaded(tmp_path, TEXT.replace("w1,1,", "w1,,", 1))
+    assert schema.inputs[:2] == ["n", "n is missing"]
+    assert schema.features[0].fill == 7.5  # of 0, 2, 3, …, 14
+    assert data.x_train[data.train_indices(1)][0, :2].tolist() == [7.5, 1.0]

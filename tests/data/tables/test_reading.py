@@ -1,0 +1,153 @@
+"""One table in every kind of file gives the same samples; what is no table is refused in a sentence."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+
+from commonground import load_data
+from commonground.data import FederatedDataset
+from commonground.data.tables.read import read_raw
+from commonground.data.tables.textfile import read_text_file
+from commonground.errors import CommonGroundError, ConfigError, DataError
+
+ROWS = 60
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"who": [f"Kunde {'ÄÖÜ'[i % 3]}" for i in range(ROWS)]})
+    frame["amount"] = rng.normal(1000, 300, ROWS).round(2)
+    frame["plan"] = rng.choice(["größer", "klein, fein", 'mit "Zitat"'], ROWS)
+    frame["since"] = pd.Timestamp("2021-03-01") + pd.to_timedelta(rng.integers(0, 900, ROWS), "D")
+    frame["count"] = rng.integers(0, 9, ROWS)
+    frame["left"] = rng.choice(["no", "yes"], ROWS)
+    return frame
+
+
+def load(path: Path, **options: Any) -> FederatedDataset:
+    return load_data(path, client_column="who", label="left", **options)
+
+
+def written(folder: Path, form: str) -> Path:
+    """The table in a file of some form."""
+    table, path = frame(), folder / f"t.{form.split()[0]}"
+    if form == "parquet":
+        table.to_parquet(path)
+    elif form in ("feather", "arrow"):
+        feather.write_feather(pa.Table.from_pandas(table), path)
+    elif form.startswith("jsonl"):
+        text = table.assign(since=table.since.dt.strftime("%Y-%m-%d")).to_json(None, orient="records", lines=True)
+        path.write_bytes(gzip.compress(text.encode()) if form.endswith("gz") else text.encode())
+    else:
+        separator = {"tsv": "\t", "csv semicolon": ";", "csv pipe": "|"}.get(form, ",")
+        text = table.to_csv(None, index=False, sep=separator, decimal="," if "semicolon" in form else ".")
+        encoding = {"csv latin": "latin-1", "csv utf-16": "utf-16", "csv bom": "utf-8-sig"}.get(form, "utf-8")
+        raw = text.encode(encoding)
+        path.write_bytes(gzip.compress(raw) if form == "csv.gz" else raw)
+    return path
+
+
+FORMS = ("csv semicolon", "csv pipe", "csv latin", "csv utf-16", "csv bom", "csv.gz", "tsv", "parquet", "feather",
+         "arrow", "jsonl", "jsonl.gz")  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_table_in_every_form(form: str, tmp_path: Path) -> None:
+    expected, got = load(written(tmp_path, "csv")), load(written(tmp_path, form))
+    assert got.client_names == ("Kunde Ä", "Kunde Ö", "Kunde Ü")
+    for field in ("x_train", "x_test", "y_train", "train_index"):
+        assert np.array_equal(getattr(got, field), getattr(expected, field)), field
+    assert got.schema is not None
+    assert expected.schema is not None
+    assert got.schema.inputs == expected.schema.inputs
+
+
+def test_how_a_file_was_read_is_told(tmp_path: Path) -> None:
+    notes = {form: read_text_file(written(tmp_path, form)).note for form in FORMS[:5]}
+    assert notes["csv semicolon"] == "separated by semicolons"
+    assert notes["csv latin"] == "read as windows-1252"
+    assert notes["csv utf-16"] == "read as utf-16"
+    assert notes["csv bom"] == ""
+    data = load(written(tmp_path, "csv semicolon"))
+    assert data.schema is not None
+    assert data.schema.notes[0] == "separated by semicolons"
+
+
+def test_utf_16_without_a_mark(tmp_path: Path) -> None:
+    for encoding in ("utf-16-le", "utf-16-be"):
+        (tmp_path / "t.csv").write_bytes("a,b\n1,2\n".encode(encoding))
+        assert read_text_file(tmp_path / "t.csv").content == b"a,b\n1,2\n"
+
+
+def test_separator_and_encoding_by_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("a;b,c\n1;2,3\n".encode("cp437"))
+    assert read_raw(path).names == ["a;b", "c"]  # as many cells by either: the usual separator
+    assert read_raw(path, "semicolon").names == ["a", "b,c"]
+    path.write_bytes("ä,b\n1,2\n".encode("cp437"))
+    assert read_raw(path, encoding="cp437").names == ["ä", "b"]
+    for wrong, says in ({"separator": "ab"}, "one character"), ({"encoding": "utf-9"}, "no text encoding 'utf-9'"):
+        with pytest.raises(ConfigError, match=says):
+            load(path, **wrong)
+
+
+def test_a_folder_of_equal_tables(tmp_path: Path) -> None:
+    whole, folder = frame(), tmp_path / "months"
+    folder.mkdir()
+    whole[:25].to_csv(folder / "01.csv", index=False)
+    whole[25:].to_csv(folder / "02.csv", index=False)
+    (folder / "notes.md").write_text("not a table")
+    expected, got = load(written(tmp_path, "csv")), load(folder)
+    assert np.array_equal(got.x_train, expected.x_train)
+    text = (folder / "02.csv").read_text("utf-8")
+    (folder / "02.csv").write_text(text.replace("2021", "20x1", 1), "utf-8")
+    with pytest.raises(DataError, match=r"02\.csv, line \d+, column 'since': '20x1.*' is no date"):
+        load(folder)
+    (folder / "02.csv").write_text(text.replace("count", "counts", 1), "utf-8")
+    with pytest.raises(DataError, match="cannot be one table: the column 'count' is in one of them only"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("t.parquet", b"PAR1 and nothing", "could not be read as a table"),
+        ("t.feather", b"", "could not be read as a table"),
+        ("t.csv.gz", b"\x1f\x8b\x08cut", "could not be read as a table"),
+        ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2 is no JSON"),
+        ("t.jsonl", b'{"a": 1}\n[1]\n', "line 2 is no JSON object"),
+        ("t.jsonl", b'{"a": 1}\n{"a": "x"}\n', "could not be read as a table"),
+        ("t.jsonl", b'{"a": [1, 2], "left": "x"}\n', r"the column 'a' holds list.*; numbers, words, dates or truths"),
+        ("t.csv", b"a,b,left\n1,2,3\n1,2\n", "line 3, has 2 cells; the header has 3"),
+        ("t.csv", b'a,left\n"1\n2",x\n1\n', "line 4, has 1 cells"),
+        ("t.csv", b"\xff\xfea", "begins as utf-16 text, but byte"),
+    ],
+)
+def test_what_is_no_table(name: str, content: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=says):
+        load_data(tmp_path / name, 2, label="left")
+
+
+def test_options_of_tables_are_for_tables() -> None:
+    with pytest.raises(ConfigError, match="'digits' are no table"):
+        load_data("digits", drop="a")
+    with pytest.raises(ConfigError, match=r"unknown setting 'client_colum'; did you mean 'client_column'\?"):
+        load_data("digits", client_colum="a")
+
+
+def test_client_column_and_partition_say_one_thing(tmp_path: Path) -> None:
+    path = written(tmp_path, "csv")
+    one, same = load(path), load_data(path, partition="column:who", label="left")
+    assert one.fingerprint() == same.fingerprint()
+    assert load(path, partition="column:who").fingerprint() == one.fingerprint()
+    with pytest.raises(CommonGroundError, match="both say whose the rows are"):
+        load(path, partition="iid")
