@@ -18,7 +18,7 @@ from commonground.cli_compare import compare
 from commonground.cli_export import export
 from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
-from commonground.errors import CommonGroundError, ConfigError
+from commonground.errors import AggregateError, CommonGroundError, ConfigError
 from commonground.quoting import escaped
 from commonground.stopping import stops_raise
 
@@ -156,7 +156,8 @@ def main(args: list[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0, or 2 for anything wrong with the command or its input, or 130 for an interrupted run.
+        0, or 2 for anything wrong with the command or its input, or 130 for an interrupted run; 1 for one whose server
+        made something that is not finite of usable updates.
     """
     given = list(sys.argv[1:] if args is None else args)
     try:
@@ -174,7 +175,7 @@ def main(args: list[str] | None = None) -> int:
         return 2
     except CommonGroundError as error:
         print(f"commonground: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, AggregateError) else 2
     except (KeyboardInterrupt, click.Abort):
         print(f"commonground: interrupted{_CONTINUED.get(next(iter(given), ''), '')}", file=sys.stderr)
         return 130

@@ -35,6 +35,14 @@ class UpdateError(CommonGroundError):
     """A client's update is not finite, incomplete or of the wrong shape; it has not reached the average."""
 
 
+class NotFiniteError(UpdateError):
+    """A value of a round is not finite: training diverged, or an update was of an extreme size."""
+
+
+class AggregateError(NotFiniteError):
+    """What the server makes of a round's updates is not finite; the round does not count (exit code 1)."""
+
+
 class DivergenceError(CommonGroundError):
     """An iteration leaves every bound, usually because of its step size."""
 

@@ -17,7 +17,9 @@ from commonground import FederatedDataset, train
 from commonground.adapt.few_shot import adapt
 from commonground.algorithms import Tensors, Update, registry
 from commonground.algorithms.fedrod import FedRoD
-from commonground.engine.backends.base import ClientResult, Engine, validate_update
+from commonground.engine.backends.base import Engine
+from commonground.engine.backends.checks import validate_update
+from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.run import load_run
 from commonground.engine.setup import client_model

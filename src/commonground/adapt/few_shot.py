@@ -17,7 +17,7 @@ from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.data import FederatedDataset, limit_samples
-from commonground.engine.backends.base import settle
+from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import build_network
 from commonground.engine.run import Run

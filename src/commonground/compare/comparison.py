@@ -335,7 +335,7 @@ class _Comparing:
                 try:
                     run = run_training(setup, out=self._folder(label, seed), resume=True, observer=step)
                 except UpdateError as error:
-                    raise UpdateError(f"{self.methods[label].title}, seed {seed}: {error}") from None
+                    raise type(error)(f"{self.methods[label].title}, seed {seed}: {error}") from None
                 # What is in files needs no room in memory.
                 runs[label].append(run.in_files(self.module, self.methods[label].given))
         self.same_clients = self.same_clients or (len(names) == 1 and None not in names)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from torch import Tensor
 from commonground.algorithms import Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
-from commonground.engine.backends.base import CachedShared, ClientResult, Engine, Which, payload_bytes, settle
+from commonground.engine.backends.base import CachedShared, Engine, Which, payload_bytes
+from commonground.engine.backends.checks import settle
+from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.evaluation_plan import EvaluationPlan
@@ -26,9 +29,10 @@ from commonground.engine.observer import Observer
 from commonground.engine.progress import Progress
 from commonground.engine.results import rounded
 from commonground.engine.run import Run
-from commonground.engine.server_optimizer import step_server
+from commonground.engine.server_round import EXTREME, Growth, conclude
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
+from commonground.errors import NotFiniteError
 from commonground.keys import numpy_stream
 
 __all__ = ["Loop", "OnRound", "sample_clients"]
@@ -71,6 +75,7 @@ class Loop:
         parameters = setup.groups.trainable("all")
         self.buffers = [name for name in setup.groups.names("all") if name not in parameters]
         self.keeper = Keeper(setup, folder, self.progress, observer, other_numerics)
+        self.growth: Growth | None = None  # the last round in which the shared tensors grew by far, if they still are
 
     def run(self) -> Run:
         """All rounds that are left, then the results."""
@@ -88,7 +93,8 @@ class Loop:
                 try:
                     for round in range(self.progress.done + 1, self.config.rounds + 1):
                         stop.check()
-                        row = self._round(engine, round)
+                        with self._told_of_growth():
+                            row = self._round(engine, round)
                         self.observer.round(row)
                         if self._ends(row):
                             break
@@ -96,9 +102,10 @@ class Loop:
                 finally:
                     # Also after an error or Ctrl-C: what is finished is kept.
                     self.keeper.save(engine)
-                if self.config.finetune_epochs and self.progress.done == self.config.rounds:
-                    tuned = self._finetune(engine)
-                return finish(self.setup, self.folder, self.progress, engine, tuned)
+                with self._told_of_growth():
+                    if self.config.finetune_epochs and self.progress.done == self.config.rounds:
+                        tuned = self._finetune(engine)
+                    return finish(self.setup, self.folder, self.progress, engine, tuned)
             finally:
                 self.observer.end()
                 if tuned is not None:
@@ -121,17 +128,11 @@ class Loop:
         engine.known = self._known(clients)
         full = self.config.metrics == "full" and self.plan.is_due(round)
         tested = engine.evaluate(clients, progress.shared, self.plan.kinds[-1], round - 1) if full else None
-        # 2. The clients train, and answer; nothing reaches the average that is not finite and of the right shape.
-        results = settle(self.setup, engine.train(round, clients, progress.shared, extra), round)
-        # 3. The server makes the new shared tensors of the answers, and replies to single clients.
-        updates = [r.update for r in results]
-        replies: dict[int, Tensors] = {}
-        figures: dict[str, float | Tensor | None] = {}
-        if any(u.tensors for u in updates):
-            figures |= algorithm.round_figures(server, updates)
-            algorithm.server_update(server, updates, round)
-            step_server(self.config, self.setup.groups.trainable("all"), server, before=progress.shared)
-            replies = algorithm.replies(server, updates)
+        # 2. The clients train, and answer.
+        answers = engine.train(round, clients, progress.shared, extra)
+        # 3. The server makes the new shared tensors of the answers, and replies to single clients; nothing counts that
+        # is not finite and of the right shape.
+        results, replies, figures = self._conclude(server, answers, round)
         figures["body_drift"] = body_drift(results, self.setup.groups.trainable("body"))
         if tested is not None:
             figures |= round_metrics(self.setup, engine, results, progress.shared, server.shared, tested)
@@ -182,6 +183,35 @@ class Loop:
             seed=self.config.seed,
             buffers=self.buffers,
         )
+
+    def _conclude(
+        self, server: Server, answers: Sequence[ClientResult], round: int
+    ) -> tuple[list[ClientResult], dict[int, Tensors], dict[str, float | Tensor | None]]:
+        """The server's part of a round, and what it tells of the shared tensors' size."""
+        progress = self.progress
+        kept = [*progress.shared.values(), *progress.memory.values()]
+        versions = [value._version for value in kept]
+        try:
+            outcome = conclude(self.setup, server, answers, round, progress.shared)
+        except BaseException:
+            # A method that writes into the server's tensors has spoilt them, and the last checkpoint stays as it is.
+            progress.between |= versions != [value._version for value in kept]
+            raise
+        still = self.growth if self.growth is not None and outcome.size > self.growth.size / EXTREME else None
+        self.growth = outcome.growth or still
+        if outcome.growth is not None:
+            self.observer.note(f"after round {round}: {outcome.growth}")
+        return outcome.results, outcome.replies, outcome.figures
+
+    @contextmanager
+    def _told_of_growth(self) -> Iterator[None]:
+        """What is not finite may come of an update that was finite, but of an extreme size: then that is said, too."""
+        try:
+            yield
+        except NotFiniteError as error:
+            if self.growth is None:
+                raise
+            raise type(error)(f"{error}; {self.growth}") from None
 
     def _known(self, clients: Sequence[int]) -> dict[int, CachedShared]:
         """What participants that took part before need not be sent again."""

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from commonground.algorithms import Tensors
-from commonground.engine.backends.base import ClientResult, Engine
+from commonground.engine.backends.base import Engine
+from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block, run_with, spread_of
 from commonground.engine.neural_collapse import nc2_metrics
 from commonground.engine.setup import Setup

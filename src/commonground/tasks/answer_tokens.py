@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from commonground.errors import DataError, ModelError
-from commonground.tasks.base import Array, Task
+from commonground.tasks.base import Array, Bounds, Task
 from commonground.tasks.classification import Classification, class_numbers, largest_class
 
 __all__ = ["NO_TOKEN", "AnswerTokens", "answer_tokens"]
@@ -76,6 +76,9 @@ class AnswerTokens(Task):
         each, owner, _ = self._tokens(output, y)
         wrong = (output[each].argmax(1) != y[:, : output.shape[1]][each]).long()
         return {"accuracy": torch.zeros(len(y), dtype=torch.long, device=y.device).index_add(0, owner, wrong) == 0}
+
+    def score_bounds(self, outputs: int) -> dict[str, Bounds]:
+        return {"accuracy": Bounds(0, 1, whole=True)}
 
     def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
         raise ModelError("a language model is asked for texts, not for classes")

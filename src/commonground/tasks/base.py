@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,26 @@ from torch import Tensor
 
 from commonground.errors import ConfigError, DataError, ModelError
 
-__all__ = ["Array", "Figures", "Task", "make_task", "tasks"]
+__all__ = ["Array", "Bounds", "Figures", "Task", "make_task", "tasks"]
 
 Array = npt.NDArray[Any]
 Figures = dict[str, npt.NDArray[np.float64]]
 """Figures by name, one per client (or whatever was averaged over) on the leading axis."""
+
+
+class Bounds(NamedTuple):
+    """What a score of one sample can be.
+
+    Attributes:
+        low, high: smallest and largest value.
+        whole: whether it is a whole number, as of a sample that is right or wrong.
+        shape: [] for one number, [k] for k of them.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,6 +184,15 @@ class Task(ABC):
     @abstractmethod
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Figures of each sample, by name: [rows] or [rows, …]; :meth:`metrics` follow from their means."""
+
+    def score_bounds(self, outputs: int) -> dict[str, Bounds]:
+        """What :meth:`scores` can be, by name, so that a server need not believe every figure that it is told. Empty if
+        the task does not say, and then any finite numbers are taken.
+
+        Args:
+            outputs: of the model.
+        """
+        return {}
 
     def metrics(self, means: Mapping[str, npt.NDArray[np.float64]]) -> Figures:
         """Metrics from means of :meth:`scores` over samples; NaN where one is not defined.

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from commonground.errors import DataError
-from commonground.tasks.base import Array, Task
+from commonground.tasks.base import Array, Bounds, Task
 
 __all__ = ["CLASSIFICATION", "Classification", "class_numbers", "largest_class"]
 
@@ -53,6 +53,9 @@ class Classification(Task):
 
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {"accuracy": output.argmax(1) == y}
+
+    def score_bounds(self, outputs: int) -> dict[str, Bounds]:
+        return {"accuracy": Bounds(0, 1, whole=True)}
 
     def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
         probabilities: npt.NDArray[np.float64] = output.double().softmax(1).cpu().numpy()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from commonground.errors import DataError
-from commonground.tasks.base import Array, Figures, Task, check_width, real_targets
+from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 
 __all__ = ["MultiLabel"]
 
@@ -59,6 +59,10 @@ class MultiLabel(Task):
             "label_accuracy": (there == said).double().mean(1),
             "subset_accuracy": (there == said).all(1),
         }
+
+    def score_bounds(self, outputs: int) -> dict[str, Bounds]:
+        labels, right = Bounds(0, outputs, whole=True), Bounds(0, 1, whole=True)
+        return {"true": labels, "wrong": labels, "label_accuracy": Bounds(0, 1), "subset_accuracy": right}
 
     def metrics(self, means: Mapping[str, npt.NDArray[np.float64]]) -> Figures:
         twice = 2 * means["true"]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from commonground.tasks.base import Array, Figures, Task, check_width, real_targets
+from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 
 __all__ = ["Regression"]
 
@@ -77,6 +77,10 @@ class Regression(Task):
         if self.mean:  # the spread of large targets that differ little would be lost in their squares
             y = y - y.new_tensor(self.mean)
         return {"squared": off.square(), "absolute": off.abs(), "y": y, "y_squared": y.square()}
+
+    def score_bounds(self, outputs: int) -> dict[str, Bounds]:
+        positive = dict.fromkeys(("squared", "absolute", "y_squared"), Bounds(0, shape=(outputs,)))
+        return {**positive, "y": Bounds(shape=(outputs,))}
 
     def metrics(self, means: Mapping[str, npt.NDArray[np.float64]]) -> Figures:
         squared, spread = means["squared"], means["y_squared"] - means["y"] ** 2

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.backends.base import ClientResult, StoreEngine, Which
+from commonground.engine.backends.base import StoreEngine, Which
+from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
@@ -126,7 +127,7 @@ class BatchedEngine(StoreEngine):
                     setup.algorithm.personalize(self._cohort, round)
                     own = self._cohort.get("all")
             parts.append(evaluate_block(setup, block, shared, own, stack=True))
-        return Scores.join(parts)
+        return self.believable(Scores.join(parts), round)
 
 
 def _room(device: torch.device) -> float:

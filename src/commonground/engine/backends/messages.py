@@ -17,13 +17,29 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from commonground.algorithms import Tensors, Update
 from commonground.data import FederatedDataset
-from commonground.engine.backends.base import ClientResult, Engine, Which
+from commonground.engine.backends.base import Engine, Which
+from commonground.engine.backends.checks import who
+from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.backends.message_kinds import (
+    Answer,
+    Digest,
+    Digested,
+    Evaluate,
+    Kept,
+    Reply,
+    Tested,
+    Train,
+    Trained,
+    read_answer,
+    read_question,
+)
+from commonground.engine.backends.received import check_question, check_tensors
 from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.clients.sequential import SequentialClient
@@ -33,8 +49,11 @@ from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
 from commonground.engine.state.segment import Segment
 from commonground.errors import UpdateError
+from commonground.quoting import quoted
 
 __all__ = ["MessageClient", "MessageEngine"]
+
+A = TypeVar("A", bound=Answer)
 
 
 class MessageClient:
@@ -53,35 +72,64 @@ class MessageClient:
         self.states = ClientStates(folder, number, durable=durable)
 
     def handle(self, message: bytes) -> bytes:
-        """Answer one message of the server."""
-        fields, shared = unpack(message)
-        answer: dict[str, Any]
-        if fields["kind"] == "train":
-            if fields["since"] is not None:
-                shared = {**self._remembered(fields["since"]), **shared}
-            self.states.forget(fields["round"], fields["safe"])
-            if self.setup.algorithm.clients_remember:
-                names = self.setup.initial_shared
-                self.states.keep(fields["round"], {n: v for n, v in shared.items() if n in names}, "shared")
-            personal = self._newest(fields["round"], fields["last"])
-            result = run_client(SequentialClient(self.setup), fields["round"], 0, shared, personal, key=self.number)
-            self.states.keep(fields["round"], result.personal or {})
-            answer = {"client": self.number, "samples": result.update.samples, "loss": result.loss}
-            return pack(answer, result.update.tensors)
-        personal = self._newest(fields["round"] + 1, fields.get("last", 0))
-        if fields["kind"] == "reply":
-            self.states.keep(fields["round"], {**personal, **shared})
-            answer = {}
-        elif fields["kind"] == "evaluate":
-            stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
-            scores = score_clients(
-                SequentialClient(self.setup), [0], shared, stacked, fields["which"], fields["round"], key=self.number
-            )
-            sums = {name: value[0].tolist() for name, value in scores.sums.items()}
-            answer = {"sums": sums, "count": int(scores.count[0]), "loss": float(scores.loss[0])}
-        else:
-            answer = {"digest": digest(personal)}
-        return pack(answer, {})
+        """Answer one message of the server.
+
+        Where the server is elsewhere, whatever carries messages tells it of errors as ``pack({"error": text}, {})``.
+
+        Raises:
+            UpdateError: it is no message, or not one that this client can be sent; nothing is kept of it.
+            RunError: the client has not what the run needs, or cannot keep it.
+        """
+        about = "cannot be used"
+        try:
+            fields, sent = unpack(message)
+            question = read_question(fields)
+            about = f"of round {question.round} {about}"
+            check_question(self.setup, question, self.states)
+            if isinstance(question, Train) and question.since is not None:
+                sent = {**self._remembered(question.since), **sent}
+            check_tensors(self.setup, question, sent)
+        except UpdateError as error:
+            raise UpdateError(f"the server's message to client {self._name} {about}: {error}") from None
+        answer, tensors = self._answer(question, sent)
+        return pack(answer.model_dump(), tensors)
+
+    def _answer(self, question: Train | Reply | Evaluate | Digest, sent: Tensors) -> tuple[Answer, Tensors]:
+        """Do what a message that was checked asks for."""
+        if isinstance(question, Train):
+            return self._train(question, sent)
+        personal = self._newest(question.round + 1, question.last if isinstance(question, Digest) else 0)
+        if isinstance(question, Reply):
+            self.states.keep(question.round, {**personal, **sent})
+            return Kept(), {}
+        if isinstance(question, Evaluate):
+            return self._test(question, sent, personal), {}
+        return Digested(digest=digest(personal)), {}
+
+    def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
+        self.states.forget(task.round, task.safe)
+        if self.setup.algorithm.clients_remember:
+            names = self.setup.initial_shared
+            self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
+        personal = self._newest(task.round, task.last)
+        result = run_client(SequentialClient(self.setup), task.round, 0, shared, personal, key=self.number)
+        self.states.keep(task.round, result.personal or {})
+        loss = None if result.loss is None else float(result.loss)
+        done = Trained(client=self.number, round=task.round, samples=result.update.samples, loss=loss)
+        return done, result.update.tensors
+
+    def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> Tested:
+        stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
+        scores = score_clients(
+            SequentialClient(self.setup), [0], shared, stacked, task.which, task.round, key=self.number
+        )
+        sums = {name: value[0].tolist() for name, value in scores.sums.items()}
+        return Tested(sums=sums, count=int(scores.count[0]), loss=float(scores.loss[0]))
+
+    @property
+    def _name(self) -> str:
+        data = self.setup.data
+        return data.client_name(0) if data.clients == 1 else data.client_name(self.number)
 
     def _remembered(self, round: int) -> Tensors:
         """The shared tensors as they were sent in an earlier round."""
@@ -137,43 +185,78 @@ class MessageEngine(Engine):
             self.check_stop()
             since, names = self.known.get(client, (None, frozenset()))
             news = {name: value for name, value in shared.items() if name not in names}
-            header = {"kind": "train", "round": round, "safe": self._safe, "since": since, "last": self._last(client)}
-            message = pack(header, {**news, **(extra or {}).get(client, {})})
-            who = f"client {self.setup.data.client_name(client)} in round {round}"
-            try:
-                fields, tensors = unpack(self.deliver(client, message))
-                tensors = self.setup.moved(tensors)
-                samples, loss = fields["samples"], None if fields["loss"] is None else float(fields["loss"])
-            except (UpdateError, KeyError, TypeError, ValueError) as error:
-                raise UpdateError(f"the answer of {who} cannot be used: {error}") from None
-            results.append(ClientResult(Update(client, samples, tensors), loss))
+            task = Train(round=round, safe=self._safe, since=since, last=self._last(client))
+            message = pack(task.model_dump(), {**news, **(extra or {}).get(client, {})})
+            done, tensors = self._ask(client, message, Trained, round)
+            if (done.client, done.round) != (client, round):
+                whose = f"the answer of {who(self.setup, client, round)}"
+                raise UpdateError(f"{whose} cannot be used: it is that of client {done.client} in round {done.round}")
+            results.append(ClientResult(Update(client, done.samples, self.setup.moved(tensors)), done.loss))
         self._round = round
         return results
 
     def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
         """Send the replies; the clients keep their own state, and a repeated round replaces it."""
         for client, reply in (replies or {}).items():
-            self.deliver(client, pack({"kind": "reply", "round": round}, reply))
+            self._ask(client, pack(Reply(round=round).model_dump(), reply), Kept, round)
 
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`; every client tests itself."""
-        message = pack({"kind": "evaluate", "round": round, "which": which}, shared)
-        answers = []
+        message = pack(Evaluate(round=round, which=which).model_dump(), shared)
+        answers: list[Tested] = []
+        shapes: dict[str, tuple[int, ...]] = {}
         for client in clients:
             self.check_stop()
-            answers.append(unpack(self.deliver(client, message))[0])
-        return Scores(
+            answers.append(self._ask(client, message, Tested, round)[0])
+            shapes = shapes or self._score_shapes(answers[0])
+            self._check_shapes(answers[-1], shapes, client, round)
+        scores = Scores(
             np.asarray(clients, dtype=np.int64),
-            np.array([a["count"] for a in answers]),
-            np.array([a["loss"] for a in answers]),
-            {name: np.array([a["sums"][name] for a in answers], dtype=np.float64) for name in answers[0]["sums"]},
+            np.array([a.count for a in answers]),
+            np.array([a.loss for a in answers]),
+            {name: np.array([a.sums[name] for a in answers], dtype=np.float64) for name in shapes},
             self.setup.data.task,
         )
+        return self.believable(scores, round)
+
+    def _score_shapes(self, first: Tested) -> dict[str, tuple[int, ...]]:
+        """By name, the shape of every score: as the task says, or, if it does not, as the first client says."""
+        bounds = self.setup.data.task.score_bounds(self.setup.data.classes)
+        return {name: b.shape for name, b in bounds.items()} or {name: np.shape(s) for name, s in first.sums.items()}
+
+    def _check_shapes(self, answer: Tested, shapes: Mapping[str, tuple[int, ...]], client: int, round: int) -> None:
+        whose = f"the answer of {who(self.setup, client, round)} cannot be used"
+        if set(answer.sums) != set(shapes):
+            named = ", ".join(sorted(answer.sums)) or "nothing"
+            raise UpdateError(f"{whose}: its scores are {quoted(named)} instead of {quoted(', '.join(sorted(shapes)))}")
+        for name, shape in shapes.items():
+            if np.shape(answer.sums[name]) != shape:
+                raise UpdateError(f"{whose}: its score '{name}' is of another shape than {list(shape)}")
 
     def digest(self, client: int) -> str:
         """See :meth:`Engine.digest`; computed by the client."""
-        message = pack({"kind": "digest", "round": self._round, "last": self._last(client)}, {})
-        return str(unpack(self.deliver(client, message))[0]["digest"])
+        message = pack(Digest(round=self._round, last=self._last(client)).model_dump(), {})
+        return self._ask(client, message, Digested, self._round)[0].digest
+
+    def _ask(self, client: int, message: bytes, kind: type[A], round: int) -> tuple[A, Tensors]:
+        """A client's answer to a message, and the tensors that came with it.
+
+        Raises:
+            UpdateError: naming client and round: it did not take the message, or the answer cannot be used.
+        """
+        whose = who(self.setup, client, round)
+        try:
+            answer = self.deliver(client, message)
+        except UpdateError as error:
+            raise UpdateError(f"{whose} did not take what it was sent: {error}") from None
+        try:
+            fields, tensors = unpack(answer)
+            read = read_answer(kind, fields)
+            if tensors and kind is not Trained:
+                raise UpdateError(f"it holds the tensor {quoted(next(iter(tensors)))}, and needs none")
+        except UpdateError as error:
+            raise UpdateError(f"the answer of {whose} cannot be used: {error}") from None
+        return read, tensors
 
     def _last(self, client: int) -> int:
         """The round whose state a client must still have; 0 if it has not taken part."""

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.backends.base import ClientResult, StoreEngine, Which
+from commonground.engine.backends.base import StoreEngine, Which
+from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores, blocks_of
@@ -191,7 +192,7 @@ class ProcessEngine(StoreEngine):
             return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)), which, round)
 
         blocks = blocks_of(clients, self.setup.data.test_sizes)
-        return Scores.join(self._map(shared, [task(block) for block in blocks]))
+        return self.believable(Scores.join(self._map(shared, [task(block) for block in blocks])), round)
 
     def close(self) -> None:
         """End the workers."""

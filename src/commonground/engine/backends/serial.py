@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from commonground.algorithms import Tensors, Update
-from commonground.engine.backends.base import ClientResult, StoreEngine, Which
+from commonground.engine.backends.base import StoreEngine, Which
+from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
@@ -94,4 +95,4 @@ class SerialEngine(StoreEngine):
         for block in blocks_of(clients, self.setup.data.test_sizes):
             self.check_stop()
             parts.append(score_clients(self._solo, block, shared, self.store.gather(block), which, round))
-        return Scores.join(parts)
+        return self.believable(Scores.join(parts), round)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -36,8 +37,11 @@ class ClientStates:
         self.durable = durable
 
     def rounds(self, kind: Kind = "round") -> dict[int, Path]:
-        """The files of a kind, by round."""
-        return {int(p.stem.split("-")[1]): p for p in self.folder.glob(f"{kind}-*.safetensors")}
+        """The files of a kind, by round; what is named otherwise is none of them."""
+        found = {
+            p: re.fullmatch(rf"{kind}-(\d+)\.safetensors", p.name) for p in self.folder.glob(f"{kind}-*.safetensors")
+        }
+        return {int(match[1]): path for path, match in found.items() if match is not None}
 
     def newest(self, before: int, last: int = 0) -> Tensors | None:
         """The client's state after the last round before ``before`` in which it took part, if there is one.

@@ -1,0 +1,153 @@
+"""The server's part of a round: from the clients' updates to new shared tensors that may count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from commonground.algorithms import Server, Tensors
+from commonground.engine.backends.checks import Measured, Place, check_updates, measure, refuse_not_finite
+from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.server_optimizer import step_server
+from commonground.engine.setup import Setup
+from commonground.errors import AggregateError
+from commonground.quoting import escaped, quoted
+
+__all__ = ["EXTREME", "Growth", "Outcome", "conclude"]
+
+EXTREME = 1e3
+"""What is so many times the size of the shared tensors before the round is of an extreme size."""
+
+_ARITHMETIC: tuple[type[Exception], ...] = (vars(torch.linalg)["LinAlgError"], ArithmeticError)  # its stubs lack it
+
+
+class Growth(NamedTuple):
+    """A round in which the shared tensors grew so much that what follows may be its doing.
+
+    Attributes:
+        round: which.
+        size: the largest magnitude among them after it.
+        cause: what it came of, as the end of a sentence.
+    """
+
+    round: int
+    size: float
+    cause: str
+
+    def __str__(self) -> str:
+        return f"the shared tensors had grown to {self.size:.3g} in round {self.round}; {self.cause}"
+
+
+class Outcome(NamedTuple):
+    """A round that may count.
+
+    Attributes:
+        results: the clients' rounds, their losses read.
+        replies: what the server sends back to single clients.
+        figures: of the round, that only the method can tell.
+        size: the largest magnitude among the new shared tensors.
+        growth: set if the shared tensors grew by far.
+    """
+
+    results: list[ClientResult]
+    replies: dict[int, Tensors]
+    figures: dict[str, float | Tensor | None]
+    size: float
+    growth: Growth | None
+
+
+def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], round: int, before: Tensors) -> Outcome:
+    """The method's server update and the server optimiser, and one look at all that came and all that was made.
+
+    The server computes before anyone knows whether the updates are finite, so that a round waits for the device once.
+
+    Args:
+        setup: of the run.
+        server: holds what was sent; changed here.
+        results: the clients' rounds.
+        round: 1-based round.
+        before: the shared tensors before the round.
+
+    Raises:
+        UpdateError: naming round, client and tensor of what cannot be used.
+        AggregateError: naming round and tensor of what became of usable updates.
+    """
+    check_updates(setup, results, round)
+    replies: dict[int, Tensors] = {}
+    figures: dict[str, float | Tensor | None] = {}
+    if any(r.update.tensors for r in results):
+        try:
+            replies, figures = _update(setup, server, results, round, before)
+        except Exception as error:
+            measured = measure(setup, results, _places("before", before))
+            refuse_not_finite(setup, measured, round)  # which is why it failed
+            if not isinstance(error, _ARITHMETIC):
+                raise
+            what = f"what the server computes fails ({escaped(str(error))})"
+            raise AggregateError(_sentence(setup, measured, round, what)) from None
+    made = [*_places("shared", server.shared), *_places("memory", server.memory), *_places("before", before)]
+    for client, reply in replies.items():
+        made += [(Place("reply", client, name), value) for name, value in reply.items()]
+    measured = measure(setup, results, made)
+    refuse_not_finite(setup, measured, round)
+    for place, size in measured.sizes.items():
+        if not math.isfinite(size):
+            raise AggregateError(_sentence(setup, measured, round, f"{_named(setup, place)} would not be finite"))
+    size = _size(measured, "shared")
+    grown = size > EXTREME * max(1.0, _size(measured, "before"))
+    growth = Growth(round, size, _cause(setup, measured)) if grown else None
+    return Outcome(measured.results, replies, figures, size, growth)
+
+
+def _update(
+    setup: Setup, server: Server, results: Sequence[ClientResult], round: int, before: Tensors
+) -> tuple[dict[int, Tensors], dict[str, float | Tensor | None]]:
+    algorithm, updates = setup.algorithm, [r.update for r in results]
+    figures = dict(algorithm.round_figures(server, updates))
+    algorithm.server_update(server, updates, round)
+    step_server(setup.config, setup.groups.trainable("all"), server, before=before)
+    return algorithm.replies(server, updates), figures
+
+
+def _places(what: str, tensors: Tensors) -> list[tuple[Place, Tensor]]:
+    return [(Place(what, None, name), value) for name, value in tensors.items()]
+
+
+def _size(measured: Measured, what: str) -> float:
+    return max((size for place, size in measured.sizes.items() if place.what == what), default=0.0)
+
+
+def _named(setup: Setup, place: Place) -> str:
+    if place.what == "memory":
+        return f"the server's own tensor {quoted(place.name)}"
+    if place.client is not None:
+        return f"the reply's tensor {quoted(place.name)} to client {setup.data.client_name(place.client)}"
+    return f"the new shared tensor {quoted(place.name)}"
+
+
+def _sentence(setup: Setup, measured: Measured, round: int, what: str) -> str:
+    """What is wrong with a round, and the likely cause."""
+    return f"round {round} does not count: of its clients' updates, {what}; {_cause(setup, measured)}"
+
+
+def _cause(setup: Setup, measured: Measured) -> str:
+    """Whose update is extreme, or that none is."""
+    largest, config = _largest(setup, measured), setup.config
+    if _size(measured, "update") > EXTREME * max(1.0, _size(measured, "before")):
+        return f"the largest update is {largest}"
+    smaller = f"; try a smaller --server-lr (it is {config.server_lr})" if config.server_optimizer != "none" else ""
+    return f"no update is of an extreme size, the largest being {largest}{smaller}"
+
+
+def _largest(setup: Setup, measured: Measured) -> str:
+    """Whose update holds the largest magnitude."""
+    sent: Callable[[Place], float] = measured.sizes.__getitem__
+    place = max((p for p in measured.sizes if p.what == "update"), key=sent, default=None)
+    if place is None or place.client is None:
+        return "none at all"
+    name = setup.data.client_name(place.client)
+    return f"that of client {name} (up to {sent(place):.3g} in {quoted(place.name)})"
