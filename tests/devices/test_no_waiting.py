@@ -23,6 +23,7 @@ from commonground.config import RunConfig
 from commonground.engine.backends.batched import BatchedEngine
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.server_optimizer import step_server
+from commonground.engine.server_round import conclude
 from commonground.engine.setup import Setup
 from commonground.models import MLP, ConvNet
 from tests.helpers import TwoLayer, images, made_data, seeded, suited
@@ -106,6 +107,43 @@ def test_the_device_would_notice() -> None:
 
     with pytest.raises(Exception, match="data-dependent"):
         whole_round(setup_of("fedavg", data, Reading()))
+
+
+# -- the check of a round -------------------------------------------------------------------------------------------
+
+READING = {
+    getattr(Tensor, name)
+    for name in ("__array__", "__bool__", "__float__", "__int__", "cpu", "equal", "item", "nonzero", "numpy", "tolist")
+} | {torch.equal, torch.nonzero}  # fmt: skip
+
+
+class Counting(TorchFunctionMode):
+    """Counts what would wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in READING:
+            self.read.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+@pytest.mark.parametrize("method", ["fedavg", "fedrep", "scaffold", "flute", "flora"])
+def test_updates_average_and_memory_are_checked_in_one_transfer(method: str, optimizer: str) -> None:
+    """Whatever the number of clients and tensors: the losses come with it."""
+    data, model = MODELS["chain"]()
+    setup = setup_of(method, data, model, server_optimizer="none" if method == "flora" else optimizer)
+    engine, before = BatchedEngine(setup), setup.initial_shared
+    server = Server(dict(before), {}, round=1, clients=4, lr=0.1)
+    results = engine.train(1, range(4), before)
+    assert all(isinstance(result.loss, Tensor) for result in results)
+    with Counting() as counting:
+        made = conclude(setup, server, results, 1, before)
+    assert counting.read == ["tolist"]
+    assert all(isinstance(result.loss, float) for result in made.results)
 
 
 # -- where tensors are made -----------------------------------------------------------------------------------------
