@@ -177,7 +177,7 @@ def cut(draw: np.random.Generator, fields: dict[str, Any], tensors: Tensors, mes
 
 def longer(draw: np.random.Generator, fields: dict[str, Any], tensors: Tensors, message: bytes) -> bytes:
     place = draw.integers(len(message) + 1)
-    return message[:place] + draw.bytes(draw.integers(1, 20)) + message[place:]
+    return message[:place] + draw.bytes(int(draw.integers(1, 20))) + message[place:]
 
 
 def without_some(draw: np.random.Generator, fields: dict[str, Any], tensors: Tensors, message: bytes) -> bytes:
@@ -186,7 +186,7 @@ def without_some(draw: np.random.Generator, fields: dict[str, Any], tensors: Ten
 
 
 def any_bytes(draw: np.random.Generator, fields: dict[str, Any], tensors: Tensors, message: bytes) -> bytes:
-    return draw.bytes(draw.integers(0, 300))
+    return draw.bytes(int(draw.integers(0, 300)))
 
 
 def another_length(draw: np.random.Generator, fields: dict[str, Any], tensors: Tensors, message: bytes) -> bytes:

@@ -181,7 +181,7 @@ def one_try(draw: np.random.Generator, heard: Sequence[Exchange], only: str = ""
         heard: exchanges to choose from.
         only: a sort of lies.
     """
-    exchange = heard[draw.integers(len(heard))]
+    exchange = heard[int(draw.integers(len(heard)))]
     side = int(draw.integers(2))
     kind, message = exchange.sides()[side]
     fields, tensors = unpack(message)

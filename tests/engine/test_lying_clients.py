@@ -165,7 +165,7 @@ def test_figures_that_are_not_finite_are_refused_in_every_engine() -> None:
     check_scores(setup, good, 3)
     for changed in ({"loss": np.array([1.0, np.nan])}, {"sums": {"accuracy": np.array([1.0, np.inf])}}):
         with pytest.raises(NotFiniteError, match="client bob in round 3"):
-            check_scores(setup, replace(good, **changed), 3)  # type: ignore[arg-type]
+            check_scores(setup, replace(good, **changed), 3)
 
 
 # -- messages -------------------------------------------------------------------------------------------------------
