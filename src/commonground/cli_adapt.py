@@ -6,15 +6,23 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
 
 from commonground.cli_options import trust_code
 from commonground.errors import ConfigError
+from commonground.quoting import escaped, quoted
 from commonground.ranges import MOST
+
+if TYPE_CHECKING:
+    from commonground.adapt.few_shot import Adaptation
+    from commonground.data import FederatedDataset
+    from commonground.engine.run import Run
 
 __all__ = ["adapt", "predict"]
 
@@ -32,6 +40,9 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option("--clients", type=click.IntRange(1, MOST), help="number of new clients  [default: as the run]")
 @click.option("--classes-per-client", type=click.IntRange(1), help="classes per new client")
 @click.option("--partition", help="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME")
+@click.option("--client-column", help="a table's column that says whose a row is  [default: as the run]")
+@click.option("--separator", help="between a table's cells  [default: found]")
+@click.option("--encoding", help="of a table's file  [default: found]")
 @click.option(
     "--feature-noise", type=float, help="how much of another client's image is subtracted  [default: as the run]"
 )
@@ -51,6 +62,9 @@ def adapt(
     clients: int | None,
     classes_per_client: int | None,
     partition: str | None,
+    client_column: str | None,
+    separator: str | None,
+    encoding: str | None,
     feature_noise: float | None,
     shots: str,
     per_class: bool,
@@ -66,11 +80,13 @@ def adapt(
     """Fit a head for clients that never took part on RUN_DIR's frozen body, beside what they could do alone.
 
     The new clients are dealt anew from --data with --seed; for samples the run has never seen, name other data or keep
-    in mind that a split of the same data set shares its training samples.
+    in mind that a split of the same data set shares its training samples. A table's columns are found by name and
+    encoded as in the run. Clients with fewer training samples than the most --shots are left out and named.
     """
     from commonground.adapt.few_shot import adapt as adapt_run
     from commonground.console import standard_output
     from commonground.data import add_feature_noise, load_data
+    from commonground.data.limits import with_enough
     from commonground.engine.prepare import reading
     from commonground.engine.run import load_run
     from commonground.engine.state.folder import write_atomically
@@ -87,29 +103,34 @@ def adapt(
             f"the run in '{run_dir}' has the data '{run.config.data}', whose code would be run: if you trust that "
             "file, say so with --trust-code, or name other data with --data"
         )
+    reads = _table_settings(run, data, partition, classes_per_client, client_column)
+    reads |= {name: value for name, value in (("separator", separator), ("encoding", encoding)) if value is not None}
+    by_column = "client_column" in reads or (partition or "").startswith("column")
     new = load_data(
         data or run.config.data,
-        clients or (None if partition and partition.startswith("column") else run.trained.clients),
-        classes_per_client=classes_per_client or (None if partition else run.config.classes_per_client),
+        clients or (None if by_column else run.trained.clients),
+        classes_per_client=classes_per_client or (None if partition or by_column else run.config.classes_per_client),
         partition=partition,
         seed=seed,
         data_dir=data_dir,
         label=run.config.target or "label",
         task=run.config.task,
+        **reads,
         **reading(run.config, data),
     )
-    if new.name.endswith((".csv", ".tsv")) and not new.tokens and new.sample_shape == run.trained.format.sample_shape:
-        # A body reads features as they were scaled in training, not by the new table's own means and deviations.
-        new = replace(new, preprocess=run.trained.format.preprocess)
-        if new.task.name == run.trained.task.name:
-            new = replace(new, task=run.trained.task)
+    if new.schema is not None and new.task.name == run.trained.task.name:
+        new = replace(new, task=run.trained.task)  # numbers are scaled as in training
     new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
+    new, left = with_enough(new, max(wanted), per_class=per_class)
+    left += [] if new.schema is None else new.schema.few_rows.get("clients", [])
+    if not quiet:
+        _say_of_clients(new, left, max(wanted))
     results = adapt_run(run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class)
     rows = [result.to_dict() for result in results]
     folder = out or run_dir
     headline = Headline.of(new.task)
     about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
-    about |= {"task": new.task.name, "metric": headline.key}
+    about |= {"task": new.task.name, "metric": headline.key, "left_out": left}
     write_atomically(folder / "adapt.json", json.dumps({**about, "results": rows}, indent=2) + "\n")
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -119,32 +140,50 @@ def adapt(
     page = write_run_report(run_dir) if folder == run_dir and (run_dir / "summary.json").is_file() else None
     if quiet:
         return
-    methods = list(dict.fromkeys(result.method for result in results))
-    unit = "shots per class" if per_class else "shots"
-    what = f"{headline.name}, mean ± std over clients"
-    table = Table(unit, *methods, title=f"{new.clients} new clients of {new.name}: {what}")
-    for k in wanted:
-        spread = {r.method: headline.spread({"mean": r.mean, "std": r.std}) for r in results if r.shots == k}
-        cells = {method: f"{text}{headline.sign}" for method, text in spread.items()}
-        table.add_row(str(k), *(cells.get(method, "–") for method in methods))
     console = standard_output()
-    console.print(table)
+    console.print(_curve(results, new, "shots per class" if per_class else "shots"))
     if data is None:
         console.print(f"The new clients' samples are dealt anew from {new.name}; the run has trained on some of them.")
     console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}{f', {page}' if page else ''}")
 
 
-@click.command(short_help="One client's model on new inputs.")
+def _curve(results: Sequence[Adaptation], new: FederatedDataset, unit: str) -> Table:
+    """A row per number of shots, a column per way of serving the new clients."""
+    from commonground.tasks import Headline
+
+    headline = Headline.of(new.task)
+    methods = list(dict.fromkeys(result.method for result in results))
+    what = f"{headline.name}, mean ± std over clients"
+    table = Table(unit, *methods, title=f"{new.clients} new clients of {new.name}: {what}")
+    for k in dict.fromkeys(result.shots for result in results):
+        spread = {r.method: headline.spread({"mean": r.mean, "std": r.std}) for r in results if r.shots == k}
+        cells = {method: f"{text}{headline.sign}" for method, text in spread.items()}
+        table.add_row(str(k), *(cells.get(method, "–") for method in methods))
+    return table
+
+
+def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> None:
+    """How a table was read, and which clients are left out."""
+    for note in () if new.schema is None else new.schema.notes:
+        _say(f"{new.name}: {note}")
+    if left:
+        first = ", ".join(quoted(name) for name in left[:5]) + (", …" if len(left) > 5 else "")
+        _say(f"{len(left):,} clients have too few samples for {shots} shots and a test, and are left out: {first}")
+
+
+@click.command(short_help="The clients' models on new inputs.")
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
-@click.option("--client", help="the client's name or number")
+@click.argument("table", required=False, type=click.Path(path_type=Path))
+@click.option("--client", help="the client's name or number  [default, for a table: each row's own]")
 @click.option("--global", "use_global", is_flag=True, help="use the global model instead")
 @click.option(
     "--input",
     "input_file",
-    required=True,
     type=click.Path(path_type=Path),
-    help=".npy or .csv of samples; for texts .tsv, .csv, .jsonl or .txt",
+    help="the file, in place of TABLE: .npy or .csv of samples; for texts .tsv, .csv, .jsonl or .txt",
 )
+@click.option("--separator", help="between a table's cells  [default: found]")
+@click.option("--encoding", help="of a table's file  [default: found]")
 @click.option(
     "--max-new-tokens", type=click.IntRange(1), help="most tokens of a language model's answer  [default: 64]"
 )
@@ -152,30 +191,40 @@ def adapt(
 @trust_code
 def predict(
     run_dir: Path,
+    table: Path | None,
     client: str | None,
     use_global: bool,
-    input_file: Path,
+    input_file: Path | None,
+    separator: str | None,
+    encoding: str | None,
     max_new_tokens: int | None,
     out: Path | None,
     trust_code: bool,
 ) -> None:
-    """Classify new samples with one client's own model from RUN_DIR, predict their numbers or labels, or let a language
-    model answer.
+    """Classify new samples with the clients' own models from RUN_DIR, predict their numbers or labels, or let a
+    language model answer.
 
-    Samples are stored as the training data is: one row of numbers per sample (.csv; columns in the training table's
-    order without label and client, a header is skipped), or an array [samples, …] (.npy; images as height × width ×
-    channels). Prints a line per sample: its class and the probability; the predicted numbers; or its labels and the
-    probability of each.
+    A run on a table takes a TABLE with the same columns, by name and in any order; others are ignored. Each row is
+    answered by its own client's model unless --client or --global says whose; where the target is there, the metric is
+    printed too. Columns that are missing and cells of another kind are refused by name.
+
+    Other samples are stored as the training data is: one row of numbers per sample (.csv; a header is skipped), or an
+    array [samples, …] (.npy; images as height × width × channels). Prints a line per sample: its class and the
+    probability; the predicted numbers; or its labels and the probability of each.
 
     Texts are a column of a table with a header (.tsv, .csv), a field of the objects in a .jsonl file, or the lines of a
     .txt file; pairs are two columns, named as in GLUE. A language model takes instructions (.json, .jsonl, a table with
     a column instruction, .txt) and answers greedily.
     """
     from commonground.adapt.predictors import predictor_of
+    from commonground.adapt.tables import predict_table
     from commonground.engine.run import load_run
     from commonground.engine.state.folder import write_atomically
 
-    if (client is None) == (not use_global):
+    file = table or input_file
+    if file is None or (table is not None and input_file is not None):
+        raise ConfigError("name one file with the samples, as TABLE or with --input")
+    if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
     run = load_run(run_dir, trust_code=trust_code)
     number = None if client is None else run.trained.client(client)
@@ -183,14 +232,42 @@ def predict(
         _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    header, rows = predictor_of(run, max_new_tokens).table(input_file, number, _say)
-    writer.writerow(["sample", *header])
-    writer.writerows([i, *row] for i, row in enumerate(rows))
+    if run.trained.schema is not None and max_new_tokens is None:
+        answers = predict_table(
+            run.trained, file, client=number, shared=use_global, note=_say, separator=separator, encoding=encoding
+        )
+        writer.writerows([answers.header, *answers.rows])
+        if answers.metric:
+            _say(answers.metric)
+    else:
+        if client is None and not use_global:
+            raise ConfigError("give either --client ID or --global")
+        header, rows = predictor_of(run, max_new_tokens).table(file, number, _say)
+        writer.writerow(["sample", *header])
+        writer.writerows([i, *row] for i, row in enumerate(rows))
     if out is not None:
         write_atomically(out, text.getvalue())
     else:
         print(text.getvalue(), end="")
 
 
+def _table_settings(
+    run: Run, data: str | None, partition: str | None, classes_per_client: int | None, client_column: str | None
+) -> dict[str, Any]:
+    """How a table of new clients is read: by the run's schema, clients by the same column unless otherwise said."""
+    given = {} if client_column is None else {"client_column": client_column}
+    if run.trained.schema is None:
+        return given
+    settings = run.config.table_settings() if data is None else {}
+    if partition is None and classes_per_client is None:
+        column = client_column or run.trained.schema.client_column
+        given = {"client_column": column} if column is not None else {}
+    else:
+        settings.pop("client_column", None)
+    # Clients of a single row cannot be served and tested; they are left out and named with the others that lack rows.
+    few = {"few_rows": "shared", "min_rows": 2} if given else {}
+    return {**settings, **few, **given, "schema": run.trained.schema}
+
+
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    print(escaped(text, 1000), file=sys.stderr)

@@ -11,7 +11,7 @@ from commonground.data.federated import FederatedDataset
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
-__all__ = ["limit_samples"]
+__all__ = ["limit_samples", "with_enough"]
 
 
 def limit_samples(
@@ -60,3 +60,32 @@ def limit_samples(
     if split == "train":
         return replace(data, train_index=joined, train_offsets=offsets)
     return replace(data, test_index=joined, test_offsets=offsets)
+
+
+def with_enough(data: FederatedDataset, samples: int, *, per_class: bool = False) -> tuple[FederatedDataset, list[str]]:
+    """The clients with at least so many training samples (of each of their classes), and the names of the others.
+
+    If no client has enough, all of them are given back, for :func:`limit_samples` to say so.
+    """
+    strata, kept = data.strata("train"), []
+    for client in range(data.clients):
+        index = data.train_indices(client)
+        fewest = np.unique(strata[index], return_counts=True)[1].min() if per_class else len(index)
+        if fewest >= samples:
+            kept.append(client)
+    if len(kept) in (0, data.clients):
+        return data, []
+    train, test = ([rows(client) for client in kept] for rows in (data.train_indices, data.test_indices))
+    names = tuple(data.client_name(client) for client in kept)
+    noise = None if data.noise is None else data.noise.of(kept)
+    left = [data.client_name(client) for client in sorted(set(range(data.clients)) - set(kept))]
+    fewer = replace(
+        data,
+        train_index=np.concatenate(train),
+        train_offsets=np.cumsum([0, *map(len, train)]),
+        test_index=np.concatenate(test),
+        test_offsets=np.cumsum([0, *map(len, test)]),
+        client_names=names,
+        noise=noise,
+    )
+    return fewer, left

@@ -85,7 +85,8 @@ class Run:
 
         Args:
             x: [n, …] samples stored as the training data were: images as height × width × channels, unscaled; where the
-                data have several inputs, a mapping from their names to arrays.
+                data have several inputs, a mapping from their names to arrays; of a table, a DataFrame with its
+                columns.
             client: its name or number; None for the global model.
 
         Returns:

@@ -19,6 +19,9 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data.formats import Given, InputFormat, read_format
 from commonground.data.inputs import Inputs, chunks, each, to_device
+from commonground.data.tables.features import known_features
+from commonground.data.tables.read import raw_of_frame
+from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
 from commonground.devices import resolve_device
 from commonground.engine.prepare import base_model, build_network
@@ -247,14 +250,36 @@ class Trained:
         """What a client's own model (None: the global one) says of raw samples [n, …], as the run's task does: class
         probabilities [n, classes], numbers [n, targets], ….
         """
+        if hasattr(x, "columns"):
+            x = self.rows_of(x, client)
+        return self.task.predict(self.outputs(x, client))
+
+    def rows_of(self, frame: Any, client: int | None) -> npt.NDArray[np.float32]:
+        """A DataFrame's rows as stored samples, its columns taken by name.
+
+        Raises:
+            ConfigError: the run was not trained on a table.
+            DataError: a column is missing or a cell does not fit.
+        """
+        if self.schema is None:
+            raise ConfigError(f"{self.where} was not trained on a table, so that it knows no columns; give an array")
+        rows, _ = known_features(raw_of_frame(frame), self.schema)
+        if self.schema.client_scales:
+            if client is None:
+                raise ConfigError(f"{self.where} scales by each client's own statistics; a global model has none")
+            scaled_as(self.schema, rows, (self.split["client_names"] or [])[client])
+        return rows
+
+    def outputs(self, x: Given, client: int | None) -> Tensor:
+        """What a client's own model (None: the global one) returns for raw samples [n, …], on the host."""
         model = self.model(client).to(self.device)
         inputs = self.inputs(x, client)
         with torch.no_grad():
             said = [
-                self.task.predict(call(model, each(lambda value: to_device(value, self.device), part)))
+                call(model, each(lambda value: to_device(value, self.device), part)).cpu()
                 for part in chunks(inputs, PREDICTED_AT_ONCE)
             ]
-        return np.concatenate(said)
+        return torch.cat(said)
 
     @cached_property
     def device(self) -> torch.device:

@@ -15,7 +15,7 @@ from commonground.data.tables.textfile import TextFile, read_text_file
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["FORMS", "RawTable", "first_fields", "is_table", "read_raw"]
+__all__ = ["FORMS", "RawTable", "first_fields", "is_table", "raw_of_frame", "read_raw"]
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 LINES = (".jsonl", ".ndjson")
@@ -265,6 +265,24 @@ def _read_binary(path: Path) -> RawTable:
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} could not be read as a table: {quoted(str(error))}") from None
     _check_names(path, table.column_names)
+    return RawTable(path, _flat(path, table), True, _row_number, partial(_counted, len(table)))
+
+
+def raw_of_frame(frame: Any) -> RawTable:
+    """A pandas DataFrame as a table.
+
+    Raises:
+        DataError: a column holds what no table does, or two have one name.
+    """
+    import pyarrow as pa
+
+    path = Path("the table")
+    names = [str(name) for name in frame.columns]
+    _check_names(path, names)
+    try:
+        table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
+    except pa.ArrowException as error:
+        raise DataError(f"the DataFrame cannot be read as a table: {quoted(str(error))}") from None
     return RawTable(path, _flat(path, table), True, _row_number, partial(_counted, len(table)))
 
 

@@ -1,0 +1,193 @@
+"""A finished run's models on a table: columns by name, many clients at once, the metric where the target is there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from commonground.data.tables import scale
+from commonground.data.tables.cells import words_of
+from commonground.data.tables.features import ignored, known_features
+from commonground.data.tables.kinds import Reading, read_column
+from commonground.data.tables.load import owners_of
+from commonground.data.tables.read import RawTable, is_table, read_raw
+from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.split import FEW
+from commonground.engine.trained import Trained
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
+from commonground.tasks import Headline
+
+__all__ = ["TableAnswers", "predict_table"]
+
+Note = Callable[[str], None]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TableAnswers:
+    """What a run says of a table.
+
+    Attributes:
+        header: the columns: the row's number from 0, its client, columns that name a row, then what is predicted.
+        rows: a row for each row of the table, in its order.
+        metric: how well that agrees with the target, in words; empty if the table has none.
+    """
+
+    header: list[str]
+    rows: list[list[str]]
+    metric: str
+
+
+def predict_table(
+    trained: Trained,
+    path: Path,
+    *,
+    client: int | None = None,
+    shared: bool = False,
+    note: Note,
+    separator: str | None = None,
+    encoding: str | None = None,
+) -> TableAnswers:
+    """What the clients' own models say of the rows of a table.
+
+    Args:
+        trained: of a run on a table.
+        path: the table; columns are found by name, in any order, and those that the run does not know are ignored.
+        client: whose model is asked of all rows; by default each row's own client's, by the run's client column.
+        shared: ask the global model instead.
+        note: hears what is worth knowing of the file.
+        separator, encoding: of a text file.
+
+    Raises:
+        ConfigError: nobody said whose model to ask.
+        DataError: a column is missing, a cell does not fit (line and column named), or a client is unknown.
+    """
+    schema = trained.schema
+    assert schema is not None
+    if not is_table(str(path)):
+        raise DataError(f"'{path}' is no table with names of columns, which {trained.where} needs")
+    raw = read_raw(path, separator, encoding)
+    x, strange = known_features(raw, schema)
+    left = ignored(raw, schema)
+    if left:
+        strange = [f"ignored: {', '.join(quoted(name) for name in left[:5])}{' …' if len(left) > 5 else ''}", *strange]
+    for sentence in (*raw.notes, *strange):
+        note(f"{path.name}: {sentence}")
+    parts = list(_parts(trained, raw, schema, client, shared, note))
+    outputs = _outputs(trained, schema, x, parts)
+    predicted = trained.task.predict(outputs)
+    header, answers = trained.task.table(predicted, trained.split["class_names"])
+    kept = [name for name in (schema.client_column, *schema.ids) if name is not None and name in raw.columns]
+    beside = [_shown(raw, name) for name in kept]
+    rows = [[str(row), *(cells[row] for cells in beside), *answer] for row, answer in enumerate(answers)]
+    return TableAnswers(["sample", *kept, *header], rows, _metric(trained, raw, schema, outputs, [r for _, r in parts]))
+
+
+def _shown(raw: RawTable, column: str) -> list[str]:
+    cells = words_of(raw.columns[column], keep=True)
+    return [*cells.words, ""] if not len(cells.codes) else [([*cells.words, ""])[code] for code in cells.codes]
+
+
+def _parts(
+    trained: Trained, raw: RawTable, schema: TableSchema, client: int | None, shared: bool, note: Note
+) -> Iterator[tuple[int | None, Rows]]:
+    """Whose model (None: the global one) is asked of which rows."""
+    if shared or client is not None:
+        column = schema.client_column
+        if client is not None and column is not None and column in raw.columns:
+            name = _names(trained)[client]
+            others = sum(len(rows) for owner, rows in owners_of(raw, column).parts() if owner != name)
+            if others:
+                whose = f"the model of {quoted(name)} is asked of them too"
+                note(f"{raw.path.name}: {others:,} rows are of other clients; {whose}")
+        yield client, np.arange(raw.rows)
+        return
+    if schema.client_column is None or schema.client_column not in raw.columns:
+        wanted = f"the column {quoted(schema.client_column)}" if schema.client_column else "a client column"
+        raise ConfigError(f"{raw.path} has not {wanted}; give either --client ID or --global")
+    numbers = {name: number for number, name in enumerate(_names(trained))}
+    few = schema.few_rows
+    place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}
+    parts = list(owners_of(raw, schema.client_column).parts())
+    unknown = [name for name, _ in parts if name not in numbers and name not in place]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], numbers, n=1)
+        hint = f" (did you mean {quoted(near[0])}?)" if near else ""
+        raise DataError(
+            f"{raw.path}: {len(unknown):,} of the {len(parts):,} clients took no part in the run, the first is "
+            f"{quoted(unknown[0])}{hint}; `commonground adapt` serves new ones, and --global asks the shared model"
+        )
+    for name, rows in parts:
+        yield numbers.get(name, place.get(name)), rows
+
+
+def _names(trained: Trained) -> list[str]:
+    return trained.split["client_names"] or [str(client) for client in range(trained.clients)]
+
+
+def _outputs(trained: Trained, schema: TableSchema, x: Any, parts: list[tuple[int | None, Rows]]) -> Tensor:
+    """What the models return, a row for each row of the table."""
+    outputs: Tensor | None = None
+    for client, rows in parts:
+        own = x[rows]
+        if schema.client_scales:
+            if client is None:
+                raise ConfigError(f"{trained.where} scales by each client's own statistics; a global model has none")
+            scale.scaled_as(schema, own, _names(trained)[client])
+        said = trained.outputs(own, client)
+        if outputs is None:
+            outputs = torch.empty((len(x), *said.shape[1:]), dtype=said.dtype)
+        outputs[torch.from_numpy(rows)] = said
+    assert outputs is not None
+    return outputs
+
+
+def _metric(trained: Trained, raw: RawTable, schema: TableSchema, outputs: Tensor, parts: list[Rows]) -> str:
+    """The headline metric over the rows that have a target, in words; empty if there is none."""
+    if not all(name in raw.columns for name in schema.targets):
+        return ""
+    y, known = _targets(trained, raw, schema)
+    if not known.any():
+        return ""
+    task, headline = trained.task, Headline.of(trained.task)
+    every = task.scores(outputs, task.as_tensor(y, outputs.dtype))
+
+    def over(rows: list[Rows]) -> npt.NDArray[np.float64]:
+        """The metric of each of some sets of rows."""
+        sets = [torch.from_numpy(r) for r in rows]
+        means = {n: torch.stack([v.double()[r].mean(0) for r in sets]).numpy() for n, v in every.items()}
+        return task.metrics(means)[headline.key]
+
+    whole = over([np.flatnonzero(known)])[0]
+    said = f"{headline.name} {headline.show(float(whole))} over {known.sum():,} rows"
+    own = [rows[known[rows]] for rows in parts if known[rows].any()]
+    clients = over(own)
+    if len(own) > 1 and not np.isnan(clients).all():
+        said += f", {headline.show(float(np.nanmean(clients)))} as the mean over {len(own):,} clients"
+    return said
+
+
+def _targets(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[Any, npt.NDArray[np.bool_]]:
+    """Targets in the task's stored form, and which rows have one; classes that the run does not know count as wrong."""
+    if trained.task.softmax:
+        cells = words_of(raw.columns[schema.targets[0]], keep=True)
+        place = {name: number for number, name in enumerate(schema.class_names)}
+        numbers = np.array([place.get(word, -1) for word in cells.words] + [-1], dtype=np.int64)
+        return numbers[cells.codes], cells.codes >= 0
+    values = []
+    for name in schema.targets:
+        column = read_column(raw.path, name, raw.columns[name], Reading("number"), raw.where)
+        assert column.numbers is not None
+        values.append(column.numbers)
+    y = np.stack(values, axis=1)
+    known: npt.NDArray[np.bool_] = np.asarray(~np.isnan(y).any(axis=1))
+    return trained.task.targets(np.where(known[:, None], y, 0.0), schema.targets[0]), known

@@ -1,0 +1,187 @@
+"""Predictions for tables: columns by name, clients by the client column, and no silent answer to a wrong table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commonground import load_run, train
+from commonground.cli import main
+from commonground.errors import ConfigError, DataError
+
+
+def frame(rows: int = 120) -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"who": [f"w{i % 4}" for i in range(rows)], "key": [f"k{i}x" for i in range(rows)]})
+    frame["income"] = rng.normal(3000, 800, rows).round(1)
+    frame["age"] = rng.integers(18, 80, rows)
+    frame["plan"] = rng.choice(["basic", "plus"], rows)
+    frame["label"] = np.where(frame.income > 3000, "rich", "poor")
+    return frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a table, and the table."""
+    path = tmp_path_factory.mktemp("tables")
+    frame().to_csv(path / "t.csv", index=False)
+    frame().assign(price=frame().income * 2).drop(columns="label").to_csv(path / "p.csv", index=False)
+    given = ["--client-column", "who", "--quiet", "--rounds", "5"]
+    assert main(["train", "fedavg", "--data", str(path / "t.csv"), *given, "--out", str(path / "run")]) == 0
+    numbers = ["--data", str(path / "p.csv"), "--label", "price", "--task", "regression", "--out", str(path / "prices")]
+    assert main(["train", "fedper", *numbers, *given]) == 0
+    return path
+
+
+@pytest.fixture
+def ask(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Predicts a changed table; gives the answers by column, what was said, and the exit code."""
+
+    def predict(table: pd.DataFrame, *more: str, run: str = "run") -> tuple[dict[str, list[str]], str, int]:
+        table.to_csv(tmp_path / "new.csv", index=False)
+        code = main(["predict", str(folder / run), str(tmp_path / "new.csv"), *more])
+        out, err = capsys.readouterr()
+        rows = list(csv.reader(io.StringIO(out)))
+        columns = {name: [row[i] for row in rows[1:]] for i, name in enumerate(rows[0])} if rows else {}
+        return columns, err, code
+
+    return predict
+
+
+def test_the_table_itself_with_ids_and_the_metric(ask: Any, folder: Path) -> None:
+    answers, said, code = ask(frame())
+    assert code == 0
+    assert list(answers) == ["sample", "who", "key", "class", "probability"]
+    assert answers["sample"] == [str(i) for i in range(120)]
+    assert answers["key"] == list(frame().key)
+    right = np.mean(np.array(answers["class"]) == frame().label)
+    assert f"accuracy {100 * right:.1f} % over 120 rows" in said
+    assert "as the mean over 4 clients" in said
+    run = load_run(folder / "run")
+    assert run.trained.schema is not None
+
+
+def test_order_does_not_matter_and_units_do(ask: Any) -> None:
+    plain, _, _ = ask(frame())
+    swapped, said, code = ask(frame()[["label", "plan", "age", "who", "income", "key"]])
+    assert (swapped["probability"], code) == (plain["probability"], 0)
+    assert "ignored" not in said
+    extra, said, _ = ask(frame().assign(colour="red"))
+    assert extra["probability"] == plain["probability"]
+    assert "new.csv: ignored: 'colour'" in said
+    other, said, _ = ask(frame().assign(income=frame().income * 1000))
+    assert other["probability"] != plain["probability"]
+    assert "income: 120 of 120 rows lie outside what training rows had" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t: t.rename(columns={"income": "incomes"}), r"has no column 'income' (did you mean 'incomes'?)"),
+        (lambda t: t.drop(columns="plan"), "has no column 'plan'"),
+        (lambda t: t.rename(columns={"plan": "age", "age": "plan"}), "line 2, column 'age': '"),
+        (
+            lambda t: t.astype({"age": str}).replace({"age": {t.age.astype(str)[7]: "old"}}),
+            "column 'age': 'old' is not",
+        ),
+        (
+            lambda t: t.assign(who=t.who.replace("w2", "5")),
+            "1 of the 4 clients took no part in the run, the first is '5'",
+        ),
+        (lambda t: t.drop(columns="who"), "has not the column 'who'; give either --client ID or --global"),
+        (lambda t: t.rename(columns={c: str(i) for i, c in enumerate(t)}), "has no column 'income'"),
+    ],
+)
+def test_a_wrong_table_gives_no_answer(change: Any, says: str, ask: Any) -> None:
+    answers, said, code = ask(change(frame()))
+    assert (answers, code) == ({}, 2)
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_one_client_for_all_and_the_global_model(ask: Any) -> None:
+    rows = frame().drop(columns=["who", "label"])
+    one, said, code = ask(rows, "--client", "w1")
+    everyone, _, _ = ask(rows, "--global")
+    assert (code, said) == (0, "")
+    assert one["probability"] == everyone["probability"]  # of FedAvg
+    _, said, _ = ask(frame(), "--client", "w1")
+    assert "90 rows are of other clients; the model of 'w1' is asked of them too" in said
+    assert ask(rows, "--client", "w1", "--global")[2] == 2
+
+
+def test_numbers_have_their_own_metric_and_models(ask: Any, folder: Path) -> None:
+    table = pd.read_csv(folder / "p.csv")
+    answers, said, code = ask(table, run="prices")
+    assert code == 0
+    error = np.sqrt(np.mean((np.array(answers["price"], dtype=float) - table.price) ** 2))
+    assert said.startswith("RMSE ")
+    assert float(said.split()[1].replace(",", "")) == pytest.approx(error, rel=1e-2)
+    own = {client: ask(table, "--client", client, run="prices")[0]["price"] for client in ("w0", "w1")}
+    assert own["w0"] != own["w1"]
+    assert answers["price"][:2] == [own["w0"][0], own["w1"][1]]
+
+
+def test_unseen_categories_and_classes_are_said(ask: Any) -> None:
+    table = frame().assign(plan="gold")
+    _, said, code = ask(table)
+    assert code == 0
+    assert "plan: 120 rows hold what no training row did ('gold'); read as none" in said
+    _, said, _ = ask(frame().assign(label="other"))
+    assert "accuracy 0.0 % over 120 rows" in said
+
+
+def test_an_array_is_no_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 5)))
+    assert main(["predict", str(folder / "run"), "--client", "w1", "--input", str(tmp_path / "x.npy")]) == 2
+    assert "is no table with names of columns" in capsys.readouterr().err
+    assert main(["predict", str(folder / "run"), "--client", "w1"]) == 2
+    assert "name one file with the samples" in capsys.readouterr().err
+
+
+def test_a_frame_in_python(folder: Path) -> None:
+    run = load_run(folder / "prices")
+    table = pd.read_csv(folder / "p.csv")
+    said = run.predict(table, client="w1")
+    assert np.array_equal(run.predict(table[table.columns[::-1]], client="w1"), said)
+    with pytest.raises(DataError, match="has no column 'age'"):
+        run.predict(table.drop(columns="age"), client="w1")
+    digits = train("fedavg", clients=2, rounds=1, model="linear")
+    with pytest.raises(ConfigError, match="was not trained on a table"):
+        digits.predict(table, client=0)
+
+
+def adapted(run: Path, data: Path, out: Path, *more: str) -> dict[str, Any]:
+    given = ["--data", str(data), "--out", str(out), "--epochs", "3", "--repeats", "1", *more]
+    assert main(["adapt", str(run), "--shots", "2,5", *given]) == 0
+    return dict(json.loads((out / "adapt.json").read_text("utf-8")))
+
+
+def test_new_clients_of_a_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Encoded as in the run, columns by name, and customers with few rows do not stop the others."""
+    new = frame().assign(who=[f"n{i % 3}" if i > 4 else ("tiny" if i else "single") for i in range(120)])
+    files = {
+        "plain": new,
+        "swapped": new[new.columns[::-1]],
+        "unit": new.assign(income=new.income * 1000),
+    }
+    found = {}
+    for name, table in files.items():
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+        found[name] = adapted(folder / "run", tmp_path / f"{name}.csv", tmp_path / name)
+        said = capsys.readouterr().err
+        assert "2 clients have too few samples for 5 shots and a test, and are left out: 'tiny', 'single'" in said
+    assert (found["plain"]["clients"], found["plain"]["left_out"]) == (3, ["tiny", "single"])
+    assert found["swapped"]["results"] == found["plain"]["results"]
+    assert found["unit"]["results"] != found["plain"]["results"]
+    assert main(["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "plain.csv"), "--quiet"]) == 0
+    new.rename(columns={"age": "Age"}).to_csv(tmp_path / "wrong.csv", index=False)
+    assert main(["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "wrong.csv")]) == 2
+    assert "has no column 'age' (did you mean 'Age'?)" in capsys.readouterr().err
