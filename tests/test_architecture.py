@@ -23,7 +23,7 @@ LAYERS = (
     ("algorithms",),
     ("adapters", "config"),
     ("engine",),
-    ("adapt", "console"),
+    ("adapt", "console", "export"),
     ("report",),
     ("compare",),
     ("", "demo", "papers"),

@@ -15,8 +15,8 @@ if _is_command():
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
-from commonground.adapt import adapt, export_adapter  # heads for new clients; LoRA adapters out …
-from commonground.adapters import load_adapter  # … and in again
+from commonground.adapt import adapt  # heads for new clients
+from commonground.adapters import load_adapter  # a LoRA adapter into a model
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
 from commonground.compare import compare  # several methods side by side
 from commonground.data import (
@@ -33,6 +33,7 @@ from commonground.data import (
 )
 from commonground.engine import Observer, Run, load_run, train  # run an algorithm, and take up its results again
 from commonground.errors import CommonGroundError  # every error raised on purpose
+from commonground.export import ExportedModel, export_adapter, export_model, load_exported  # models taken away
 from commonground.models import build_model  # the papers' networks
 from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task  # what is learnt
 
@@ -47,6 +48,7 @@ __all__ = [
     "Column",
     "CommonGroundError",
     "Dirichlet",
+    "ExportedModel",
     "Features",
     "FederatedDataset",
     "Labels",
@@ -65,8 +67,10 @@ __all__ = [
     "build_model",
     "compare",
     "export_adapter",
+    "export_model",
     "load_adapter",
     "load_data",
+    "load_exported",
     "load_run",
     "train",
 ]

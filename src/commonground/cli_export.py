@@ -1,36 +1,63 @@
-"""``commonground export``: a run's LoRA adapters as folders that peft loads."""
+"""``commonground export``: a run's models as folders that can be taken away."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
 from commonground.cli_options import trust_code
+from commonground.errors import ConfigError
+
+if TYPE_CHECKING:
+    from commonground.export.models import Format
 
 __all__ = ["export"]
 
 
-@click.command(short_help="A run's LoRA adapters as peft folders, or merged.")
+@click.command(
+    short_help="A client's model to take away: safetensors, ONNX, torch, peft.",
+    epilog="Example: commonground export runs/churn --client customer-17 --format onnx --out customer-17",
+)
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="the folder to write; new or empty")
-@click.option("--client", metavar="ID|all", help="a client's own model with its head  [default: the global adapter]")
-@click.option("--merge", is_flag=True, help="add the update to the base's weights: a plain transformers model")
+@click.option("--client", metavar="ID|all", help="a client's own model  [default: the global one]")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["safetensors", "onnx", "torch", "peft"]),
+    help="how it is written  [default: peft for models hf:…, safetensors for all others]",
+)
+@click.option("--merge", is_flag=True, help="of models hf:…: add the update to the base's weights (as safetensors)")
 @trust_code
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
-def export(run_dir: Path, out: Path, client: str | None, merge: bool, trust_code: bool, quiet: bool) -> None:
-    """Write the LoRA adapter of RUN_DIR as a folder that peft's from_pretrained loads.
+def export(
+    run_dir: Path, out: Path, client: str | None, format_: Format | None, merge: bool, trust_code: bool, quiet: bool
+) -> None:
+    """Write a model of RUN_DIR as a folder for use elsewhere, with a README.md that says how.
+
+    safetensors: weights and settings, which cg.load_exported reads. onnx: one file from raw samples to probabilities or
+    numbers, scaling inside, compared with the model by ONNX Runtime before it is handed out. torch: the same as a
+    program of torch.export. peft: the LoRA adapter of a pretrained model, which peft's from_pretrained loads.
 
     With --client all the folders client-0, client-1, … in --out hold every client's own. Where every client has a task
     head of its own, the global adapter's is untrained. FLoRA merges dense sums of products, whose factors are recovered
     exactly; where their rank is too large for an adapter, --merge remains.
     """
-    from commonground.adapt import export_adapter
     from commonground.console import human_bytes, standard_output
-    from commonground.engine import load_run
+    from commonground.export import export_model
 
-    written = export_adapter(load_run(run_dir, trust_code=trust_code), out, client=client, merge=merge)
+    if merge and format_ not in (None, "safetensors"):
+        raise ConfigError(f"--merge writes a plain transformers model as safetensors, not as {format_}")
+    if merge:
+        from commonground.engine import load_run
+        from commonground.export import export_adapter
+
+        written = export_adapter(load_run(run_dir, trust_code=trust_code), out, client=client, merge=True)
+    else:
+        written = export_model(run_dir, out, client=client, format=format_, trust_code=trust_code)
     if quiet:
         return
     table = Table("folder", "model", "task head", "weights")

@@ -21,7 +21,7 @@ from commonground.errors import ConfigError
 from commonground.models.adapted import AdaptedModel
 from commonground.models.lora import LoRALinear
 
-__all__ = ["base_name", "copy_tokenizer", "write_adapter", "write_merged"]
+__all__ = ["base_name", "copy_tokenizer", "merged", "write_adapter", "write_merged"]
 
 # What a tokenizer is made of; a model's folder may hold any of these.
 _TOKENIZER = (
@@ -139,7 +139,7 @@ def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names
         class_names: what the model's configuration calls the classes; those of the base if empty.
     """
     transformers: Any = importlib.import_module("transformers")
-    with _merged(model, values), _named(model, class_names), warnings.catch_warnings():
+    with merged(model, values), _named(model, class_names), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about generation settings of the base, which are not ours
         before = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity_error()
@@ -166,8 +166,8 @@ def _named(model: AdaptedModel, class_names: Sequence[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _merged(model: AdaptedModel, values: Tensors) -> Iterator[None]:
-    """While open, the base has plain linear layers with the update in them, and the head given."""
+def merged(model: AdaptedModel, values: Tensors) -> Iterator[None]:
+    """While open, the base of a model has plain linear layers with the update in them, and the head given."""
     own = {name: model.get_submodule(name) for name in model.adapted}
     head = {name: model.get_parameter(name) for name in model.head_names}
     kept = {name: value.data for name, value in head.items()}

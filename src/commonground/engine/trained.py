@@ -18,23 +18,23 @@ from commonground.algorithms import Algorithm, Tensors, make_algorithm
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data.formats import Given, InputFormat, read_format
-from commonground.data.inputs import Inputs, chunks, each, to_device
+from commonground.data.inputs import Inputs
 from commonground.data.tables.features import known_features
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
 from commonground.devices import resolve_device
+from commonground.engine.portable import PortableModel, model_inputs
 from commonground.engine.prepare import base_model, build_network
 from commonground.engine.setup import client_model, client_start
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.folder import NOISE, SCHEMA, START, RunFolder
 from commonground.engine.state.store import PersonalStore
-from commonground.errors import ConfigError, DataError, RunError
+from commonground.errors import ConfigError, RunError
 from commonground.models import (
     Groups,
     base_sha256_of,
-    call,
     constants_of,
     is_pretrained,
     reset_counters,
@@ -43,9 +43,6 @@ from commonground.models import (
 )
 from commonground.tasks import Task, tasks
 from commonground.user_code import is_code
-
-# Samples of one pass: what it keeps in memory stays bounded.
-PREDICTED_AT_ONCE = 4096
 
 __all__ = ["States", "Trained", "read_trained"]
 
@@ -164,7 +161,7 @@ class Trained:
     @cached_property
     def task(self) -> Task:
         """What the data were for."""
-        return _task(self.split)
+        return read_task(self.split)
 
     @cached_property
     def format(self) -> InputFormat:
@@ -221,38 +218,48 @@ class Trained:
             raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
         return images
 
-    def inputs(self, x: Given, client: int | None = None) -> Inputs:
-        """Raw samples [n, …] (stored as the training data: images channels last, values unscaled) as model inputs.
+    def portable(self, client: int | None) -> PortableModel:
+        """A client's own model (None: the global one; see :meth:`model`) from raw samples to what the task says.
 
         In a run with feature noise, a client's samples are changed by its foreign image as they were in training; with
         no client they stay as they are.
 
+        Raises:
+            RunError: the feature noise cannot be read.
+        """
+        return PortableModel(self.model(client), self.format, self.task, self._dtype, self._noise_of(client))
+
+    def inputs(self, x: Given, client: int | None = None) -> Inputs:
+        """Raw samples as the network's inputs (:func:`~commonground.engine.portable.model_inputs`)."""
+        return model_inputs(x, self.format, self._dtype, self._noise_of(client), self.where)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return dtype
+
+    def _noise_of(self, client: int | None) -> Tensor | None:
+        """What is subtracted from a client's samples after scaling."""
+        if client is None or self._noise is None:
+            return None
+        return self._noise[client].to(self._dtype) * self.format.preprocess.scale * self.config.feature_noise
+
+    def predict(self, x: Given, client: int | None) -> npt.NDArray[np.float64]:
+        """What a client's own model (None: the global one) says of raw samples [n, …] (stored as the training data:
+        images channels last, values unscaled), as the run's task does: class probabilities [n, classes], numbers
+        [n, targets], ….
+
         Args:
             x: the samples; where the data have several inputs, a mapping from their names to arrays.
-            client: whose samples they are.
+            client: its number.
 
         Raises:
             RunError: the feature noise cannot be read.
-            DataError: their names or shape differ from the training data's, or a value is not finite.
-        """
-        dtype = getattr(torch, self.config.dtype)
-        stored = self.format.tensors(np.ascontiguousarray(self.format.like(x, self.where)))
-        for rows in stored.values():
-            if not bool(torch.isfinite(rows).all()):
-                bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
-                raise DataError(f"sample {bad} has a value that is not finite")
-        noise: Tensor | None = None
-        if client is not None and self._noise is not None:
-            noise = self._noise[client].to(dtype) * self.format.preprocess.scale * self.config.feature_noise
-        return self.format.arrange(self.format.make(stored, dtype, noise))
-
-    def predict(self, x: Given, client: int | None) -> npt.NDArray[np.float64]:
-        """What a client's own model (None: the global one) says of raw samples [n, …], as the run's task does: class
-        probabilities [n, classes], numbers [n, targets], ….
+            DataError: names or shape of the samples differ from the training data's, or a value is not finite.
         """
         if hasattr(x, "columns"):
             x = self.rows_of(x, client)
-        return self.task.predict(self.outputs(x, client))
+        return self.portable(client).predict(x, self.where, self.device)
 
     def rows_of(self, frame: Any, client: int | None) -> npt.NDArray[np.float32]:
         """A DataFrame's rows as stored samples, its columns taken by name.
@@ -272,14 +279,7 @@ class Trained:
 
     def outputs(self, x: Given, client: int | None) -> Tensor:
         """What a client's own model (None: the global one) returns for raw samples [n, …], on the host."""
-        model = self.model(client).to(self.device)
-        inputs = self.inputs(x, client)
-        with torch.no_grad():
-            said = [
-                call(model, each(lambda value: to_device(value, self.device), part)).cpu()
-                for part in chunks(inputs, PREDICTED_AT_ONCE)
-            ]
-        return torch.cat(said)
+        return self.portable(client).outputs(x, self.where, self.device)
 
     @cached_property
     def device(self) -> torch.device:
@@ -290,7 +290,7 @@ class Trained:
             return torch.device("cpu")
 
 
-def _task(split: Mapping[str, Any]) -> Task:
+def read_task(split: Mapping[str, Any]) -> Task:
     """The task that ``split.json`` names, with its settings."""
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in split["task_settings"].items()}
     return tasks[split["task"]](**settings)
@@ -322,7 +322,7 @@ def read_trained(
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
     start, given = folder.start(), model is not None
-    shape, task = read_format(split).shape, _task(split)
+    shape, task = read_format(split).shape, read_task(split)
     if start is not None:
         if model is None:
             if not is_code(config.model):

@@ -113,6 +113,13 @@ class AdaptedModel(FrozenBaseModel):
         return tuple(self._head)
 
     @property
+    def longest(self) -> int:
+        """Most tokens that are read, by the options and by the places that the base knows."""
+        places = getattr(self.config, "max_position_embeddings", None)
+        most = self.options.max_length
+        return most if places is None else min(most, int(places) - self._first_position)
+
+    @property
     def first_adapted(self) -> int:
         """Number of the first transformer layer that is adapted; layers below it never change."""
         numbers = [self._layer_of(name) for name in self.adapted]
@@ -302,7 +309,7 @@ class AdaptedModel(FrozenBaseModel):
         there = ids >= 0
         with self._padding(ids) as pad:
             inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
-            return self._outputs(inputs | self._segments(marks * there), marks * there)
+            return self._outputs(inputs | self.segments(marks * there), marks * there)
 
     def _run_packed(self, tokens: Tensor, kept: Callable[[Packing], Tensor | None]) -> Tensor:
         """As :meth:`_run`, the layers given tokens laid end to end.
@@ -315,7 +322,7 @@ class AdaptedModel(FrozenBaseModel):
         whole = Packing(there)
         need = Packing(self._looked_at(tokens, there)) if self._packs == "partial" else whole
         inputs = {"input_ids": whole.pack(tokens[..., 0].long()), "position_ids": whole.position.unsqueeze(0)}
-        inputs |= self._segments(whole.pack(tokens[..., 1].long()))
+        inputs |= self.segments(whole.pack(tokens[..., 1].long()))
         inputs["position_ids"] = inputs["position_ids"] + self._first_position
         box: list[Tensor] = []
         last = self._layers[-1]
@@ -355,7 +362,7 @@ class AdaptedModel(FrozenBaseModel):
         """Make the task head, if there is one, foldable; the names of its tensors in this module."""
 
     @abstractmethod
-    def _segments(self, marks: Tensor) -> dict[str, Tensor]:
+    def segments(self, marks: Tensor) -> dict[str, Tensor]:
         """Marks as an input of the base, if they are one."""
 
     @abstractmethod

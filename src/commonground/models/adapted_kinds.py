@@ -35,7 +35,8 @@ class ClassifyingModel(AdaptedModel):
                     setattr(head.get_submodule(parent), child, FoldedLinear.of(module, self.fold))
         return [f"base.{name}.{tensor}" for tensor, _ in getattr(self.base, name).named_parameters()]
 
-    def _segments(self, marks: Tensor) -> dict[str, Tensor]:
+    def segments(self, marks: Tensor) -> dict[str, Tensor]:
+        """See :meth:`AdaptedModel.segments`."""
         return {"token_type_ids": marks} if getattr(self.config, "type_vocab_size", 0) > 1 else {}
 
     def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
@@ -66,7 +67,8 @@ class AnsweringModel(AdaptedModel):
     def _new_head(self) -> list[str]:
         return []
 
-    def _segments(self, marks: Tensor) -> dict[str, Tensor]:
+    def segments(self, marks: Tensor) -> dict[str, Tensor]:
+        """See :meth:`AdaptedModel.segments`."""
         return {}
 
     def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:

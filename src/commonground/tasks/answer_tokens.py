@@ -80,7 +80,7 @@ class AnswerTokens(Task):
     def score_bounds(self, outputs: int) -> dict[str, Bounds]:
         return {"accuracy": Bounds(0, 1, whole=True)}
 
-    def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
+    def interpret(self, output: Tensor) -> Tensor:
         raise ModelError("a language model is asked for texts, not for classes")
 
     def _tokens(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -206,8 +206,13 @@ class Task(ABC):
         return dict(means)
 
     @abstractmethod
+    def interpret(self, output: Tensor) -> Tensor:
+        """What outputs say, as :meth:`columns` names it: [rows, columns], in the outputs' number type."""
+
     def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
-        """What outputs say, as :meth:`columns` names it: [rows, columns]."""
+        """:meth:`interpret` in double precision, on the host."""
+        said: npt.NDArray[np.float64] = self.interpret(output.double()).cpu().numpy()
+        return said
 
     def columns(self, names: Sequence[str]) -> list[str]:
         """What the columns of a prediction are called, given the outputs' names."""

@@ -57,9 +57,8 @@ class Classification(Task):
     def score_bounds(self, outputs: int) -> dict[str, Bounds]:
         return {"accuracy": Bounds(0, 1, whole=True)}
 
-    def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
-        probabilities: npt.NDArray[np.float64] = output.double().softmax(1).cpu().numpy()
-        return probabilities
+    def interpret(self, output: Tensor) -> Tensor:
+        return output.softmax(1)
 
     def table(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
         chosen = self.choose(predicted, names)

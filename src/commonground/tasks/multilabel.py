@@ -70,9 +70,8 @@ class MultiLabel(Task):
         f1 = np.where(whole > 0, twice / np.where(whole > 0, whole, 1.0), np.nan)
         return {"f1": f1, "label_accuracy": means["label_accuracy"], "subset_accuracy": means["subset_accuracy"]}
 
-    def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
-        probabilities: npt.NDArray[np.float64] = output.double().sigmoid().cpu().numpy()
-        return probabilities
+    def interpret(self, output: Tensor) -> Tensor:
+        return output.sigmoid()
 
     def choose(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> list[str]:
         return [", ".join(n for n, p in zip(names, row, strict=True) if p >= 0.5) or "–" for row in predicted]

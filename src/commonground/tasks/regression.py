@@ -73,7 +73,7 @@ class Regression(Task):
 
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         y = y.double()
-        off = self._in_units(output) - y
+        off = self.interpret(output.double()) - y
         if self.mean:  # the spread of large targets that differ little would be lost in their squares
             y = y - y.new_tensor(self.mean)
         return {"squared": off.square(), "absolute": off.abs(), "y": y, "y_squared": y.square()}
@@ -90,9 +90,8 @@ class Regression(Task):
         mse = squared.mean(1)
         return {"rmse": np.sqrt(mse), "mse": mse, "mae": means["absolute"].mean(1), "r2": r2.mean(1)}
 
-    def predict(self, output: Tensor) -> npt.NDArray[np.float64]:
-        values: npt.NDArray[np.float64] = self._in_units(output).cpu().numpy()
-        return values
+    def interpret(self, output: Tensor) -> Tensor:
+        return output * output.new_tensor(self.std) + output.new_tensor(self.mean) if self.mean else output
 
     def columns(self, names: Sequence[str]) -> list[str]:
         return list(names)
@@ -102,7 +101,3 @@ class Regression(Task):
 
     def table(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
         return self.columns(names), [[f"{value:.9g}" for value in row] for row in predicted]
-
-    def _in_units(self, output: Tensor) -> Tensor:
-        values = output.double()
-        return values * values.new_tensor(self.std) + values.new_tensor(self.mean) if self.mean else values

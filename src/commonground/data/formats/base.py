@@ -136,6 +136,19 @@ class InputFormat(ABC):
         """One sample's shape as the model sees it; images as (channels, height, width)."""
         return self.sample_shape
 
+    @property
+    @abstractmethod
+    def names(self) -> tuple[str, ...]:
+        """What :meth:`tensors` calls the stored parts of samples."""
+
+    def example(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Two made-up samples in the stored form, a tensor for each of :attr:`names`, to trace a model with.
+
+        Args:
+            dtype: of numbers; whole ones among named arrays are int64.
+        """
+        return tuple(torch.zeros(2, *self.sample_shape, dtype=dtype, device="cpu") for _ in self.names)
+
     @abstractmethod
     def tensors(self, stored: Array) -> Inputs:
         """Stored samples as tensors that share their memory, by name."""

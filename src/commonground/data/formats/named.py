@@ -27,6 +27,7 @@ class NamedArrays(InputFormat):
 
     Attributes:
         fields: every array's name and the shape of one sample in it.
+        whole: the names of those that hold whole numbers.
     """
 
     kind = "named"
@@ -34,6 +35,7 @@ class NamedArrays(InputFormat):
     least_axes = 1
 
     fields: Fields = ()
+    whole: tuple[str, ...] = ()
 
     @classmethod
     def recognises(cls, x: Array) -> bool:
@@ -43,17 +45,18 @@ class NamedArrays(InputFormat):
     @classmethod
     def of(cls, x: Array, preprocess: Preprocess) -> NamedArrays:
         """See :meth:`InputFormat.of`."""
-        return cls(tuple(x.shape[1:]), preprocess, _fields(x))
+        return cls(tuple(x.shape[1:]), preprocess, _fields(x), _whole(x))
 
     @classmethod
     def read(cls, split: Mapping[str, Any], preprocess: Preprocess) -> NamedArrays:
         """See :meth:`InputFormat.read`."""
         fields = tuple((name, tuple(shape)) for name, shape in split["fields"].items())
-        return cls(tuple(split["sample_shape"]), preprocess, fields)
+        return cls(tuple(split["sample_shape"]), preprocess, fields, tuple(split["whole"]))
 
     def about(self) -> dict[str, Any]:
         """See :meth:`InputFormat.about`."""
-        return {"inputs": self.kind, "fields": {name: list(shape) for name, shape in self.fields}}
+        fields = {name: list(shape) for name, shape in self.fields}
+        return {"inputs": self.kind, "fields": fields, "whole": list(self.whole)}
 
     def like(self, given: Given, where: str) -> Array:
         """See :meth:`InputFormat.like`."""
@@ -80,6 +83,19 @@ class NamedArrays(InputFormat):
                 f"the new clients' samples are the arrays {_written(other.fields)}, but the run was trained on "
                 f"{_written(self.fields)}"
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`InputFormat.names`."""
+        return tuple(name for name, _ in self.fields)
+
+    def example(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """See :meth:`InputFormat.example`."""
+        kinds = [torch.int64 if name in self.whole else dtype for name in self.names]
+        return tuple(
+            torch.zeros(2, *shape, dtype=kind, device="cpu")
+            for (_, shape), kind in zip(self.fields, kinds, strict=True)
+        )
 
     def tensors(self, stored: Array) -> Inputs:
         """See :meth:`InputFormat.tensors`."""
@@ -122,6 +138,10 @@ def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:
 
 def _fields(x: Array) -> Fields:
     return tuple((name, tuple(x[name].shape[1:])) for name in x.dtype.names or ())
+
+
+def _whole(x: Array) -> tuple[str, ...]:
+    return tuple(name for name in x.dtype.names or () if x[name].dtype.kind == "i")
 
 
 def _written(fields: Fields) -> str:

@@ -51,13 +51,18 @@ class Numbers(InputFormat):
             raise DataError(f"samples of shape {rows.shape[1:]} were given, but the run was trained on {shape}")
         return rows
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`InputFormat.names`."""
+        return ("samples",)
+
     def tensors(self, stored: Array) -> Inputs:
         """See :meth:`InputFormat.tensors`."""
-        return {"numbers": torch.from_numpy(stored)}
+        return {"samples": torch.from_numpy(stored)}
 
     def make(self, stored: Inputs, dtype: torch.dtype, noise: Tensor | None = None) -> Inputs:
         """See :meth:`InputFormat.make`."""
-        x = stored["numbers"].to(dtype)
+        x = stored["samples"].to(dtype)
         if self.preprocess.scale != 1.0:
             x = x * self.preprocess.scale
         if noise is not None:

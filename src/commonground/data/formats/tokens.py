@@ -81,6 +81,11 @@ class TokenRows(InputFormat):
         if other.kind != self.kind:
             raise DataError(f"{where} classifies texts, and {name} has none")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See :attr:`InputFormat.names`."""
+        return ("tokens",)
+
     def tensors(self, stored: Array) -> Inputs:
         """See :meth:`InputFormat.tensors`."""
         return {"tokens": torch.from_numpy(stored)}

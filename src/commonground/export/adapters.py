@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from commonground.adapt.card import model_card
 from commonground.adapters import copy_tokenizer, peft_factors, write_adapter, write_merged
 from commonground.algorithms import Tensors
 from commonground.engine.run import Run, load_run
-from commonground.errors import ConfigError, RunError
+from commonground.errors import ConfigError
+from commonground.export.adapter_card import model_card
+from commonground.export.folders import Exported, Head, check_free, whole
 from commonground.models import tensors_of
 from commonground.models.adapted import AdaptedModel
 
-__all__ = ["Exported", "export_adapter"]
-
-Head = Literal["trained", "untrained", "frozen", "none"]
-
-
-@dataclass(frozen=True)
-class Exported:
-    """One folder.
-
-    Attributes:
-        folder: where it is.
-        client: whose model, or None for the global one.
-        head: what its task head is: ``trained``, ``untrained``, ``frozen`` (as the run drew and used it) or ``none``.
-        bytes: of its weights.
-    """
-
-    folder: Path
-    client: int | None
-    head: Head
-    bytes: int
+__all__ = ["export_adapter"]
 
 
 def export_adapter(
@@ -52,7 +31,7 @@ def export_adapter(
     whole or not at all.
 
     Args:
-        run: a run's folder, or what :func:`~commonground.adapt.load_run` gave.
+        run: a run's folder, or what :func:`~commonground.load_run` gave.
         out: the folder to write; it must be new or empty.
         client: the name or number of a client whose own model is meant, with its own head; by default the global
             adapter, whose head is untrained where every client has its own. ``all`` writes every client's into
@@ -68,7 +47,7 @@ def export_adapter(
         RunError: the folder is taken or cannot be written, or there is no finished run.
     """
     target = Path(out)
-    _check_free(target)
+    check_free(target)
     if not isinstance(run, Run):
         run = load_run(Path(run))
     model = run.trained.network
@@ -87,7 +66,7 @@ def export_adapter(
     def write(folder: Path) -> list[Exported]:
         return [_write_one(run, model, folder / name, number, merge) for name, number in parts]
 
-    done = _whole(target, write)
+    done = whole(target, write)
     return [Exported(target / name, e.client, e.head, e.bytes) for (name, _), e in zip(parts, done, strict=True)]
 
 
@@ -120,28 +99,3 @@ def _write_one(run: Run, model: AdaptedModel, folder: Path, client: int | None, 
     card = model_card(run, model, client, factors, untrained=head == "untrained")
     (folder / "README.md").write_text(card, "utf-8")
     return Exported(folder, client, head, sum(file.stat().st_size for file in folder.glob("*.safetensors")))
-
-
-def _check_free(target: Path) -> None:
-    if target.exists() and not target.is_dir():
-        raise RunError(f"'{target}' is a file; --out needs a folder")
-    if target.is_dir() and any(target.iterdir()):
-        raise RunError(f"the folder '{target}' is not empty; choose another --out")
-
-
-def _whole(target: Path, write: Callable[[Path], list[Exported]]) -> list[Exported]:
-    """Fill a folder under a temporary name, then give it its own."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.mkdir()
-    except OSError as error:
-        raise RunError(f"the folder '{target}' cannot be written: {error.strerror}") from None
-    try:
-        done = write(part)
-        os.replace(part, target)  # an empty folder of this name gives way
-        return done
-    except OSError as error:
-        raise RunError(f"the folder '{target}' cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

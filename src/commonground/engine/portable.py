@@ -1,0 +1,93 @@
+"""A trained model as one module from raw samples to what the run's task says of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from commonground.data.formats import Given, InputFormat
+from commonground.data.inputs import Inputs, chunks, each, to_device
+from commonground.errors import DataError
+from commonground.models import call
+from commonground.tasks import Task
+
+__all__ = ["PortableModel", "model_inputs"]
+
+# Samples of one pass: what it keeps in memory stays bounded.
+PREDICTED_AT_ONCE = 4096
+
+
+class PortableModel(nn.Module):
+    """A network with its scaling before it and its task's reading after it, so that nobody has to know either.
+
+    As a module it is called with stored samples, one tensor per name of :attr:`names`, and returns what the task says:
+    class probabilities [n, classes], numbers [n, targets], ….
+
+    Args:
+        model: the network, with its final weights.
+        format: how stored samples become its inputs.
+        task: what its outputs say.
+        dtype: its number type.
+        noise: of one client [1, …], subtracted from its samples after scaling; None in a run without feature noise.
+    """
+
+    noise: Tensor | None
+
+    def __init__(
+        self, model: nn.Module, format: InputFormat, task: Task, dtype: torch.dtype, noise: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.format, self.task, self.dtype = model, format, task, dtype
+        self.register_buffer("noise", noise, persistent=False)
+        self.eval()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The inputs by name."""
+        return self.format.names
+
+    def forward(self, *samples: Tensor) -> Tensor:
+        """Stored samples [n, …], in the order of :attr:`names`, to what the task says of them."""
+        stored = dict(zip(self.names, samples, strict=True))
+        inputs = self.format.arrange(self.format.make(stored, self.dtype, self.noise))
+        return self.task.interpret(call(self.model, inputs))
+
+    def outputs(self, x: Given, where: str, device: torch.device) -> Tensor:
+        """What the network returns for raw samples, computed on a device, on the host; arguments as of
+        :func:`model_inputs`.
+        """
+        inputs = model_inputs(x, self.format, self.dtype, self.noise, where)
+        model = self.model.to(device)
+        with torch.no_grad():
+            said = [
+                call(model, each(lambda value: to_device(value, device), part)).cpu()
+                for part in chunks(inputs, PREDICTED_AT_ONCE)
+            ]
+        return torch.cat(said)
+
+    def predict(self, x: Given, where: str, device: torch.device) -> npt.NDArray[np.float64]:
+        """What the task says of raw samples; arguments as of :meth:`outputs`."""
+        return self.task.predict(self.outputs(x, where, device))
+
+
+def model_inputs(x: Given, format: InputFormat, dtype: torch.dtype, noise: Tensor | None, where: str) -> Inputs:
+    """Raw samples as a network's inputs.
+
+    Args:
+        x: [n, …] as the training data were stored; where they have several inputs, a mapping from names to arrays.
+        format: of the training data.
+        dtype: the network's number type.
+        noise: subtracted after scaling, if anything.
+        where: whose network it is, for messages.
+
+    Raises:
+        DataError: their names or shape differ from the training data's, or a value is not finite.
+    """
+    stored = format.tensors(np.ascontiguousarray(format.like(x, where)))
+    for rows in stored.values():
+        if not bool(torch.isfinite(rows).all()):
+            bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
+            raise DataError(f"sample {bad} has a value that is not finite")
+    return format.arrange(format.make(stored, dtype, noise))

@@ -1,0 +1,66 @@
+"""``config.json`` of an exported model: how its network is built and its samples are read; nothing of a client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from commonground.config import RunConfig
+from commonground.data.tables.schema import TableSchema
+from commonground.engine.run import Run
+from commonground.engine.state.folder import SCHEMA, plain_settings
+from commonground.errors import RunError
+
+__all__ = ["CONFIG", "SCHEMA", "about", "read_about"]
+
+CONFIG = "config.json"
+
+# What the network is built by; the rest of a run's settings (paths of data among them) stays at home.
+_SETTINGS = ("algorithm", "options", "model", "model_options", "body", "head", "batch_norm", "dtype", "seed")
+# What is known of samples and targets; names and counts of clients stay at home.
+_DATA = ("sample_shape", "inputs", "fields", "whole", "task", "task_settings", "classes", "class_names", "preprocess")
+
+
+def about(run: Run, client: int | None, format: str, schema: TableSchema | None) -> dict[str, Any]:
+    """What ``config.json`` holds.
+
+    Args:
+        run: the run.
+        client: whose model it is; None for the global one.
+        format: how its weights are written.
+        schema: of a table, as it travels.
+    """
+    settings, split = plain_settings(run.config), dict(run.trained.split)
+    if schema is not None:
+        split["preprocess"] = {"scale": 1.0, "mean": list(schema.mean), "std": list(schema.std)}
+    return {
+        "made_by": f"commonground {version('commonground')}",
+        "format": format,
+        "whose": "global" if client is None else f"client {client}",
+        "settings": {name: settings[name] for name in _SETTINGS},
+        "data": {name: split[name] for name in _DATA if name in split} | {"given": run.trained.given},
+    }
+
+
+def read_about(folder: Path) -> tuple[RunConfig, Mapping[str, Any], str]:
+    """The settings, what is known of the data, and how the weights are written, of a folder.
+
+    Raises:
+        RunError: it holds no exported model, or ``config.json`` is damaged.
+    """
+    path = folder / CONFIG
+    try:
+        read = json.loads(path.read_text("utf-8"))
+        config = RunConfig.model_validate(read["settings"] | {"data": "digits"})  # which data is not told
+        data, written = read["data"], str(read["format"])
+        missing = {*_DATA, "given"} - {*data} - {"fields", "whole"}  # which named inputs alone have
+    except FileNotFoundError:
+        raise RunError(f"'{folder}' holds no exported model (it has no {CONFIG})") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"'{path}' is damaged: {str(error).splitlines()[0]}") from None
+    if missing:
+        raise RunError(f"'{path}' is damaged: it lacks {', '.join(sorted(missing))}")
+    return config, data, written

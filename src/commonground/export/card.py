@@ -1,0 +1,68 @@
+"""The README.md of an exported model: what it is, and a few lines that use it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from commonground.data.tables.schema import TableSchema
+from commonground.engine.run import Run
+from commonground.models import is_pretrained
+
+__all__ = ["card"]
+
+
+def card(run: Run, client: int | None, format: str, schema: TableSchema | None) -> str:
+    """A README.md: facts of the run, and nothing of its data.
+
+    Args:
+        run: the run.
+        client: whose model it is; None for the global one.
+        format: ``safetensors``, ``onnx`` or ``torch``.
+        schema: of a table, as it travels.
+    """
+    trained = run.trained
+    whose = "global: the server's" if client is None else f"client {client}'s own, of {trained.clients} clients"
+    outputs = ", ".join(trained.task.columns(trained.split["class_names"])[:12])
+    facts = [
+        ("model", f"{run.config.model}, {whose}"),
+        ("method", f"{trained.algorithm.title} ({trained.algorithm.source})"),
+        ("task", trained.task.name),
+        ("outputs", f"{trained.split['classes']}: {outputs}"),
+        ("rounds", run.summary.get("rounds", run.config.rounds)),
+        ("made by", f"commonground {version('commonground')}"),
+    ]
+    rows = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts)
+    more = ["config.json: how samples and outputs are read."]
+    if schema is not None:
+        more.append("schema.json: the table's columns by name, and how their cells become the model's inputs.")
+    return (
+        "# A model trained by federated learning\n\n"
+        f"{_use(run, format, schema)}\n\n{' '.join(more)}\n\n| | |\n|---|---|\n{rows}\n"
+    )
+
+
+def _use(run: Run, format: str, schema: TableSchema | None) -> str:
+    if is_pretrained(run.config.model):
+        inputs = f"tokens (int64) of the tokenizer of {run.config.model}"
+    else:
+        shape = ", ".join(map(str, run.trained.format.sample_shape))
+        inputs = f"samples [n, {shape}] as they are stored, not scaled" if shape else "the arrays by name, not scaled"
+    if schema is not None and format == "safetensors":
+        inputs = "a pandas DataFrame with the table's columns"
+    elif schema is not None:
+        inputs = f"the {len(schema.inputs)} inputs that schema.json makes of the table's columns, not scaled"
+    if format == "safetensors":
+        code = "import commonground as cg\n\nmodel = cg.load_exported(folder)\nprediction = model.predict(samples)"
+    elif format == "onnx":
+        code = (
+            "import onnxruntime\n\n"
+            'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")\n'
+            "(prediction,) = session.run(None, inputs)  # inputs: a dict by the names of session.get_inputs()"
+        )
+    else:
+        code = (
+            "import torch\n\n"
+            'model = torch.export.load(f"{folder}/model.pt2").module()\n'
+            "prediction = model(*inputs)  # tensors, one for each input"
+        )
+    return f"```python\n{code}\n```\n\nIt takes {inputs}, any number of rows."

@@ -1,0 +1,68 @@
+"""Folders that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from commonground.errors import RunError
+
+__all__ = ["Exported", "Head", "check_free", "whole"]
+
+Head = Literal["trained", "untrained", "frozen", "none"]
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One folder.
+
+    Attributes:
+        folder: where it is.
+        client: whose model, or None for the global one.
+        head: what its task head is: ``trained``, ``untrained``, ``frozen`` (as the run drew and used it) or ``none``.
+        bytes: of its weights.
+    """
+
+    folder: Path
+    client: int | None
+    head: Head
+    bytes: int
+
+
+def check_free(target: Path) -> None:
+    """Refuse a folder that holds anything.
+
+    Raises:
+        RunError: it does, or it is a file.
+    """
+    if target.exists() and not target.is_dir():
+        raise RunError(f"'{target}' is a file; --out needs a folder")
+    if target.is_dir() and any(target.iterdir()):
+        raise RunError(f"the folder '{target}' is not empty; choose another --out")
+
+
+def whole(target: Path, write: Callable[[Path], Made]) -> Made:
+    """Fill a folder under a temporary name, then give it its own.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part.mkdir()
+    except OSError as error:
+        raise RunError(f"the folder '{target}' cannot be written: {error.strerror}") from None
+    try:
+        done = write(part)
+        os.replace(part, target)  # an empty folder of this name gives way
+        return done
+    except OSError as error:
+        raise RunError(f"the folder '{target}' cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

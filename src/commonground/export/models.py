@@ -1,0 +1,141 @@
+"""A finished run's models, written as folders that can be taken away."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from commonground.adapters import merged
+from commonground.engine.portable import PortableModel
+from commonground.engine.run import Run, load_run
+from commonground.errors import ConfigError
+from commonground.export.about import CONFIG, SCHEMA, about
+from commonground.export.adapters import export_adapter
+from commonground.export.card import card
+from commonground.export.folders import Exported, check_free, whole
+from commonground.export.formats import FORMATS, Traced, write_tensors
+from commonground.export.tables import travelling_schema
+from commonground.models.adapted import AdaptedModel
+from commonground.tasks import Task
+
+__all__ = ["Format", "export_model"]
+
+Format = Literal["peft", "safetensors", "onnx", "torch"]
+
+
+def export_model(
+    run: str | os.PathLike[str] | Run,
+    out: str | os.PathLike[str],
+    *,
+    client: str | int | Literal["all"] | None = None,
+    format: Format | None = None,
+    trust_code: bool = False,
+) -> list[Exported]:
+    """Write a client's own model, or the global one, as a folder for use elsewhere. It appears whole or not at all.
+
+    - ``safetensors``: weights, ``config.json`` and, for tables, ``schema.json``; :func:`load_exported` reads it. Of a
+      pretrained model, a plain transformers model with the adapter merged.
+    - ``onnx`` and ``torch`` (``torch.export``): one file from raw samples to what the task says (class probabilities,
+      numbers, probabilities of labels), scaling and the client's feature noise inside; any number of rows. Of a
+      pretrained classifier, from tokens to probabilities.
+    - ``peft``: the LoRA adapter of a pretrained model (:func:`export_adapter`).
+
+    Args:
+        run: a run's folder, or a :class:`Run`.
+        out: the folder to write; it must be new or empty.
+        client: a client's name or number; ``all`` writes every client's into ``out/client-0``, ``out/client-1``, …; by
+            default the global model.
+        format: by default ``peft`` for pretrained models, ``safetensors`` for all others.
+        trust_code: whether Python files that the run names may be run (see :func:`load_run`).
+
+    Returns:
+        What was written, a folder each.
+
+    Raises:
+        ConfigError: no such client or format for this run, no global model, or an extra is not installed.
+        ModelError: the model cannot be written in this format.
+        RunError: the folder is taken or cannot be written, or there is no finished run.
+    """
+    target = Path(out)
+    check_free(target)
+    if not isinstance(run, Run):
+        run = load_run(Path(run), trust_code=trust_code)
+    pretrained = isinstance(run.trained.network, AdaptedModel)
+    format = format or ("peft" if pretrained else "safetensors")
+    if format == "peft" or (pretrained and format == "safetensors"):
+        return export_adapter(run, target, client=client, merge=format != "peft")
+    parts = _parts(run, client)
+    run.trained.values_of(parts[0][1])
+    done = whole(target, lambda folder: [_write(run, folder / name, number, format) for name, number in parts])
+    return [Exported(target / name, e.client, e.head, e.bytes) for (name, _), e in zip(parts, done, strict=True)]
+
+
+def _parts(run: Run, client: str | int | None) -> list[tuple[str, int | None]]:
+    """The folders to be written below the target and whose models they hold."""
+    if client == "all":
+        return [(f"client-{number}", number) for number in range(run.trained.clients)]
+    return [("", None if client is None else run.trained.client(client))]
+
+
+def _write(run: Run, folder: Path, client: int | None, format: Format) -> Exported:
+    folder.mkdir(exist_ok=True)
+    if format == "safetensors":
+        model = _portable(run, client)
+        weights = write_tensors(model.model, model.noise, folder)
+    else:
+        weights = FORMATS[format](_traced(run, client), folder)
+    schema = travelling_schema(run.trained, client)
+    (folder / CONFIG).write_text(json.dumps(about(run, client, format, schema), indent=2) + "\n", "utf-8")
+    if schema is not None:
+        (folder / SCHEMA).write_text(schema.to_json(), "utf-8")
+    (folder / "README.md").write_text(card(run, client, format, schema), "utf-8")
+    return Exported(folder, client, "trained", weights.stat().st_size)
+
+
+def _portable(run: Run, client: int | None) -> PortableModel:
+    """The model from raw rows on; a table's are scaled as the schema says that goes with it."""
+    model, schema = run.trained.portable(client), travelling_schema(run.trained, client)
+    if schema is not None:
+        model.format = replace(model.format, preprocess=schema.preprocess)
+    return model
+
+
+def _traced(run: Run, client: int | None) -> Traced:
+    """The model from its inputs to what the task says, with inputs to try it on."""
+    trained = run.trained
+    if isinstance(trained.network, AdaptedModel):
+        return _traced_texts(run, trained.network, client)
+    model = _portable(run, client)
+    return Traced(model, model.names, trained.format.example(model.dtype))
+
+
+def _traced_texts(run: Run, network: AdaptedModel, client: int | None) -> Traced:
+    """A classifier of texts from tokens on, its adapter merged."""
+    if run.trained.task.generative:
+        raise ConfigError("a language model is exported as --format peft, or merged: --format safetensors")
+    with merged(network, run.trained.values_of(client)):
+        base = copy.deepcopy(network.base)
+    ids = torch.tensor([[5, 6, 7, 8], [6, 7, 8, 9]], device="cpu")
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs |= network.segments(torch.zeros_like(ids))
+    model = _Texts(base, tuple(inputs), run.trained.task)
+    return Traced(model, tuple(inputs), tuple(inputs.values()), varying={1: network.longest})
+
+
+class _Texts(nn.Module):
+    """A transformers classifier from tokens to what the task says."""
+
+    def __init__(self, base: nn.Module, names: tuple[str, ...], task: Task) -> None:
+        super().__init__()
+        self.base, self.names, self.task = base, names, task
+        self.eval()
+
+    def forward(self, *samples: Tensor) -> Tensor:
+        return self.task.interpret(self.base(**dict(zip(self.names, samples, strict=True))).logits.float())

@@ -1,0 +1,219 @@
+"""Models taken away: every format gives what the run itself predicts, and tells nothing of the clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import commonground as cg
+from commonground.cli import main
+from commonground.data import FederatedDataset
+from commonground.engine import Run
+from commonground.errors import CommonGroundError, ConfigError, ModelError, RunError
+from commonground.models import ResNet18
+from tests.helpers import digits, images, made_data, seeded
+from tests.language import tiny_model, token_data
+from tests.other_tasks import multilabel_data, regression_data
+from tests.tasks.test_named_inputs import Named, inputs_of, three_inputs
+
+Samples = Any
+
+
+@cache
+def trained(kind: str) -> tuple[Run, Samples]:
+    """A run of one round and raw samples of its test rows."""
+    made: dict[str, Callable[[], FederatedDataset]] = {
+        "digits": digits,
+        "images": images,
+        "numbers": regression_data,
+        "labels": multilabel_data,
+        "named": three_inputs,
+        "noise": digits,
+    }
+    data = made[kind]()
+    settings: dict[str, Any] = {"rounds": 1, "local_epochs": 1, "workers": 1, "engine": "serial", "seed": 3}
+    if kind == "noise":
+        settings["feature_noise"] = 0.5
+    own: dict[str, Callable[[], Any]] = {
+        "named": lambda: seeded(Named),
+        "images": lambda: seeded(ResNet18, (2, 16, 16), 3, stem="cifar", width=4, blocks=(1, 1)),
+    }
+    model = own[kind]() if kind in own else "mlp"
+    run = cg.train("fedrep", data, model=model, **settings)
+    return run, inputs_of(np.random.default_rng(5), 6) if kind == "named" else data.x_test[:6]
+
+
+def as_inputs(x: Samples) -> dict[str, Any]:
+    """Raw samples as the inputs of a graph: numbers as float32, whole numbers among named ones as int64."""
+    given = x if isinstance(x, dict) else {"samples": x.astype(np.float64)}
+    return {name: v.astype(np.float32) if v.dtype.kind == "f" else v.astype(np.int64) for name, v in given.items()}
+
+
+@pytest.mark.parametrize("kind", ["digits", "numbers", "labels", "noise"])
+def test_safetensors_predict_what_the_run_does(kind: str, tmp_path: Path) -> None:
+    run, x = trained(kind)
+    (written,) = cg.export_model(run, tmp_path / "own", client=1)
+    assert written.client == 1
+    assert sorted(p.name for p in written.folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    loaded = cg.load_exported(tmp_path / "own")
+    wanted = run.predict(x, 1)
+    np.testing.assert_array_equal(loaded.predict(x), wanted)
+    assert not np.array_equal(wanted, run.predict(x, 2)), "a client's own model"
+    assert loaded.class_names == tuple(run.trained.split["class_names"])
+
+
+def test_a_network_given_as_an_object_is_needed_again(tmp_path: Path) -> None:
+    run, x = trained("named")
+    cg.export_model(run, tmp_path / "own", client=0)
+    with pytest.raises(ConfigError, match=r"was given as an object: load it with load_exported\(folder, model=…\)"):
+        cg.load_exported(tmp_path / "own")
+    np.testing.assert_array_equal(cg.load_exported(tmp_path / "own", model=Named()).predict(x), run.predict(x, 0))
+    with pytest.raises(ModelError, match="is of another network"):
+        cg.load_exported(tmp_path / "own", model=seeded(Named, 4))
+
+
+@pytest.mark.parametrize("kind", ["numbers", "named", "noise", pytest.param("images", marks=pytest.mark.slow)])
+def test_a_program_of_torch_predicts_what_the_run_does(kind: str, tmp_path: Path) -> None:
+    run, x = trained(kind)
+    cg.export_model(run, tmp_path / "own", client=1, format="torch")
+    program = torch.export.load(tmp_path / "own" / "model.pt2").module()
+    names = run.trained.format.names
+    for rows in (6, 1, 3):
+        given = [torch.from_numpy(as_inputs(x)[name][:rows]) for name in names]
+        part = {n: v[:rows] for n, v in x.items()} if isinstance(x, dict) else x[:rows]
+        with torch.no_grad():
+            np.testing.assert_allclose(program(*given).numpy(), run.predict(part, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "kind", ["noise", "numbers", "named", *(pytest.param(k, marks=pytest.mark.slow) for k in ("labels", "images"))]
+)
+def test_onnx_predicts_what_the_run_does(kind: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    run, x = trained(kind)
+    cg.export_model(run, tmp_path / "own", client=1, format="onnx")
+    assert sorted(p.name for p in (tmp_path / "own").iterdir()) == ["README.md", "config.json", "model.onnx"]
+    session = runtime.InferenceSession(tmp_path / "own" / "model.onnx")
+    assert {i.name for i in session.get_inputs()} == set(as_inputs(x))
+    for rows in (6, 1):
+        part = {n: v[:rows] for n, v in x.items()} if isinstance(x, dict) else x[:rows]
+        (said,) = session.run(None, as_inputs(part))
+        np.testing.assert_allclose(said, run.predict(part, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_classifier_of_texts_as_a_program(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    name = tiny_model("bert", tmp_path / "bert")
+    data = token_data()
+    options = {"rank": 2, "alpha": 3.0}
+    run = cg.train("lora", data, model=name, model_options=options, rounds=1, lr=0.5, engine="serial", workers=1)
+    cg.export_model(run, tmp_path / "own", client=1, format="torch")
+    program = torch.export.load(tmp_path / "own" / "model.pt2").module()
+    for row in data.x_test[:4]:
+        length = int(row[0, 1])
+        ids, marks = torch.from_numpy(row[1 : 1 + length].astype(np.int64)).T[:, None]
+        with torch.no_grad():
+            said = program(ids.contiguous(), torch.ones_like(ids), marks.contiguous())
+        np.testing.assert_allclose(said.numpy(), run.predict(row[None], 1), atol=1e-5)
+
+
+def test_what_travels_names_no_client_and_no_path(tmp_path: Path) -> None:
+    table = tmp_path / "secret-place.csv"
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal():.3f},{rng.normal():.3f},{'ab'[i % 2]},{['Anna', 'Bo'][i % 3 > 0]}" for i in range(60)]
+    table.write_text("age,income,label,who\n" + "\n".join(rows) + "\n")
+    run = tmp_path / "run"
+    settings = ["--partition", "column:who", "--rounds", "1", "--quiet", "--out", str(run)]
+    assert main(["train", "fedrep", "--data", str(table), *settings]) == 0
+    assert main(["export", str(run), "--client", "Anna", "--out", str(tmp_path / "own"), "--quiet"]) == 0
+    told = "".join(p.read_text("utf-8") for p in (tmp_path / "own").iterdir() if p.suffix in (".json", ".md"))
+    for word in ("Anna", "Bo", "secret-place", str(tmp_path)):
+        assert word not in told, word
+    assert '"a"' in told, "but the classes' names are needed"
+
+
+def test_every_client_and_the_global_model(tmp_path: Path) -> None:
+    run = cg.train("fedavg", made_data(), model="mlp", rounds=1, local_epochs=1, workers=1)
+    data = made_data()
+    written = cg.export_model(run, tmp_path / "all", client="all")
+    assert [w.folder.name for w in written] == [f"client-{c}" for c in range(run.trained.clients)]
+    cg.export_model(run, tmp_path / "global")
+    np.testing.assert_array_equal(cg.load_exported(tmp_path / "global").predict(data.x_test), run.predict(data.x_test))
+
+
+def test_refusals_leave_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, _ = trained("digits")
+    with pytest.raises(ConfigError, match="FedRep has no global model; name a client"):
+        cg.export_model(run, tmp_path / "x")
+    with pytest.raises(ConfigError, match="has no client 'nobody'"):
+        cg.export_model(run, tmp_path / "x", client="nobody")
+    with pytest.raises(ConfigError, match="no LoRA adapter to export"):
+        cg.export_model(run, tmp_path / "x", client=0, format="peft")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "mine").write_text("")
+    with pytest.raises(RunError, match="is not empty"):
+        cg.export_model(run, tmp_path / "x", client=0)
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert main(["export", str(tmp_path / "x"), "--out", str(tmp_path / "y"), "--merge", "--format", "onnx"]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+class Counting(nn.Module):
+    """Decides by the values of its samples, which no graph can hold."""
+
+    groups: ClassVar = {"head": ["head"]}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.body(x)) if float(x.sum()) > 0 else self.body(x))
+
+
+def test_a_model_that_is_no_graph(tmp_path: Path) -> None:
+    data = made_data()
+    run = cg.train("fedavg", data, model=seeded(Counting), rounds=1, local_epochs=1, engine="serial", workers=1)
+    with pytest.raises(ModelError, match=r"cannot be written as a program of torch.export .*; take --format safete"):
+        cg.export_model(run, tmp_path / "own", format="torch")
+    assert not list(tmp_path.iterdir())
+
+
+def damage(folder: Path, kind: str) -> None:
+    if kind == "no config":
+        (folder / "config.json").unlink()
+    elif kind == "config cut":
+        text = (folder / "config.json").read_text()
+        (folder / "config.json").write_text(text[: len(text) // 2])
+    elif kind == "config lacks":
+        read = json.loads((folder / "config.json").read_text())
+        del read["data"]["task"]
+        (folder / "config.json").write_text(json.dumps(read))
+    elif kind == "weights cut":
+        raw = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(raw[:-100])
+    elif kind == "a tensor lacks":
+        tensors = load_file(folder / "model.safetensors")
+        tensors.popitem()
+        save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["no config", "config cut", "config lacks", "weights cut", "a tensor lacks"])
+def test_a_damaged_folder_is_refused(kind: str, tmp_path: Path) -> None:
+    run, _ = trained("digits")
+    cg.export_model(run, tmp_path / "own", client=1)
+    damage(tmp_path / "own", kind)
+    with pytest.raises(CommonGroundError) as error:
+        cg.load_exported(tmp_path / "own")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,60 @@
+"""Models of tables taken away: raw rows by column name, and nothing of other clients in the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commonground as cg
+from commonground.cli import main
+from commonground.errors import ConfigError, DataError
+from tests.data.tables.test_schema import table
+
+
+@pytest.mark.parametrize("scaling", ["pooled", "client"])
+def test_raw_rows_by_name(scaling: str, tmp_path: Path) -> None:
+    file, run_dir = table(tmp_path), tmp_path / "run"
+    options = ["--client-column", "who", "--target", "label", "--scaling", scaling]
+    settings = ["--rounds", "1", "--quiet", "--out", str(run_dir)]
+    assert main(["train", "fedrep", "--data", str(file), *options, *settings]) == 0
+    run = cg.load_run(run_dir)
+    for name in ("w0", "w2"):
+        assert main(["export", str(run_dir), "--client", name, "--out", str(tmp_path / name), "--quiet"]) == 0
+    exported = cg.load_exported(tmp_path / "w2")
+    rows = pd.read_csv(file).drop(columns=["label"])
+    wanted = run.predict(rows, "w2")
+    np.testing.assert_allclose(exported.predict(rows), wanted, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(cg.load_exported(tmp_path / "w0").predict(rows), wanted)
+    shuffled = rows[rows.columns[::-1]]
+    np.testing.assert_array_equal(exported.predict(shuffled), exported.predict(rows))
+    with pytest.raises(DataError, match="income"):
+        exported.predict(rows.drop(columns=["income"]))
+    told = "".join(p.read_text("utf-8") for p in (tmp_path / "w2").iterdir() if p.suffix in (".json", ".md"))
+    assert "w0" not in told, "another client's name"
+    assert "lognormal" not in told
+    assert str(tmp_path) not in told
+    assert exported.schema is not None
+    assert all(column.low is None and column.high is None for column in exported.schema.features)
+
+
+def test_a_global_model_has_no_client_s_scale(tmp_path: Path) -> None:
+    data = cg.load_data(str(table(tmp_path)), label="label", client_column="who", scaling="client")
+    run = cg.train("fedavg", data, model="mlp", rounds=1, local_epochs=1, workers=1)
+    with pytest.raises(ConfigError, match="scales by each client's own statistics, so name a client"):
+        cg.export_model(run, tmp_path / "global")
+    assert not (tmp_path / "global").exists()
+
+
+def test_onnx_scales_by_itself(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    data = cg.load_data(str(table(tmp_path)), label="label", client_column="who", scaling="client")
+    run = cg.train("fedrep", data, model="mlp", rounds=1, local_epochs=1, workers=1)
+    cg.export_model(run, tmp_path / "own", client="w1", format="onnx")
+    raw = cg.load_data(str(table(tmp_path)), label="label", client_column="who", scaling="none")
+    rows = raw.x_test[raw.test_indices(1)]
+    session = runtime.InferenceSession(tmp_path / "own" / "model.onnx")
+    (said,) = session.run(None, {"samples": rows})
+    np.testing.assert_allclose(said, run.predict(data.x_test[data.test_indices(1)], "w1"), rtol=1e-4, atol=1e-5)
