@@ -137,6 +137,14 @@ class RunConfig(BaseModel):
     seed: int = Field(0, ge=0, description="seed of every draw")
     eval_every: int = Field(1, ge=1, description="evaluate every K rounds (and after the last)")
     eval_last: int = Field(0, ge=0, description="evaluate each of the last K rounds as well")
+    validation_fraction: float = Field(
+        0.0, ge=0, lt=1, description="share of each client's training rows that is held out to judge rounds by"
+    )
+    early_stopping: int | None = Field(
+        None,
+        ge=1,
+        description="end after so many tests on validation rows without a better one; the best is kept",
+    )
     metrics: Literal["basic", "full"] = Field(
         "basic", description="full: neural collapse, body angles, accuracy before and after local training, as well"
     )
@@ -163,8 +171,8 @@ class RunConfig(BaseModel):
     @field_validator(
         "lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon", "clients",
         "classes_per_client", "train_samples", "test_samples", "rounds", "local_epochs", "local_steps", "batch_size",
-        "head_lr", "body_lr", "warmup", "clip_norm", "finetune_epochs", "workers", "eval_every", "eval_last",
-        "eval_clients",
+        "head_lr", "body_lr", "warmup", "clip_norm", "early_stopping", "finetune_epochs", "workers", "eval_every",
+        "eval_last", "eval_clients",
     )  # fmt: skip
     @classmethod
     def _in_range(cls, value: float | None) -> float | None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from commonground.compare.methods import Method, literal
 from commonground.data import FederatedDataset
+from commonground.data.validation import held_rows
 from commonground.errors import ConfigError, DataError
-from commonground.keys import numpy_stream
 
 __all__ = ["candidates", "parse_grid", "validation_split"]
 
@@ -59,9 +59,8 @@ def candidates(method: Method, grid: Mapping[str, Sequence[Any]]) -> list[dict[s
 def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 0) -> FederatedDataset:
     """A data set whose test samples are taken out of the training samples; the true test samples are not in it.
 
-    Of a client's n training samples, max(1, round(fraction · n)) become test samples and at least one stays, spread
-    over its classes in proportion; a class keeps a training sample where possible. Clients with a single training
-    sample are left out. No array is copied.
+    Which they are says :func:`~commonground.data.validation.held_rows`. Clients with a single training sample are left
+    out. No array is copied.
 
     Args:
         data: the federated data set.
@@ -72,21 +71,13 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         ConfigError: the fraction is not between 0 and 1.
         DataError: no client has two training samples.
     """
-    if not 0 < fraction < 1:
-        raise ConfigError(f"the validation share is {fraction:g}; it must lie between 0 and 1")
     clients = [client for client in range(data.clients) if len(data.train_indices(client)) > 1]
+    parts = held_rows(data, clients, fraction, seed)
     if not clients:
         raise DataError(
             f"no client of {data.name!r} has two training samples; tuning needs one to train and one to judge"
         )
-    strata = data.strata("train")
-    kept: list[Any] = []
-    taken: list[Any] = []
-    for client in clients:
-        rows = data.train_indices(client)
-        chosen = _stratified(strata[rows], fraction, numpy_stream(seed, "validation", client))
-        kept.append(rows[~chosen])
-        taken.append(rows[chosen])
+    kept, taken = [k for k, _ in parts], [h for _, h in parts]
     return FederatedDataset(
         name=data.name,  # defaults of model and learning rate hang on it
         x_train=data.x_train,
@@ -104,19 +95,3 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         task=data.task,
         noise=None if data.noise is None else data.noise.of(clients),
     )
-
-
-def _stratified(labels: Any, fraction: float, rng: np.random.Generator) -> Any:
-    """Which of a client's samples are taken, [n] bool: proportional to classes by largest remainders."""
-    n = len(labels)
-    wanted = min(max(1, round(fraction * n)), n - 1)
-    present, counts = np.unique(labels, return_counts=True)
-    exact = wanted * counts / n
-    take = np.floor(exact).astype(int)  # below each count, since wanted < n
-    last = take + 1 >= counts  # one more would be the class's last sample
-    order = np.lexsort((rng.random(len(present)), -(exact - take), last))
-    take[order[: wanted - take.sum()]] += 1
-    chosen = np.zeros(n, dtype=bool)
-    for label, number in zip(present, take, strict=True):
-        chosen[rng.permutation(np.flatnonzero(labels == label))[:number]] = True
-    return chosen

@@ -27,6 +27,7 @@ from commonground.data.sources import (
 from commonground.data.tables.options import TableOptions, table_options
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
+from commonground.data.validation import held_rows, hold_out
 from commonground.errors import ConfigError
 from commonground.tasks import Task
 from commonground.user_code import is_code
@@ -55,6 +56,8 @@ __all__ = [
     "deal",
     "default_model",
     "extract_answer",
+    "held_rows",
+    "hold_out",
     "is_text",
     "limit_samples",
     "load_data",

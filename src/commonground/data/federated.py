@@ -55,6 +55,8 @@ class FederatedDataset:
         noise: what each client's samples are changed by on their way into a model, if anything; ``x_train`` and
             ``x_test`` are without it.
         schema: of a table, what its columns are and how they became samples.
+        validation_index, validation_offsets: rows of ``x_train`` that each client holds out to judge a run's rounds by,
+            in the same form; None where there are none.
 
     Raises:
         DataError: lengths that disagree, a label or row number out of range, a row owned twice, a client without
@@ -77,6 +79,8 @@ class FederatedDataset:
     task: Task = CLASSIFICATION
     noise: FeatureNoise | None = None
     schema: TableSchema | None = None
+    validation_index: Indices | None = None
+    validation_offsets: Indices | None = None
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:
@@ -109,6 +113,8 @@ class FederatedDataset:
         ):
             check_targets(self.name, split, x, y, self.classes, self.task)
             check_split(self.name, split, x, index, offsets, self.client_name)
+        if self.validation_index is not None and np.isin(self.validation_index, self.train_index).any():
+            raise DataError(f"{self.name!r} has rows that are held out for validation and trained on as well")
 
     # -- construction ---------------------------------------------------------------------------------------------
 
@@ -302,6 +308,17 @@ class FederatedDataset:
         """Test samples of every client, int64 [clients]."""
         return np.diff(self.test_offsets)
 
+    @property
+    def validation_sizes(self) -> Indices:
+        """Rows that every client holds out for validation, int64 [clients]."""
+        return np.zeros(self.clients, np.int64) if self.validation_offsets is None else np.diff(self.validation_offsets)
+
+    def validation_indices(self, client: int) -> Indices:
+        """Rows of ``x_train`` and ``y_train`` that this client holds out: a view, no copy."""
+        if self.validation_index is None or self.validation_offsets is None:
+            return np.zeros(0, np.int64)
+        return self.validation_index[self.validation_offsets[client] : self.validation_offsets[client + 1]]
+
     def train_indices(self, client: int) -> Indices:
         """Rows of ``x_train`` and ``y_train`` that this client owns: a view, no copy."""
         return self.train_index[self.train_offsets[client] : self.train_offsets[client + 1]]
@@ -316,6 +333,8 @@ class FederatedDataset:
         owner = np.full(len(self.y_train if train else self.y_test), -1, dtype=np.int64)
         sizes = self.train_sizes if train else self.test_sizes
         owner[self.train_index if train else self.test_index] = np.repeat(np.arange(self.clients), sizes)
+        if train and self.validation_index is not None:
+            owner[self.validation_index] = np.repeat(np.arange(self.clients), self.validation_sizes)
         return owner
 
     def client_name(self, client: int) -> str:
@@ -373,6 +392,9 @@ class FederatedDataset:
             _hash_array(digest, field, getattr(self, field))
         for field in ("train_index", "train_offsets", "test_index", "test_offsets"):
             _hash_array(digest, field, getattr(self, field))
+        if self.validation_index is not None and self.validation_offsets is not None:
+            _hash_array(digest, "validation_index", self.validation_index)
+            _hash_array(digest, "validation_offsets", self.validation_offsets)
         if self.noise is not None:
             digest.update(f"noise {self.noise.strength!r}".encode())
             _hash_array(digest, "noise", self.noise.images)
@@ -386,6 +408,7 @@ class FederatedDataset:
             f"{self.clients:,} clients",
             f"{train.sum():,} training samples ({_spread(train)} each)",
             f"{test.sum():,} test samples ({_spread(test)} each)",
+            "" if self.validation_index is None else f"{len(self.validation_index):,} held out for validation",
             self.task.describe(self.classes, _spread(held)),
             self.format.describe(),
             "" if self.noise is None else f"feature noise {self.noise.strength:g}",

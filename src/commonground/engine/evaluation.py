@@ -106,7 +106,9 @@ def blocks_of(clients: Sequence[int], test_sizes: npt.NDArray[np.int64]) -> list
     return blocks
 
 
-def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, personal: Tensors, stack: bool) -> Scores:
+def evaluate_block(
+    setup: Setup, clients: Sequence[int], shared: Tensors, personal: Tensors, stack: bool, split: str = "test"
+) -> Scores:
     """Test the personal models of a few clients.
 
     Args:
@@ -115,15 +117,15 @@ def evaluate_block(setup: Setup, clients: Sequence[int], shared: Tensors, person
         shared: shared tensors.
         personal: the tensors in which the clients' models differ, stacked in the order of ``clients``.
         stack: whether models that differ from their first layer on are run stacked (or one after the other).
+        split: ``test`` or ``validation``; every client has rows of it.
     """
     data, model = setup.data, setup.model
-    indices = [data.test_indices(c) for c in clients]
-    sizes = np.array([len(i) for i in indices])
-    rows, y = setup.inputs.rows("test", np.concatenate(indices))
+    sizes = setup.judged(split)[1][list(clients)]
+    rows, y = setup.rows_of(split, clients)
     x = setup.inputs.arrange(rows)
     model.eval()
     shared = {name: value for name, value in shared.items() if name in setup.initial and name not in personal}
-    setup.keep_hidden("test", clients)
+    setup.keep_hidden(split, clients)
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), sizes))
     single: list[dict[str, Tensor]] = []
     with torch.no_grad():

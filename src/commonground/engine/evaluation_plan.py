@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+import numpy as np
+
 from commonground.engine.backends.base import Which
 from commonground.engine.setup import Setup
 from commonground.keys import numpy_stream
@@ -37,6 +39,13 @@ class EvaluationPlan:
         """The models that are tested; a method without personal models has its global one tested once."""
         kinds: list[Which] = ["global"] if self.setup.has_global_model else []
         return [*kinds, "personal"] if self.setup.has_personal_model else kinds
+
+    @cached_property
+    def validated(self) -> Sequence[int]:
+        """Clients of the panel that hold rows out for validation; if none does, as many others."""
+        able = np.flatnonzero(self.setup.data.validation_sizes).tolist()
+        panel = set(self.panel)
+        return [client for client in able if client in panel] or able[: len(panel)]
 
     @cached_property
     def panel(self) -> Sequence[int]:

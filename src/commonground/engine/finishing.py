@@ -10,6 +10,7 @@ import torch
 from commonground.algorithms import Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.engine.backends.base import Engine
+from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.progress import Progress
 from commonground.engine.results import client_rows, summarise, weights_sha256
@@ -31,6 +32,7 @@ def finish(
     progress: Progress,
     engine: Engine,
     tuned: tuple[Engine, Tensors] | None = None,
+    stopping: EarlyStopping | None = None,
 ) -> Run:
     """Test every client, write the results, and give the run.
 
@@ -40,15 +42,18 @@ def finish(
         progress: after the last round, or after the one it was stopped at.
         engine: holds the clients' state.
         tuned: after fine-tuning, the engine that holds the clients' heads, and the body.
+        stopping: what is told of early stopping.
 
     Raises:
         RunError: the results cannot be written.
     """
     everyone, config = range(setup.data.clients), setup.config
-    stopped = progress.done < config.rounds
+    early = {} if stopping is None else stopping.summary()
+    stopped = progress.done < config.rounds and not (stopping is not None and stopping.exhausted)
     # The last round's test is the final one, unless it covered a panel only or was before a resume.
     all_scores = progress.last_scores or {
-        which: engine.evaluate(everyone, progress.shared, which, progress.done) for which in EvaluationPlan(setup).kinds
+        which: engine.evaluate(everyone, progress.shared, which, progress.models_of)
+        for which in EvaluationPlan(setup).kinds
     }
     scores, global_scores = all_scores.get("personal") or all_scores["global"], all_scores.get("global")
     judge, shared = engine, progress.shared
@@ -59,8 +64,17 @@ def finish(
     clients = client_rows(setup.data, progress.took_part.tolist(), scores, global_scores)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
     summary = summarise(
-        setup, engine.name, progress.history, progress.totals, scores, global_scores, sha256, stopped=stopped
+        setup,
+        engine.name,
+        progress.history,
+        progress.totals,
+        scores,
+        global_scores,
+        sha256,
+        stopped=stopped,
+        last=progress.models_of,
     )
+    summary |= early
     if folder is not None:
         try:
             if tuned is not None:

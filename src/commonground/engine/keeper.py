@@ -88,6 +88,33 @@ class Keeper:
         if time.perf_counter() - self._saved_at > max(0.5, 20 * self._save_cost):
             self.save(engine)
 
+    def go_back(self, engine: Engine, round: int) -> None:
+        """Take the models of an earlier round, whose checkpoint was kept; lines and totals stay those of all rounds.
+
+        Raises:
+            RunError: the checkpoint is gone or damaged.
+        """
+        if self.folder is None or round == self.progress.done:
+            return
+        name = self.folder.checkpoints.name_of(round)
+        checkpoint = self.folder.load(name)
+        if checkpoint is None:
+            raise RunError(f"the checkpoint '{name}' of the best round is missing in '{self.folder.checkpoints.path}'")
+        self._take(checkpoint)
+        engine.load(checkpoint.personal, round)
+        engine.last_rounds = self.progress.heard
+        self.progress.kept, self.progress.last_scores = round, {}
+
+    def _take(self, checkpoint: Checkpoint) -> None:
+        """The server's tensors and what is known of the clients, as they were then."""
+        progress = self.progress
+        progress.shared = self.setup.moved(checkpoint.shared)
+        progress.took_part = checkpoint.clients["took_part"].numpy()
+        progress.heard = checkpoint.clients["heard"].numpy()
+        for name, value in checkpoint.clients.items():
+            if name.startswith("memory/"):
+                progress.memory |= self.setup.moved({name.removeprefix("memory/"): value})
+
     # -- restoring ----------------------------------------------------------------------------------------------
 
     def finished(self) -> Run | None:
@@ -97,8 +124,12 @@ class Keeper:
             RunError: it was on other data or weights, or its results were changed.
         """
         summary = self.folder.summary() if self.folder is not None else None
-        if self.folder is None or summary is None or summary["rounds"] != self.config.rounds:
+        if self.folder is None or summary is None:
             return None
+        early = summary.get("early_stopping", {})
+        if summary["rounds"] != self.config.rounds and not early.get("ended_early"):
+            return None
+        last = early.get("best_round", self.config.rounds)
         self._check_data(summary["data_fingerprint"], summary.get("base_sha256"))
         self.folder.check_results()
         try:
@@ -107,10 +138,10 @@ class Keeper:
             self.observer.note(f"{error}; fine-tuning is repeated")
             return None
         try:
-            checkpoint = checkpoint or self.folder.load()
+            checkpoint = checkpoint or self.folder.load(self.folder.checkpoints.name_of(last) if early else None)
         except RunError:
             return None  # the one before is taken, and its last rounds are repeated
-        if checkpoint is not None and checkpoint.round != self.config.rounds:
+        if checkpoint is not None and checkpoint.round != last:
             return None
         self.observer.note(f"the run in '{self.folder.path}' is already finished")
         rows, clients, path = self.folder.rows(), self.folder.clients(), self.folder.path
@@ -140,15 +171,10 @@ class Keeper:
         self._check_data(checkpoint.totals["data_fingerprint"], checkpoint.totals.get("base_sha256"))
         progress.history = self.folder.resume(checkpoint)
         progress.done = self._saved_round = checkpoint.round
-        progress.shared = self.setup.moved(checkpoint.shared)
         now = progress.totals["numerics"][0] | {"after_round": checkpoint.round}
         progress.totals |= checkpoint.totals
         changed = self._check_numerics(now)
-        progress.took_part = checkpoint.clients["took_part"].numpy()
-        progress.heard = checkpoint.clients["heard"].numpy()
-        for name, value in checkpoint.clients.items():
-            if name.startswith("memory/"):
-                progress.memory |= self.setup.moved({name.removeprefix("memory/"): value})
+        self._take(checkpoint)
         engine.load(checkpoint.personal, progress.done)
         self._plan_again(engine)
         if changed:

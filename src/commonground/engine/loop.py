@@ -19,6 +19,7 @@ from commonground.engine.backends.base import CachedShared, Engine, Which, paylo
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.factory import make_engine
+from commonground.engine.early_stopping import EarlyStopping, validation_key
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.finishing import finish
@@ -74,6 +75,7 @@ class Loop:
         self.progress = Progress.of(setup)
         parameters = setup.groups.trainable("all")
         self.buffers = [name for name in setup.groups.names("all") if name not in parameters]
+        self.stopping = EarlyStopping(self.config, setup.data.task, self.progress)
         self.keeper = Keeper(setup, folder, self.progress, observer, other_numerics)
         self.growth: Growth | None = None  # the last round in which the shared tensors grew by far, if they still are
 
@@ -88,29 +90,42 @@ class Loop:
             engine.check_stop, engine.note = stop.check, self.observer.note
             try:
                 self.keeper.restore(engine)
-                engine.last_rounds = self.progress.heard
+                engine.last_rounds, engine.back_to = self.progress.heard, self.stopping.best
                 self.observer.begin(self.setup, engine.name, self.progress.done)
                 try:
-                    for round in range(self.progress.done + 1, self.config.rounds + 1):
-                        stop.check()
-                        with self._told_of_growth():
-                            row = self._round(engine, round)
-                        self.observer.round(row)
-                        if self._ends(row):
-                            break
-                        self.keeper.save_if_due(engine)
+                    self._rounds(engine, stop)
                 finally:
                     # Also after an error or Ctrl-C: what is finished is kept.
                     self.keeper.save(engine)
+                complete = self.progress.done == self.config.rounds or self.stopping.exhausted
+                if complete and self.stopping.best is not None:
+                    self.keeper.go_back(engine, self.stopping.best)
+                    self.observer.note(self.stopping.sentence())
                 with self._told_of_growth():
-                    if self.config.finetune_epochs and self.progress.done == self.config.rounds:
+                    if complete and self.config.finetune_epochs:
                         tuned = self._finetune(engine)
-                    return finish(self.setup, self.folder, self.progress, engine, tuned)
+                    return finish(self.setup, self.folder, self.progress, engine, tuned, self.stopping)
             finally:
                 self.observer.end()
                 if tuned is not None:
                     tuned[0].close()
                 engine.close()
+
+    def _rounds(self, engine: Engine, stop: StopFlag) -> None:
+        """All rounds that are left, as far as patience and the user go."""
+        for round in range(self.progress.done + 1, self.config.rounds + 1):
+            if self.stopping.exhausted:
+                return
+            stop.check()
+            with self._told_of_growth():
+                row = self._round(engine, round)
+            self.observer.round(row)
+            if self._ends(row):
+                return
+            if self.stopping.best == round:
+                engine.back_to = round
+                self.keeper.save(engine)
+            self.keeper.save_if_due(engine)
 
     def _ends(self, row: dict[str, Any]) -> bool:
         """Whether the user wants no more rounds."""
@@ -168,6 +183,7 @@ class Loop:
         progress.totals["bytes_up"] += row["bytes_up"]
         progress.totals["bytes_down"] += row["bytes_down"]
         progress.history.append(row)
+        self.stopping.saw(row)
         return row
 
     # -- the steps' parts ---------------------------------------------------------------------------------------
@@ -230,7 +246,10 @@ class Loop:
         """Tests due after a round."""
         if not self.plan.is_due(round):
             return {}
-        return {which: engine.evaluate(self.plan.panel, shared, which, round) for which in self.plan.kinds}
+        scores = {which: engine.evaluate(self.plan.panel, shared, which, round) for which in self.plan.kinds}
+        if self.plan.validated:
+            scores["validation"] = engine.evaluate(self.plan.validated, shared, "validation", round)
+        return scores
 
     def _row(
         self,
@@ -249,6 +268,7 @@ class Loop:
             "train_loss": float(np.mean(losses)) if losses else None,
             f"personal_{task.metric}": mean.get("personal", mean.get("global")),
             f"global_{task.metric}": mean.get("global"),
+            **({validation_key(task): mean.get("validation")} if self.plan.validated else {}),
             "worst_decile": None if judged is None else spread_of(judged.headline)[task.worst],
             "bytes_up": sum(payload_bytes(r.update.tensors) for r in results),
             "bytes_down": 0,

@@ -36,6 +36,8 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
         why = f"its learning rate follows the share of its rounds that is done (lr_schedule = {config.lr_schedule!r})"
     elif config.finetune_epochs:
         why = "every client's head is fine-tuned after its last round"
+    elif config.early_stopping is not None:
+        why = "it has gone back to its best round (early_stopping)"
     why = why or algorithm.needs_rounds()
     if now > before and why:
         raise RunError(
@@ -48,4 +50,5 @@ def not_evaluated(row: dict[str, Any], task: Task) -> dict[str, Any]:
     """The line of a round without what was measured because it was the last one, or close to it, of a shorter run."""
     row = {name: value for name, value in row.items() if name not in figure_names(task.metric)}
     figures = (f"personal_{task.metric}", f"global_{task.metric}", "worst_decile")
-    return row | dict.fromkeys(figures) | {"evaluated_clients": 0}
+    validation = [name for name in row if name.startswith("validation_")]
+    return row | dict.fromkeys([*figures, *validation]) | {"evaluated_clients": 0}

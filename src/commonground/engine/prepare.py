@@ -15,6 +15,7 @@ from commonground.data import (
     FederatedDataset,
     add_feature_noise,
     default_model,
+    hold_out,
     is_text,
     limit_samples,
     load_data,
@@ -153,6 +154,8 @@ def prepare_setup(
             f"--few-rows shared serves clients with few rows by the global model, and {algorithm.title} has none; take "
             "--few-rows pool, or a method such as fedavg"
         )
+    if config.validation_fraction and data.validation_index is None:
+        data = hold_out(data, config.validation_fraction, config.seed)
     config = resolve(config, data, algorithm)
     if model is None and data.tokens != is_pretrained(config.model):
         why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")

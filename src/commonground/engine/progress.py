@@ -25,12 +25,14 @@ class Progress:
         shared: the server's tensors.
         heard: [clients] round in which each client last took part; -1 for none so far.
         took_part: [clients] rounds of each client.
-        totals: bytes, seconds and fingerprints; ``changed``: the round in which a shared tensor last changed.
+        totals: bytes, seconds and fingerprints; ``changed``: the round in which a shared tensor last changed;
+            ``best_round``, if a run looks for it.
         memory: what the server remembers and does not send.
         history: one row per round, as in ``rounds.jsonl``.
         done: rounds done.
         between: whether the clients' state is ahead of the finished rounds, so that nothing can be saved.
         last_scores: the last round's test, if it covered everyone.
+        kept: the earlier round whose models the run has gone back to, if it has.
     """
 
     shared: Tensors
@@ -42,6 +44,12 @@ class Progress:
     done: int = 0
     between: bool = False
     last_scores: dict[Which, Scores] = field(default_factory=dict)
+    kept: int | None = None
+
+    @property
+    def models_of(self) -> int:
+        """The round whose models these are."""
+        return self.done if self.kept is None else self.kept
 
     @classmethod
     def of(cls, setup: Setup) -> Progress:

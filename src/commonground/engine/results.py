@@ -73,6 +73,7 @@ def summarise(
     weights_sha256: str,
     *,
     stopped: bool = False,
+    last: int | None = None,
 ) -> dict[str, Any]:
     """What ``summary.json`` holds.
 
@@ -84,9 +85,10 @@ def summarise(
         scores, global_scores: as of :func:`client_rows`.
         weights_sha256: of :func:`weights_sha256`.
         stopped: whether the run was stopped before its last round, so that it can be continued.
+        last: the round whose models these are, if not the history's last.
     """
     config, task, metric = setup.config, setup.data.task, setup.data.task.metric
-    headline = spread_of(scores.headline)
+    headline, until = spread_of(scores.headline), history[:last]
     tuned = config.finetune_epochs > 0 and not stopped
     return {
         "algorithm": config.algorithm,
@@ -101,13 +103,13 @@ def summarise(
         "metric": metric,
         f"personal_{metric}": {
             **headline,
-            "last10": headline["mean"] if tuned else _last10(history, f"personal_{metric}"),
+            "last10": headline["mean"] if tuned else _last10(until, f"personal_{metric}"),
         },
         f"personal_{metric}_of": _what_is_personal(setup, config.finetune_epochs if tuned else 0),
         **setup.algorithm.summary_fields(),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
         f"global_{metric}": None if global_scores is None else spread_of(global_scores.headline)["mean"],
-        f"global_{metric}_last10": _last10(history, f"global_{metric}"),
+        f"global_{metric}_last10": _last10(until, f"global_{metric}"),
         "metrics": _metrics(scores),
         "global_metrics": None if global_scores is None else _metrics(global_scores),
         "optimizer": config.optimizer,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -58,6 +59,10 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
             )
     if config.warmup >= config.rounds and config.warmup:
         raise ConfigError(f"--warmup {config.warmup} leaves none of the {config.rounds} rounds at the full rate")
+    if config.early_stopping is not None and not config.validation_fraction:
+        raise ConfigError(
+            f"--early-stopping {config.early_stopping} needs rows to judge by; add --validation-fraction, such as 0.2"
+        )
     if config.no_decay_bias and not config.weight_decay:
         raise ConfigError("--no-decay-bias says what --weight-decay spares, and there is no weight decay")
 
@@ -230,9 +235,25 @@ class Setup:
         """Let a model with a frozen lower part compute it now for these clients' rows, one client after the other."""
         if not isinstance(self.model, FrozenBaseModel):
             return
-        indices = self.data.train_indices if split == "train" else self.data.test_indices
         for client in clients:
-            self.model.fill(self.inputs.rows(split, indices(client))[0])
+            self.model.fill(self.rows_of(split, [client])[0])
+
+    def rows_of(self, split: str, clients: Sequence[int]) -> tuple[Inputs, Tensor]:
+        """Inputs and targets of these clients, one after the other, of the split ``train``, ``validation`` or ``test``;
+        validation rows are stored among the training samples.
+        """
+        data = self.data
+        indices = {"train": data.train_indices, "validation": data.validation_indices, "test": data.test_indices}[split]
+        return self.inputs.rows("test" if split == "test" else "train", np.concatenate([indices(c) for c in clients]))
+
+    def judged(self, which: str) -> tuple[str, npt.NDArray[np.int64]]:
+        """The split on which a test of this kind is made, and each client's number of rows in it."""
+        data = self.data
+        return ("validation", data.validation_sizes) if which == "validation" else ("test", data.test_sizes)
+
+    def tests_personal(self, which: str) -> bool:
+        """Whether a test of this kind is one of the clients' own models."""
+        return which == "personal" or (which == "validation" and self.has_personal_model)
 
     @cached_property
     def probe(self) -> Inputs:

@@ -337,7 +337,9 @@ def read_trained(
     network, groups = build_network(config, algorithm, shape, split["classes"], model, task)
     finished = folder.finished
     tuned = config.finetune_epochs > 0 and finished
-    checkpoint = folder.load("finetuned.safetensors") if tuned else folder.load()
+    best = (folder.summary() or {}).get("early_stopping", {}).get("best_round") if finished else None
+    kept = None if best is None else folder.checkpoints.name_of(best)
+    checkpoint = folder.load("finetuned.safetensors" if tuned else kept)
     if checkpoint is None:
         raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
@@ -345,7 +347,7 @@ def read_trained(
     folder.check_config(checkpoint.settings)
     fixed = ("split.json", SCHEMA, START)
     folder.check_files({name: checkpoint.files[name] for name in fixed if name in checkpoint.files})
-    if finished and checkpoint.round < config.rounds:
+    if finished and best is None and checkpoint.round < config.rounds:
         raise RunError(
             f"the run in '{path}' is finished, but its newest checkpoint is of round {checkpoint.round}; --resume "
             "repeats the rounds after it"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import shutil
+import tempfile
+import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +126,8 @@ def run_training(
     """Carry out a prepared run; see :func:`train`."""
     if on_round is not None and not callable(on_round):
         raise ConfigError(f"on_round must be a function of a round's row, not {on_round!r}")
+    if out is None and setup.config.early_stopping is not None:
+        return _in_temporary_folder(setup, observer, on_round)
     hearing = completed(observer, Silent())
     folder = RunFolder(out) if out is not None else None
     torch.set_num_threads(setup.config.threads)
@@ -137,3 +143,16 @@ def run_training(
                     hearing.note(f"there is no run in '{folder.path}' yet: it begins now")
             folder.remove_parts()
         return Loop(setup, folder, hearing, on_round, allow_other_numerics).run()
+
+
+def _in_temporary_folder(setup: Setup, observer: Observer | None, on_round: OnRound | None) -> Run:
+    """A run without files that goes back to its best round, whose checkpoint lies where nobody looks."""
+    folder = Path(tempfile.mkdtemp(prefix="commonground-run-"))
+    try:
+        run = run_training(setup, out=folder, observer=observer, on_round=on_round)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    trained = run.trained
+    weakref.finalize(trained, shutil.rmtree, folder, True)  # clients' tensors are read from it as long as the run lives
+    return replace(run, folder=None, _read=lambda: trained)

@@ -26,7 +26,9 @@ __all__ = [
     "payload_bytes",
 ]
 
-Which = Literal["personal", "global"]
+Which = Literal["personal", "global", "validation"]
+"""What is tested: each client's own model or the global one, on test rows; or the former, where there is one, else the
+latter, on validation rows."""
 
 
 def payload_bytes(tensors: Tensors) -> int:
@@ -55,6 +57,7 @@ class Engine(ABC):
         self.check_stop: Callable[[], None] = lambda: None
         self.note: Callable[[str], None] = lambda text: None
         self.known: Mapping[int, CachedShared] = {}
+        self.back_to: int | None = None  # an earlier round than those of checkpoints that the run may go back to
         self.last_rounds: npt.NDArray[np.int32] | None = None  # in which each client last took part, -1: none so far
 
     @abstractmethod
@@ -81,16 +84,16 @@ class Engine(ABC):
         Args:
             clients: whose.
             shared: the shared tensors.
-            which: each client's ``personal`` model, or the ``global`` one.
+            which: models and rows.
             round: rounds done, which keys what a method draws when it personalises for a test.
 
         Raises:
             UpdateError: a client's figures are not finite, or cannot be.
         """
 
-    def believable(self, scores: Scores, round: int) -> Scores:
+    def believable(self, scores: Scores, round: int, which: Which = "personal") -> Scores:
         """The scores themselves, if they can be (see :func:`~commonground.engine.backends.checks.check_scores`)."""
-        check_scores(self.setup, scores, round)
+        check_scores(self.setup, scores, round, which)
         return scores
 
     @abstractmethod

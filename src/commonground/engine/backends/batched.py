@@ -117,17 +117,18 @@ class BatchedEngine(StoreEngine):
         """See :meth:`Engine.evaluate`."""
         setup = self.setup
         parts = []
-        for block in blocks_of(clients, setup.data.test_sizes):
+        split, sizes = setup.judged(which)
+        for block in blocks_of(clients, sizes):
             self.check_stop()
             own: Tensors = {}
-            if which == "personal":
+            if setup.tests_personal(which):
                 own = setup.personal_model(shared, self.store.gather(block))
                 if setup.algorithm.personalizes:
                     self._cohort.begin(round, block, shared, self.store.gather(block))
                     setup.algorithm.personalize(self._cohort, round)
                     own = self._cohort.get("all")
-            parts.append(evaluate_block(setup, block, shared, own, stack=True))
-        return self.believable(Scores.join(parts), round)
+            parts.append(evaluate_block(setup, block, shared, own, stack=True, split=split))
+        return self.believable(Scores.join(parts), round, which)
 
 
 def _room(device: torch.device) -> float:

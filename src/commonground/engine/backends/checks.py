@@ -192,14 +192,14 @@ def _largest_weight(dtype: torch.dtype) -> float:
 # -- what a test says -----------------------------------------------------------------------------------------------
 
 
-def check_scores(setup: Setup, scores: Scores, round: int) -> None:
+def check_scores(setup: Setup, scores: Scores, round: int, which: str = "personal") -> None:
     """Refuse figures of a test that are not finite, or cannot be: of another number of samples than a client has, or
     beyond what the task's scores can reach.
 
     Raises:
         UpdateError: naming client, round and figure.
     """
-    owned = setup.data.test_sizes[scores.clients]
+    owned = setup.judged(which)[1][scores.clients]
     for c in np.flatnonzero(scores.count != owned)[:1]:
         whose = who(setup, int(scores.clients[c]), round)
         raise UpdateError(f"the test of {whose} is of {scores.count[c]} samples, and the client has {owned[c]}")

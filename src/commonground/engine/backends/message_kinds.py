@@ -78,7 +78,7 @@ class Evaluate(_Fields):
 
     kind: Literal["evaluate"] = "evaluate"
     round: Done
-    which: Literal["personal", "global"]
+    which: Literal["personal", "global", "validation"]
 
 
 class Digest(_Fields):

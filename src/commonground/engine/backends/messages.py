@@ -185,7 +185,8 @@ class MessageEngine(Engine):
             self.check_stop()
             since, names = self.known.get(client, (None, frozenset()))
             news = {name: value for name, value in shared.items() if name not in names}
-            task = Train(round=round, safe=self._safe, since=since, last=self._last(client))
+            safe = self._safe if self.back_to is None else min(self._safe, self.back_to)
+            task = Train(round=round, safe=safe, since=since, last=self._last(client))
             message = pack(task.model_dump(), {**news, **(extra or {}).get(client, {})})
             done, tensors = self._ask(client, message, Trained, round)
             if (done.client, done.round) != (client, round):
@@ -217,7 +218,7 @@ class MessageEngine(Engine):
             {name: np.array([a.sums[name] for a in answers], dtype=np.float64) for name in shapes},
             self.setup.data.task,
         )
-        return self.believable(scores, round)
+        return self.believable(scores, round, which)
 
     def _score_shapes(self, first: Tested) -> dict[str, tuple[int, ...]]:
         """By name, the shape of every score: as the task says, or, if it does not, as the first client says."""
@@ -289,9 +290,12 @@ class MessageEngine(Engine):
 
 def _only(data: FederatedDataset, client: int) -> FederatedDataset:
     """A data set with one client's samples alone."""
-    train, test = data.train_indices(client), data.test_indices(client)
-    return FederatedDataset.from_arrays(
-        [(data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test])],
+    train, test, held = (
+        indices(client) for indices in (data.train_indices, data.test_indices, data.validation_indices)
+    )
+    rows = np.concatenate([train, held])
+    own = FederatedDataset.from_arrays(
+        [(data.x_train[rows], data.y_train[rows], data.x_test[test], data.y_test[test])],
         name=data.name,
         classes=data.classes,
         class_names=data.class_names,
@@ -299,4 +303,13 @@ def _only(data: FederatedDataset, client: int) -> FederatedDataset:
         client_names=(data.client_name(client),),
         task=data.task,
         noise=None if data.noise is None else data.noise.of([client]),
+    )
+    if not len(held):
+        return own
+    return replace(
+        own,
+        train_index=np.arange(len(train)),
+        train_offsets=np.array([0, len(train)]),
+        validation_index=np.arange(len(train), len(rows)),
+        validation_offsets=np.array([0, len(held)]),
     )

@@ -191,8 +191,8 @@ class ProcessEngine(StoreEngine):
         def task(block: list[int]) -> tuple[str, Callable[[], Any]]:
             return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)), which, round)
 
-        blocks = blocks_of(clients, self.setup.data.test_sizes)
-        return self.believable(Scores.join(self._map(shared, [task(block) for block in blocks])), round)
+        blocks = blocks_of(clients, self.setup.judged(which)[1])
+        return self.believable(Scores.join(self._map(shared, [task(block) for block in blocks])), round, which)
 
     def close(self) -> None:
         """End the workers."""

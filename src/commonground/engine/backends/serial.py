@@ -50,22 +50,24 @@ def score_clients(
         clients: their positions in the data set at hand.
         shared: the shared tensors.
         stored: the clients' personal tensors and state, stacked.
-        which: ``personal`` or ``global``.
+        which: models and rows.
         round: rounds done.
         key: as in :func:`run_client`, for a single client.
     """
     setup = trainer.setup
-    if which == "global":
-        return evaluate_block(setup, clients, shared, {}, stack=False)
+    split = setup.judged(which)[0]
+    if not setup.tests_personal(which):
+        return evaluate_block(setup, clients, shared, {}, stack=False, split=split)
     if not setup.algorithm.personalizes:
-        return evaluate_block(setup, clients, shared, setup.personal_model(shared, stored), stack=False)
+        own_models = setup.personal_model(shared, stored)
+        return evaluate_block(setup, clients, shared, own_models, stack=False, split=split)
     parts = []
     for c, client in enumerate(clients):
         own = {name: value[c] for name, value in stored.items()}
         trainer.begin(round, client, client if key is None else key, shared, own)
         setup.algorithm.personalize(trainer, round)
         tuned = {name: value.detach().clone().unsqueeze(0) for name, value in trainer.live.items()}
-        parts.append(evaluate_block(setup, [client], shared, tuned, stack=False))
+        parts.append(evaluate_block(setup, [client], shared, tuned, stack=False, split=split))
     return Scores.join(parts)
 
 
@@ -92,7 +94,7 @@ class SerialEngine(StoreEngine):
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""
         parts = []
-        for block in blocks_of(clients, self.setup.data.test_sizes):
+        for block in blocks_of(clients, self.setup.judged(which)[1]):
             self.check_stop()
             parts.append(score_clients(self._solo, block, shared, self.store.gather(block), which, round))
-        return self.believable(Scores.join(parts), round)
+        return self.believable(Scores.join(parts), round, which)

@@ -2,7 +2,8 @@
 
 The metadata of the file holds its ``content`` as JSON (round, totals, settings, digests of the run's other files, the
 segments that hold the clients' state, and a sha256 over the file's tensors) and the sha256 of that text. The last two
-checkpoints are kept, and with them the segments that they name.
+checkpoints are kept, with them that of the best round so far of each (``best_round`` in its totals), if a run looks for
+one, and the segments that these name.
 """
 
 from __future__ import annotations
@@ -63,11 +64,17 @@ class CheckpointFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._good: list[tuple[str, frozenset[Path]]] = []  # names and segments of the checkpoints to keep
+        self._good: list[tuple[str, str | None]] = []  # names of the checkpoints to keep, and of their best rounds'
+        self._segments: dict[str, frozenset[Path]] = {}  # of checkpoints, by name
 
     def personal(self, name: str | None = None) -> Path:
         """The folder of the clients' state: of all rounds' checkpoints, or of a named one."""
         return self.path / (Path(name).stem if name else "personal")
+
+    @staticmethod
+    def name_of(round: int) -> str:
+        """The file of a round's checkpoint."""
+        return f"round-{round:06d}.safetensors"
 
     def rounds(self) -> list[Path]:
         """The rounds' checkpoints, oldest first.
@@ -87,12 +94,12 @@ class CheckpointFolder:
             remove_parts(folder)
 
     def save(self, checkpoint: Checkpoint, name: str | None = None) -> Path:
-        """Write a checkpoint; then remove all but the last two, and the segments that neither of them names.
+        """Write a checkpoint; then remove all that need not be kept.
 
         Raises:
             OSError: it cannot be written; nothing has changed.
         """
-        target = self.path / (name or f"round-{checkpoint.round:06d}.safetensors")
+        target = self.path / (name or self.name_of(checkpoint.round))
         tensors = {f"shared/{n}": t.cpu() for n, t in checkpoint.shared.items()}
         tensors |= {f"clients/{n}": t.cpu() for n, t in checkpoint.clients.items()}
         content = json.dumps(
@@ -203,12 +210,20 @@ class CheckpointFolder:
 
     def _keep(self, name: str, checkpoint: Checkpoint) -> None:
         before = [kept for kept in self._good if kept[0] != name]
-        self._good = [*before, (name, frozenset(s.path for s in checkpoint.personal))][-KEPT:]
+        best = checkpoint.totals.get("best_round")
+        self._good = [*before, (name, None if best is None else self.name_of(best))][-KEPT:]
+        self._segments[name] = frozenset(s.path for s in checkpoint.personal)
+
+    def _segments_of(self, name: str) -> frozenset[Path]:
+        if name not in self._segments:
+            named = self._content(self.path / name)["personal"] if (self.path / name).is_file() else []
+            self._segments[name] = frozenset(self.personal() / entry["file"] for entry in named)
+        return self._segments[name]
 
     def _remove_others(self) -> None:
         """Only after a checkpoint has reached the disk, which no longer needs them."""
-        names = {name for name, _ in self._good}
-        used = {path for _, segments in self._good for path in segments}
+        names = {name for kept in self._good for name in kept if name is not None}
+        used = {path for name in names for path in self._segments_of(name)}
         gone = [path for path in self.rounds() if path.name not in names]
         for path in gone:
             path.unlink()

@@ -359,7 +359,11 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether all rounds of the run are done, and its results are there."""
         summary = self.summary()
-        return summary is not None and "stopped_after" not in summary and summary["rounds"] == self.config().rounds
+        return summary is not None and "stopped_after" not in summary and self._complete(summary)
+
+    def _complete(self, summary: Mapping[str, Any]) -> bool:
+        ended = summary.get("early_stopping", {}).get("ended_early", False)
+        return bool(ended or summary["rounds"] == self.config().rounds)
 
     def summary(self) -> dict[str, Any] | None:
         """The summary, or None if the run has neither finished nor been stopped.

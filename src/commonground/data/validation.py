@@ -1,0 +1,84 @@
+"""Training rows that are held out to judge by: of a tuning grid's candidates, and of the rounds of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commonground.errors import ConfigError, DataError
+from commonground.keys import numpy_stream
+
+if TYPE_CHECKING:
+    from commonground.data.federated import FederatedDataset
+
+__all__ = ["held_rows", "hold_out"]
+
+
+def held_rows(data: FederatedDataset, clients: Sequence[int], fraction: float, seed: int) -> list[tuple[Any, Any]]:
+    """Each client's training rows, those that stay and those held out.
+
+    Of n rows, max(1, round(fraction · n)) are held out and at least one stays, spread over the client's classes in
+    proportion; a class keeps a training row where possible. A client with a single row keeps it.
+
+    Args:
+        data: the federated data set.
+        clients: whose.
+        fraction: between 0 and 1.
+        seed: keys the draw, one stream for every client.
+
+    Raises:
+        ConfigError: the fraction is not between 0 and 1.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(f"the validation share is {fraction:g}; it must lie between 0 and 1")
+    strata = data.strata("train")
+    parts = []
+    for client in clients:
+        rows = data.train_indices(client)
+        chosen = np.zeros(len(rows), dtype=bool)
+        if len(rows) > 1:
+            chosen = _stratified(strata[rows], fraction, numpy_stream(seed, "validation", client))
+        parts.append((rows[~chosen], rows[chosen]))
+    return parts
+
+
+def hold_out(data: FederatedDataset, fraction: float, seed: int) -> FederatedDataset:
+    """The same clients with a part of their training rows held out for validation; test rows are untouched.
+
+    Args:
+        data, fraction, seed: as of :func:`held_rows`.
+
+    Raises:
+        ConfigError: the fraction is not between 0 and 1.
+        DataError: no client has two training samples.
+    """
+    parts = held_rows(data, range(data.clients), fraction, seed)
+    kept, held = [k for k, _ in parts], [h for _, h in parts]
+    if not any(len(rows) for rows in held):
+        raise DataError(f"no client of {data.name!r} has two training samples, of which one could be held out")
+    return replace(
+        data,
+        train_index=np.concatenate(kept),
+        train_offsets=np.cumsum([0, *map(len, kept)]),
+        validation_index=np.concatenate(held),
+        validation_offsets=np.cumsum([0, *map(len, held)]),
+    )
+
+
+def _stratified(labels: Any, fraction: float, rng: np.random.Generator) -> Any:
+    """Which of a client's samples are taken, [n] bool: proportional to classes by largest remainders."""
+    n = len(labels)
+    wanted = min(max(1, round(fraction * n)), n - 1)
+    present, counts = np.unique(labels, return_counts=True)
+    exact = wanted * counts / n
+    take = np.floor(exact).astype(int)  # below each count, since wanted < n
+    last = take + 1 >= counts  # one more would be the class's last sample
+    order = np.lexsort((rng.random(len(present)), -(exact - take), last))
+    take[order[: wanted - take.sum()]] += 1
+    chosen = np.zeros(n, dtype=bool)
+    for label, number in zip(present, take, strict=True):
+        chosen[rng.permutation(np.flatnonzero(labels == label))[:number]] = True
+    return chosen
