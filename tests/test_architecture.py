@@ -28,7 +28,7 @@ LAYERS = (
     ("compare",),
     ("", "demo", "papers"),
     ("cli_options",),
-    ("cli_adapt", "cli_compare", "cli_export", "cli_reproduce"),
+    ("cli_adapt", "cli_compare", "cli_export", "cli_reproduce", "cli_tables"),
     ("cli",),
     ("__main__",),
 )

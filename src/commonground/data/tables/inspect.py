@@ -1,0 +1,221 @@
+"""What a table holds, before anybody trains on it: columns, clients, what is suspicious, and the command to run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.tables.cells import Cells, words_of
+from commonground.data.tables.features import check_columns
+from commonground.data.tables.kinds import Column, understand
+from commonground.data.tables.leaks import determines
+from commonground.data.tables.read import RawTable, read_raw
+from commonground.data.tables.targets import is_quantity
+from commonground.errors import DataError
+
+__all__ = ["ColumnReport", "Inspection", "inspect_table"]
+
+_CLIENTS = re.compile(
+    r"(?i)^(customer|client|user|patient|person|hospital|clinic|site|store|shop|branch|device|machine|account|company|"
+    r"kunde|filiale|owner|speaker|author|group)s?([ _-]?(id|nr|no|name|number))?$"
+)
+_TARGETS = ("label", "target", "class", "y", "outcome", "churn", "renewed", "default", "price", "score", "diagnosis")
+_NUMBERED = re.compile(r"(?i)(^|[ _-])(id|nr|no|index|row|key|uuid)$")
+FEW = 10  # rows of a client below which it is said
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """A column, for people.
+
+    Attributes:
+        name: its name.
+        kind: what it holds; ``mixed`` if its cells do not fit together.
+        missing: rows without a value.
+        distinct: different values.
+        example: the smallest and largest number or date, or the most frequent words.
+        suspicious: why it should perhaps be no feature; empty if nothing is.
+    """
+
+    name: str
+    kind: str
+    missing: int
+    distinct: int
+    example: str
+    suspicious: str = ""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A table, for people.
+
+    Attributes:
+        path: the file.
+        rows: how many.
+        notes: how it was read.
+        columns: a report each.
+        client_column, target, task: as given, or proposed; None if there is nothing to propose.
+        clients: how many there are.
+        sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``.
+        drop: columns that had better be left out.
+        command: what to run.
+    """
+
+    path: str
+    rows: int
+    notes: tuple[str, ...]
+    columns: tuple[ColumnReport, ...]
+    client_column: str | None
+    target: str | None
+    task: str | None
+    clients: int = 0
+    sizes: dict[str, float] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    command: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def inspect_table(
+    path: Path,
+    *,
+    client_column: str | None = None,
+    target: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+) -> Inspection:
+    """Look at a table.
+
+    Args:
+        path: the file.
+        client_column, target: the columns of these roles; by default what their names suggest.
+        separator, encoding: of a text file.
+
+    Raises:
+        DataError: it is no table, or has no such column.
+    """
+    raw = read_raw(path, separator, encoding)
+    check_columns(path, raw.names, [name for name in (client_column, target) if name is not None])
+    columns = {name: _understood(raw, name) for name in raw.names}
+    client_column = client_column or _proposed_client(raw, columns, target)
+    target = target or _proposed_target(raw, client_column)
+    y = None if target is None else words_of(raw.columns[target], keep=True)
+    task = None if y is None else "regression" if is_quantity(y.words, raw.rows) else "classification"
+    reports = tuple(
+        _report(raw, name, column, None if name in (client_column, target) else y, task)
+        for name, column in columns.items()
+    )
+    drop = tuple(
+        report.name
+        for report in reports
+        if report.name not in (client_column, target) and (report.kind == "mixed" or "target" in report.suspicious)
+    )
+    names, sizes = 0, {}
+    if client_column is not None:
+        counts = words_of(raw.columns[client_column], keep=True).counts
+        names, sizes = len(counts), _sizes(counts)
+    command = _command(path, client_column, target, task, drop, sizes, separator, encoding)
+    return Inspection(str(path), raw.rows, raw.notes, reports, client_column, target, task, names, sizes, drop, command)
+
+
+def _understood(raw: RawTable, name: str) -> Column | str:
+    """The column, or why it cannot be read."""
+    try:
+        return understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+    except DataError as error:
+        return str(error).removeprefix(f"{raw.path}, ")
+
+
+def _report(raw: RawTable, name: str, column: Column | str, y: Cells | None, task: str | None) -> ColumnReport:
+    cells = words_of(raw.columns[name])
+    missing, distinct = int((cells.codes < 0).sum()), len(cells.words)
+    often = [cells.words[i] for i in np.argsort(-cells.counts, kind="stable")[:3]]
+    example = ", ".join(often) + (", …" if distinct > 3 else "")
+    if isinstance(column, str):
+        return ColumnReport(name, "mixed", missing, distinct, example, column)
+    kind, numbers = column.reading.kind, column.numbers
+    if numbers is not None and kind != "boolean" and not np.isnan(numbers).all():
+        example = " to ".join(_shown(kind, value) for value in (np.nanmin(numbers), np.nanmax(numbers)))
+    return ColumnReport(name, kind, missing, distinct, example, _suspicion(column, distinct, raw.rows, y, task))
+
+
+def _shown(kind: str, value: float) -> str:
+    return str(np.datetime64(int(value), "D")) if kind == "date" else f"{value:g}"
+
+
+def _suspicion(column: Column, distinct: int, rows: int, y: Cells | None, task: str | None) -> str:
+    """Why a column had better be no feature."""
+    kind, numbers = column.reading.kind, column.numbers
+    if distinct <= 1:
+        return "is always the same" if distinct else "is empty"
+    if kind in ("id", "text"):
+        return {"id": "names a row: left out", "text": "is a text: left out, or for a model hf:…"}[kind]
+    whole = numbers is not None and kind == "number" and bool((numbers == np.round(numbers)).all())
+    if numbers is not None and whole and distinct == rows and rows > 20:
+        counted = bool((np.abs(np.diff(numbers)) == 1).all())
+        if counted or _NUMBERED.search(column.name):
+            return "numbers the rows: perhaps --drop it"
+    if y is not None and task is not None and determines(column, y, task):
+        return "determines the target: known only afterwards?"
+    return ""
+
+
+def _proposed_client(raw: RawTable, columns: dict[str, Column | str], target: str | None) -> str | None:
+    """A column whose name is that of a client, and whose values come again."""
+    for name in raw.names:
+        if name != target and _CLIENTS.match(name):
+            counts = words_of(raw.columns[name]).counts
+            if 1 < len(counts) <= raw.rows / 2:
+                return name
+    return None
+
+
+def _proposed_target(raw: RawTable, client_column: str | None) -> str | None:
+    """A column whose name is that of a target, else the last one."""
+    small = {name.lower(): name for name in raw.names if name != client_column}
+    found = next((small[name] for name in _TARGETS if name in small), None)
+    last = raw.names[-1] if raw.names[-1] != client_column else None
+    return found or last
+
+
+def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:
+    return {
+        "min": int(counts.min()),
+        "median": float(np.median(counts)),
+        "max": int(counts.max()),
+        "one": int((counts == 1).sum()),
+        "few": int((counts < FEW).sum()),
+    }
+
+
+def _command(
+    path: Path,
+    client_column: str | None,
+    target: str | None,
+    task: str | None,
+    drop: Sequence[str],
+    sizes: dict[str, float],
+    separator: str | None,
+    encoding: str | None,
+) -> str:
+    """The command that trains on the table."""
+    if target is None:
+        return ""
+    parts = ["commonground", "train", "fedrep", "--data", str(path)]
+    parts += ["--client-column", client_column] if client_column is not None else ["--clients", "10"]
+    parts += ["--target", target]
+    parts += ["--task", "regression"] if task == "regression" else []
+    parts += ["--drop", ",".join(drop)] if drop else []
+    parts += ["--few-rows", "pool"] if sizes.get("one", 0) > 1 else []
+    parts += ["--separator", separator] if separator else []
+    parts += ["--encoding", encoding] if encoding else []
+    return shlex.join([*parts, "--rounds", "50", "--out", f"runs/{path.name.split('.')[0]}"])

@@ -1,0 +1,115 @@
+"""A look at a table before training, and the table that is made to be looked at."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commonground import load_data, train
+from commonground.cli import main
+from commonground.data.tables.example import example_table
+from commonground.data.tables.inspect import inspect_table
+
+
+def messy(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    rows = 200
+    frame = pd.DataFrame({"row_id": np.arange(rows) * 3, "Customer": [f"c{max(0, i - 9) % 8}" for i in range(rows)]})
+    frame.loc[rows - 2 :, "Customer"] = ["once", "also once"]
+    frame["key"] = [f"{i:04x}-{i % 7}" for i in range(rows)]
+    frame["age"] = rng.integers(18, 90, rows)
+    frame.loc[::10, "age"] = np.nan
+    frame["fixed"] = "x"
+    frame["churn"] = rng.choice(["no", "yes"], rows, p=[0.8, 0.2])
+    frame["reason"] = np.where(frame.churn == "yes", rng.choice(["price", "moved"], rows), "none given")
+    frame["last_bill"] = np.where(frame.churn == "yes", 0.0, rng.normal(50, 5, rows).round(2))
+    frame["size"] = [("old" if i == 7 else str(i % 5)) for i in range(rows)]
+    frame.to_csv(path, index=False, sep=";")
+    return path
+
+
+def test_what_is_found(tmp_path: Path) -> None:
+    found = inspect_table(messy(tmp_path / "t.csv"))
+    column = {report.name: report for report in found.columns}
+    assert (found.rows, found.client_column, found.target, found.task) == (200, "Customer", "churn", "classification")
+    assert found.notes == ("separated by semicolons",)
+    assert column["row_id"].suspicious.startswith("numbers the rows")
+    assert column["key"].suspicious.startswith("names a row")
+    assert column["fixed"].suspicious == "is always the same"
+    for leak in ("reason", "last_bill"):
+        assert column[leak].suspicious.startswith("determines the target"), leak
+    assert (column["age"].missing, column["age"].suspicious, column["age"].kind) == (20, "", "number")
+    assert column["size"].kind == "mixed"
+    assert "line 9, column 'size': 'old'" in column["size"].suspicious
+    assert (found.clients, found.sizes["one"], found.sizes["few"]) == (10, 2, 2)
+    assert found.drop == ("reason", "last_bill", "size")
+
+
+def test_the_proposed_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = shlex.split(inspect_table(messy(tmp_path / "my table.csv")).command)
+    assert command[command.index("--few-rows") + 1] == "pool"
+    monkeypatch.chdir(tmp_path)
+    assert main([*command[1:], "--rounds", "1", "--quiet"]) == 0
+    schema = json.loads((tmp_path / "runs" / "my table" / "schema.json").read_text("utf-8"))
+    assert [feature["name"] for feature in schema["features"]] == ["row_id", "age"]
+    assert schema["few_rows"]["clients"] == ["also once", "once"]
+
+
+def test_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = messy(tmp_path / "t.csv")
+    assert main(["inspect", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "t.csv: 200 rows, 9 columns (separated by semicolons)" in said
+    assert "2 with one row" in said
+    assert "to train on it: commonground train fedrep --data" in said
+    assert main(["inspect", str(file), "--target", "age", "--client-column", "key", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["target"], found["client_column"], found["clients"]) == ("age", "key", 200)
+    assert main(["inspect", str(file), "--target", "agee"]) == 2
+    assert "has no column 'agee' (did you mean 'age'?)" in capsys.readouterr().err
+
+
+def test_a_target_of_many_numbers_is_a_regression(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    frame = pd.DataFrame({"a": x, "b": x**3, "c": rng.normal(size=300), "y": 5 + np.exp(x)})
+    frame.to_parquet(tmp_path / "t.parquet")
+    found = inspect_table(tmp_path / "t.parquet")
+    assert (found.task, found.target, found.client_column, found.drop) == ("regression", "y", None, ("a", "b"))
+    assert "--clients 10 --target y --task regression --drop a,b" in found.command
+
+
+def test_the_example_is_keyed_and_its_clients_differ() -> None:
+    one, same, other = example_table(seed=1), example_table(seed=1), example_table(seed=2)
+    pd.testing.assert_frame_equal(one, same)
+    assert not one.equals(other)
+    assert (len(one), one.customer.nunique(), one.contract.nunique()) == (6000, 60, 6000)
+    assert one.customer.value_counts().min() >= 8
+    assert 0.3 < (one.renewed == "yes").mean() < 0.7
+    assert one.isna().any().sum() == 2
+
+
+def test_the_example_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "customers.csv"
+    assert main(["example", str(file), "--rows", "600", "--customers", "12", "--seed", "3"]) == 0
+    said = capsys.readouterr().out
+    pd.testing.assert_frame_equal(pd.read_csv(file), example_table(600, 12, 3), check_dtype=False)
+    command = next(line for line in said.splitlines() if "commonground train" in line).partition("commonground ")[2]
+    assert main([*shlex.split(command), "--rounds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    for wrong, says in (([str(file)], "exists already"), ([str(tmp_path / "t.txt")], "as .csv or .parquet"),
+                        ([str(tmp_path / "u.csv"), "--rows", "20"], "20 rows are too few for 60")):  # fmt: skip
+        assert main(["example", *wrong]) == 2
+        assert says in capsys.readouterr().err
+
+
+def test_a_shared_body_with_personal_heads_fits_the_example(tmp_path: Path) -> None:
+    example_table(2000, 20, seed=21).to_csv(tmp_path / "t.csv", index=False)
+    data = load_data(tmp_path / "t.csv", client_column="customer", label="renewed")
+    reached = {name: train(name, data, rounds=20).personal_accuracy["mean"] for name in ("fedrep", "fedavg", "local")}
+    assert reached["fedrep"] > reached["fedavg"] + 0.02
+    assert reached["fedrep"] > reached["local"]
