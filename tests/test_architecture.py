@@ -15,9 +15,9 @@ SRC = Path(__file__).parent.parent / "src"
 # Rooms (modules and packages right below ``commonground``; "" is the package itself), the lowest layer first. A room
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
-    ("access", "quoting", "stopping"),
+    ("access", "quoting", "stopping", "suggest"),
     ("errors", "keys"),
-    ("devices", "ranges", "statistics", "table", "tasks", "user_code"),
+    ("devices", "explained", "ranges", "statistics", "table", "tasks", "user_code"),
     ("data", "theory"),
     ("models",),
     ("algorithms",),
@@ -28,7 +28,7 @@ LAYERS = (
     ("compare",),
     ("", "demo", "papers"),
     ("cli_options",),
-    ("cli_adapt", "cli_compare", "cli_export", "cli_reproduce", "cli_tables"),
+    ("cli_adapt", "cli_compare", "cli_export", "cli_list", "cli_reproduce", "cli_tables"),
     ("cli",),
     ("__main__",),
 )

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from commonground.access import reason
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_export import export
+from commonground.cli_list import list_
 from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
 from commonground.cli_tables import example, inspect
@@ -93,45 +93,6 @@ def train(
             console.print(note, markup=False)
 
 
-@cli.command(name="list", short_help="What there is to choose from.")
-@click.argument("what", type=click.Choice(["algorithms", "data", "models", "experiments"]))
-def list_(what: str) -> None:
-    """List algorithms (with their papers), data sets, models or experiments of papers."""
-    import inspect
-
-    from commonground.algorithms import registry
-    from commonground.console import standard_output
-    from commonground.data import available_sources
-    from commonground.models import available_models
-
-    if what == "algorithms":
-        table = Table("name", "what", "settings", "paper")
-        for name, cls in sorted(registry.items()):
-            settings = ", ".join(f"{k}={'auto' if v is None else v}" for k, v in cls.options().items())
-            first = (inspect.getdoc(cls) or "").splitlines()[0].split(" (")[0].rstrip(".")
-            table.add_row(name, first, settings, cls.source)
-    elif what == "data":
-        table = Table("name", "what", "from")
-        for info in available_sources():
-            table.add_row(info.name, info.description, info.origin)
-        table.add_row("FILE.py:function", "your own function that returns clients", "--data FILE.py:function")
-        table.add_row(
-            "FILE.csv", "your own table (.csv, .tsv, .jsonl, .parquet, …, or a folder)", "--client-column and --target"
-        )
-    elif what == "experiments":
-        from commonground.papers import experiments
-
-        table = Table("name", "what", "from")
-        for name, experiment in sorted(experiments.items()):
-            table.add_row(name, experiment.title, experiment.source)
-    else:
-        table = Table("name", "what")
-        for name, text in available_models().items():
-            table.add_row(name, text)
-        table.add_row("FILE.py:Class", "your own nn.Module, called with (sample shape, classes)")
-    standard_output().print(table)
-
-
 @cli.command(short_help="See the point in a minute.")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="number of seeds")
 @click.option("--quiet", is_flag=True, help="print the table alone")
@@ -142,7 +103,7 @@ def demo(seeds: int, quiet: bool) -> None:
     run_demo(seeds, quiet)
 
 
-for command in (compare, adapt, predict, export, reproduce, report, inspect, example):
+for command in (list_, compare, adapt, predict, export, reproduce, report, inspect, example):
     cli.add_command(command)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from commonground.errors import ConfigError
+from commonground.suggest import meant
 
 __all__ = ["run_options", "run_values", "trust_code"]
 
@@ -22,6 +23,17 @@ trust_code = click.option(
 )
 
 
+class Named(click.Choice[str]):
+    """A choice among names that says which one may have been meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, or an error that names the nearest."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.removesuffix('.')}{meant(str(value), map(str, self.choices))}", param, ctx)
+
+
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command one flag per field of RunConfig, so that flags, files and Python use the same names."""
     from commonground.config import RunConfig
@@ -30,7 +42,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if name in _SET_ELSEWHERE:
             continue
         choices = _choices(field.annotation)
-        kind: Any = click.Choice(choices) if choices else _scalar(field.annotation)
+        kind: Any = Named(choices) if choices else _scalar(field.annotation)
         default = "" if field.default is None else f"  [default: {field.default}]"
         flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
         if field.annotation is bool:

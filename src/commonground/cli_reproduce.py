@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commonground.errors import ConfigError, RunError
+from commonground.suggest import meant
 from commonground.table import Column, Table
 
 if TYPE_CHECKING:
@@ -65,7 +66,10 @@ def reproduce(
     from commonground.report import write_reproduction_report
 
     if experiment not in experiments:
-        raise ConfigError(f"unknown experiment '{experiment}'; known are {', '.join(sorted(experiments))}")
+        raise ConfigError(
+            f"unknown experiment '{experiment}'{meant(experiment, experiments)}; "
+            f"known are {', '.join(sorted(experiments))}"
+        )
     chosen = experiments[experiment]
     _check_free(out, experiment, {"scale": scale, "seed": seed, "seeds": seeds, "set": sorted(assignments)})
     place = chosen.device(device)

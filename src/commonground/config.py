@@ -18,6 +18,7 @@ from commonground.data.augment import Augment
 from commonground.data.tables.options import TableOptions
 from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
+from commonground.suggest import nearest
 
 __all__ = ["RunConfig", "one_sentence"]
 
@@ -268,10 +269,8 @@ def _parse_schedule(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def _near(key: str, cls: type[BaseModel]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(key, cls.model_fields, n=1)
-    return f"; did you mean '{near[0]}'?" if near else f"; known are {', '.join(cls.model_fields)}"
+    near = nearest(key, cls.model_fields)
+    return f"; did you mean '{near}'?" if near else f"; known are {', '.join(cls.model_fields)}"
 
 
 def _hint(values: Mapping[str, Any], known: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import re
 import torch
 
 from commonground.errors import ConfigError
+from commonground.suggest import meant
 
 __all__ = ["check_precision", "resolve_device", "use_precision"]
 
@@ -37,7 +38,7 @@ def resolve_device(text: str) -> torch.device:
     # An index is written as PyTorch writes it, so that one device has one name.
     match = re.fullmatch(r"cuda(?::(0|[1-9][0-9]*))?", text, re.ASCII)
     if match is None:
-        raise ConfigError(f"unknown device {text!r}; known are {KNOWN}")
+        raise ConfigError(f"unknown device {text!r}{meant(text, ('auto', 'cpu', 'cuda', 'mps'))}; known are {KNOWN}")
     if not torch.cuda.is_available():
         raise ConfigError(f"the device is '{text}', but PyTorch sees no CUDA GPU here; use cpu or auto")
     index, count = int(match[1] or 0), torch.cuda.device_count()

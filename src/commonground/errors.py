@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from commonground.quoting import escaped
+from commonground.suggest import meant
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -64,6 +65,6 @@ def one_sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown setting '{where}'; known are {', '.join(known)}"
+        return f"unknown setting '{where}'{meant(where, known)}; known are {', '.join(known)}"
     reason = first["msg"].removeprefix("Value error, ")
     return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}"

@@ -33,7 +33,10 @@ def test_groups_cover_a_model(name: str) -> None:
 def test_options_are_checked() -> None:
     assert registry["fedrep"].options() == {"head_epochs": 10, "body_epochs": None}
     assert make_algorithm("fedrep", {"head_epochs": "3"}).head_epochs == 3  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="FedRep has no setting 'heads'; it has head_epochs, body_epochs"):
+    with pytest.raises(
+        ConfigError,
+        match=r"FedRep has no setting 'heads' \(did you mean 'head_epochs'\?\); it has head_epochs, body_epochs",
+    ):
         make_algorithm("fedrep", {"heads": 3})
     with pytest.raises(ConfigError, match="'head_epochs' is 'many'"):
         make_algorithm("fedrep", {"head_epochs": "many"})

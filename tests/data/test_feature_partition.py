@@ -225,7 +225,7 @@ def test_forms_of_the_text() -> None:
         ("features:-0.1", r"from 0 to 1, not -0\.1"),
         ("features:nan", r"from 0 to 1, not nan"),
         ("features:inf", r"from 0 to 1, not inf"),
-        ("feature:0.5", r"unknown partition 'feature:0\.5'; it is one of: .*features:H"),
+        ("feature:0.5", r"unknown partition 'feature:0\.5' \(did you mean 'features'\?\); it is one of: .*features:H"),
     ],
 )
 def test_texts_that_are_refused(text: str, message: str) -> None:

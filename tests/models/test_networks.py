@@ -147,7 +147,7 @@ def test_options() -> None:
     assert learnt(build_model("mlp", (4,), 3, options={"hidden": [2]})) == {"fc1": 10, "head": 9}
     with pytest.raises(ConfigError, match="the model 'mlp' has no option 'width'; it has hidden, norm"):
         build_model("mlp", (4,), 3, options={"width": 2})
-    with pytest.raises(ConfigError, match="unknown model 'mpl'; known are linear, mlp, cnn"):
+    with pytest.raises(ConfigError, match=r"unknown model 'mpl' \(did you mean 'mlp'\?\); known are linear, mlp, cnn"):
         build_model("mpl", (4,), 3)
     normal = build_model("mlp", (4,), 3, options={"hidden": [2], "norm": "batch"})
     assert [type(layer).__name__ for layer in normal.children()] == [

@@ -26,7 +26,7 @@ class Ditto(Algorithm):
     paper. Without momentum the two are the same.
 
     Args:
-        strength: λ (Collins et al. 2021, App. A.2: 0.75, but 1 for CIFAR-100).
+        strength: λ, the pull to the global model (Collins et al. 2021, App. A.2: 0.75, but 1 for CIFAR-100).
         personal_epochs: epochs on the personal model; by default the run's ``--local-epochs``.
     """
 

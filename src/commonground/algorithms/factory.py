@@ -11,6 +11,7 @@ from commonground.algorithms.base import Algorithm, registry
 from commonground.errors import ConfigError, one_sentence
 from commonground.models import load_class
 from commonground.ranges import check_numbers
+from commonground.suggest import meant
 
 __all__ = ["make_algorithm"]
 
@@ -32,11 +33,13 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
     elif name in registry:
         cls = registry[name]
     else:
-        raise ConfigError(f"unknown algorithm '{name}'; known are {', '.join(sorted(registry))}")
+        raise ConfigError(f"unknown algorithm '{name}'{meant(name, registry)}; known are {', '.join(sorted(registry))}")
     known = cls.options()
     for option in options:
         if option not in known:
-            raise ConfigError(f"{cls.title} has no setting '{option}'; it has {', '.join(known) or 'none'}")
+            raise ConfigError(
+                f"{cls.title} has no setting '{option}'{meant(option, known)}; it has {', '.join(known) or 'none'}"
+            )
     try:
         algorithm: Algorithm = TypeAdapter(cls).validate_python(dict(options))
     except ValidationError as error:

@@ -37,7 +37,7 @@ class FedALA(Algorithm):
         layers: p, how many of the highest layers are mixed; 1 is the head alone, as in the paper's main experiments.
             More than the model has mean all.
         share: s as a share of the client's training samples; 0.8 in the paper.
-        weight_lr: η; 1 in the paper.
+        weight_lr: η, the step of the weights; 1 in the paper.
         first_epochs: epochs on W_i the first time.
     """
 

@@ -79,7 +79,7 @@ class FedCP(Algorithm):
     everybody has the current ones. Where all clients take part in all rounds, the last is the same.
 
     Args:
-        discrepancy_penalty: λ; 5 in the authors' command (run_me.sh).
+        discrepancy_penalty: λ, the weight of the discrepancy; 5 in the authors' command (run_me.sh).
     """
 
     discrepancy_penalty: float = 5.0

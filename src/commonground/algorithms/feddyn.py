@@ -34,7 +34,8 @@ class FedDyn(Algorithm):
     averaged and corrected by nothing.
 
     Args:
-        alpha: α; 0.01 in the authors' example for CIFAR-10. The paper chooses among 0.1, 0.01 and 0.001.
+        alpha: α, the strength of the regulariser; 0.01 in the authors' example for CIFAR-10. The paper chooses among
+            0.1, 0.01 and 0.001.
     """
 
     alpha: Annotated[float, Field(gt=0)] = 0.1

@@ -38,9 +38,9 @@ class FedMTL(Algorithm):
     equal entries, so it is Local Only in effect; ``strength=0`` gives that.
 
     Args:
-        strength: λ1; Collins et al. name no value.
-        ridge: λ2.
-        omega: ``fixed`` or ``learned``.
+        strength: λ1, how much the models' relations count; Collins et al. name no value.
+        ridge: λ2, a pull of all models to zero.
+        omega: what relates the models: Ω ``fixed``, or ``learned`` from them.
         smoothing: ρ in (0, 1]; Ω's largest eigenvalue is at most 1/ρ.
     """
 

@@ -70,12 +70,11 @@ class FedProto(Algorithm):
     prototype here. Models of different architectures, which the paper allows, are not part of this.
 
     Args:
-        strength: λ; 1 in the authors' commands.
+        strength: λ, the pull to global prototypes; 1 in the authors' commands.
         aggregation: of prototypes over clients, weighted by ``samples`` of the class (the paper) or ``uniform`` (the
             authors' code).
         distance: of features to global prototypes while training: of the mini-batch's class ``means`` (the paper),
-        their
-            ``norm``, which is the same without the square, or of ``samples`` (the authors' code).
+            their ``norm``, which is the same without the square, or of ``samples`` (the authors' code).
         evaluate: what a test predicts with: the nearest of the ``prototypes``, or the client's own ``head``.
     """
 

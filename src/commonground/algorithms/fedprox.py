@@ -20,7 +20,8 @@ class FedProx(Algorithm):
     SGD are its inexact solution.
 
     Args:
-        mu: μ; 0 is FedAvg. Collins et al. 2021 (App. A.2) take 0.1 for CIFAR, 0.25 for FEMNIST and Sent140.
+        mu: μ, the weight of the proximal term; 0 is FedAvg. Collins et al. 2021 (App. A.2) take 0.1 for CIFAR, 0.25 for
+            FEMNIST and Sent140.
     """
 
     mu: Annotated[float, Field(ge=0)] = 0.1

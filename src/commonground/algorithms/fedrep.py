@@ -19,8 +19,8 @@ class FedRep(Algorithm):
     decay 1e-4 and random crops and flips, which the paper does not mention.
 
     Args:
-        head_epochs: τ_h.
-        body_epochs: τ_φ; by default the run's ``--local-epochs``.
+        head_epochs: τ_h, epochs on the head in a round; 10 in the paper.
+        body_epochs: τ_φ, epochs on the body after that; by default the run's ``--local-epochs``.
     """
 
     head_epochs: Annotated[int, Field(ge=0)] = 10

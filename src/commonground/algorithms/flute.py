@@ -55,9 +55,9 @@ class FLUTE(Algorithm):
     those on both parts, adds weight decay 1e-4, and tests before the server's step on the heads.
 
     Args:
-        feature_penalty: λ1.
-        head_penalty: λ2.
-        collapse_penalty: λ3.
+        feature_penalty: λ1, of squared feature norms.
+        head_penalty: λ2, of the squared norm of the head.
+        collapse_penalty: λ3, of the distance to neural collapse.
         server_lr: η_r, the server's step on the heads.
         feature_norms: whether a batch's squared feature norms are averaged (eq. (49)) or added up (the code).
         server_penalty: whether R adds up (the paper) or averages (the code) the participants' NC_i.

@@ -30,7 +30,7 @@ class L2GD(Algorithm):
     Args:
         p: probability of averaging; 0.9 in Collins et al. 2021, App. A.2.
         alpha: α, which here scales the averaging alone.
-        strength: λ.
+        strength: λ, the pull of personal models to their mean.
         authors_code: average with the factor αλ/(n(1 − p)), as their code does; it also takes the local learning rate
             α/(n(1 − p)), which ``--lr`` has to be set to.
     """

@@ -52,9 +52,9 @@ class Moon(Algorithm):
     (``--weighting samples``).
 
     Args:
-        strength: μ; the paper tunes it in 0.1, 1, 5, 10 and reports 5 for CIFAR-10, 1 for CIFAR-100 and
-            Tiny-ImageNet.
-        temperature: τ; 0.5 in the paper.
+        strength: μ, the weight of the contrastive loss; the paper tunes it in 0.1, 1, 5, 10 and reports 5 for CIFAR-10,
+            1 for CIFAR-100 and Tiny-ImageNet.
+        temperature: τ, of the similarities; 0.5 in the paper.
         projection: width of a projection head to put below the output layer (256 in the paper); 0 for none.
     """
 

@@ -36,11 +36,11 @@ class PerFedAvg(Algorithm):
     ``adapt_steps``.)
 
     Args:
-        inner_lr: α.
+        inner_lr: α, the size of the inner step.
         support, target: samples of D and D′.
         hessian: samples of D″; 0 takes the Hessian on D.
         first_order: leave the Hessian out.
-        delta: δ.
+        delta: δ, the distance at which gradients are compared for the Hessian.
         adapt_steps: mini-batch steps before a test; 0 takes the paper's step on all the client's training data.
     """
 

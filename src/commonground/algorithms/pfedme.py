@@ -32,7 +32,8 @@ class PFedMe(Algorithm):
     statistics of w_i are those of θ_i.
 
     Args:
-        strength: λ; 15 in the authors' commands for MNIST, larger keeps personal models nearer to w.
+        strength: λ, the weight of the distance to w_i; 15 in the authors' commands for MNIST. Larger keeps personal
+            models nearer to w.
         inner_steps: K, steps on θ for each mini-batch; 5 in the paper's experiments.
         envelope_lr: η, the step of w_i; 0.005 in the paper's experiments, of 800 rounds. η λ is the share of the way
             to θ_i, and fewer rounds want a larger one, such as η = 0.1 with λ = 5.

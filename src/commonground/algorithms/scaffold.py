@@ -30,7 +30,7 @@ class Scaffold(Algorithm):
     statistics, which are averaged like the weights) are carried along and correct nothing.
 
     Args:
-        server_step: η_g (Collins et al. 2021, App. A.2: 1, but 0.5 for FEMNIST).
+        server_step: η_g, the server's step (Collins et al. 2021, App. A.2: 1, but 0.5 for FEMNIST).
         option: ``II``, which costs nothing, or ``I``, one more pass over the client's data.
     """
 

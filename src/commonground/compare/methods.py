@@ -11,6 +11,7 @@ from typing import Any
 from commonground.algorithms import Algorithm, make_algorithm
 from commonground.config import RunConfig
 from commonground.errors import ConfigError
+from commonground.suggest import meant
 
 __all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "as_text", "folder_name", "literal"]
 
@@ -123,7 +124,10 @@ class Method:
                 "the methods"
             )
         known = ", ".join([*self._known(), "lr", "local_epochs", "batch_size"])
-        raise ConfigError(f"the method '{self.name}' has no setting '{key}'; it has {known} and others of the run")
+        near = meant(key, [*self._known(), *RunConfig.model_fields])
+        raise ConfigError(
+            f"the method '{self.name}' has no setting '{key}'{near}; it has {known} and others of the run"
+        )
 
     def make(self, options: Mapping[str, Any] | None = None) -> Algorithm:
         """The algorithm with these hyperparameters (by default its own)."""

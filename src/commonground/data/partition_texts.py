@@ -7,6 +7,7 @@ from typing import Any
 from commonground.data.feature_partition import Features
 from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards
 from commonground.errors import ConfigError
+from commonground.suggest import meant
 
 __all__ = ["parse_partition"]
 
@@ -67,7 +68,8 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
             minimum=int(values.get("min", max(LogNormal.minimum, classes or 0))),
             classes_per_client=classes,
         )
-    raise ConfigError(f"unknown partition {text!r}; it is one of: {_FORMS}")
+    near = meant(kind, ("shards", "labels", "iid", "dirichlet", "lognormal", "features", "column"))
+    raise ConfigError(f"unknown partition {text!r}{near}; it is one of: {_FORMS}")
 
 
 def _values(text: str, rest: str, kinds: dict[str, type], bare: str | None = None) -> dict[str, Any]:

@@ -1,6 +1,14 @@
 """The papers' networks, parameter groups, and what the engines need to know about any model."""
 
-from commonground.models.build import available_models, build_model, is_pretrained, keyed_weights, load_class, prepare
+from commonground.models.build import (
+    available_models,
+    build_model,
+    is_pretrained,
+    keyed_weights,
+    load_class,
+    model_options_class,
+    prepare,
+)
 from commonground.models.calling import arguments, call
 from commonground.models.dropout import KeyedDropout, use_keyed_dropout
 from commonground.models.frozen_base import FrozenBaseModel, base_sha256_of, vocab_size_of
@@ -32,6 +40,7 @@ __all__ = [
     "is_pretrained",
     "keyed_weights",
     "load_class",
+    "model_options_class",
     "prepare",
     "reset_counters",
     "restored",

@@ -19,9 +19,18 @@ from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
 from commonground.models.start import check_weights
+from commonground.suggest import meant
 from commonground.user_code import load_object
 
-__all__ = ["available_models", "build_model", "is_pretrained", "keyed_weights", "load_class", "prepare"]
+__all__ = [
+    "available_models",
+    "build_model",
+    "is_pretrained",
+    "keyed_weights",
+    "load_class",
+    "model_options_class",
+    "prepare",
+]
 
 _MODELS: dict[str, type[nn.Module]] = {
     "linear": Linear,
@@ -37,6 +46,19 @@ def available_models() -> dict[str, str]:
     """Names of the built-in models, each with its one-line description."""
     names = {name: (inspect.getdoc(cls) or "").splitlines()[0] for name, cls in _MODELS.items()}
     return names | {"hf:NAME_OR_FOLDER": "a pretrained Hugging Face model with LoRA factors."}
+
+
+def model_options_class(name: str) -> tuple[type[Any], tuple[str, ...]]:
+    """The class whose docstring and arguments say what options a model has, and those arguments that are none.
+
+    Args:
+        name: of :func:`available_models`.
+    """
+    if is_pretrained(name):
+        from commonground.models.lora_options import LoRAOptions
+
+        return LoRAOptions, ("generative",)
+    return _MODELS[name], ("shape", "classes")
 
 
 def load_class(text: str, base: type, what: str) -> type[Any]:
@@ -88,12 +110,13 @@ def build_model(
         cls = load_class(name, nn.Module, "model")
     else:
         raise ConfigError(
-            f"unknown model '{name}'; known are {', '.join(_MODELS)}, hf:NAME_OR_FOLDER and file.py:Class"
+            f"unknown model '{name}'{meant(name, _MODELS)}; known are {', '.join(_MODELS)}, hf:NAME_OR_FOLDER and "
+            "file.py:Class"
         )
     known = [p for p in inspect.signature(cls).parameters if p not in ("shape", "classes")]
     for option in options or {}:
         if option not in known and "kwargs" not in known:
-            raise ConfigError(f"the model '{name}' has no option '{option}'; it has {', '.join(known) or 'none'}")
+            raise _no_option(name, option, known)
     with keyed_weights(seed, "weights"):
         try:
             model = cls(shape, classes, **(options or {}))
@@ -104,6 +127,11 @@ def build_model(
     return prepare(model, shape, dtype)
 
 
+def _no_option(name: str, option: str, known: Sequence[str]) -> ConfigError:
+    has = ", ".join(known) or "none"
+    return ConfigError(f"the model '{name}' has no option '{option}'{meant(option, known)}; it has {has}")
+
+
 def _adapted(name: str, classes: int, seed: int, options: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
     from commonground.models.huggingface import build_adapted
     from commonground.models.lora_options import LoRAOptions
@@ -111,7 +139,7 @@ def _adapted(name: str, classes: int, seed: int, options: Mapping[str, Any], dty
     known = list(inspect.signature(LoRAOptions).parameters)
     for option in options:
         if option not in known:
-            raise ConfigError(f"the model '{name}' has no option '{option}'; it has {', '.join(known)}")
+            raise _no_option(name, option, known)
     with keyed_weights(seed, "weights"):
         return build_adapted(name, classes, LoRAOptions(**options), dtype)
 

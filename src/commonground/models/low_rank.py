@@ -27,7 +27,7 @@ class LowRank(nn.Module):
     Args:
         shape: one sample's shape, flattened; d is its size.
         classes: c.
-        rank: r.
+        rank: r, the rank of the two factors.
         begin: with B = 0 and ReLU'(0) = 0 every gradient of equation 12 is zero and nothing is ever learnt.
             ``derivative`` (the default) takes ReLU'(0) = 1 and B = 0; ``tiny`` takes ReLU'(0) = 0 and draws B from
             N(0, ``tiny``²); ``zero`` is equation 12 as printed, which stays as it starts.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from commonground.errors import ConfigError, DataError, ModelError
+from commonground.suggest import meant
 
 __all__ = ["Array", "Bounds", "Figures", "Task", "make_task", "tasks"]
 
@@ -247,7 +248,7 @@ def make_task(task: str | Task) -> Task:
     if isinstance(task, Task):
         return task
     if task not in tasks:
-        raise ConfigError(f"unknown task {task!r}; known are {', '.join(tasks)}")
+        raise ConfigError(f"unknown task {task!r}{meant(task, tasks)}; known are {', '.join(tasks)}")
     return tasks[task]()
 
 
