@@ -117,7 +117,7 @@ class FedProto(Algorithm):
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         """The mean of each class's prototypes over the clients that have it."""
         means, counts = _named(server.shared)
-        weight = torch.stack([u.tensors[counts] for u in updates])
+        weight = torch.stack([u.tensors[counts] for u in updates]).clamp(min=0)
         total = weight.sum(0)
         sums = (torch.stack([u.tensors[means] for u in updates]) * weight.unsqueeze(2)).sum(0)
         mean, sent = sums / total.clamp(min=1).unsqueeze(1), total > 0
