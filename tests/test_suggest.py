@@ -50,6 +50,8 @@ def test_the_nearest(name: str, near: str | None) -> None:
         ("compare fedrep:head_epoch=3 fedavg", "head_epochs"),
         ("compare fedrep:batchsize=3 fedavg", "batch_size"),
         ("compare fedrap fedavg", "fedrep"),
+        ("compare fedrep fedavg --grid head_epoch=1,2", "head_epochs"),
+        ("compare fedrep fedavg --reference fedrap", "fedrep"),
         ("reproduce fedrep-tabel1", "fedrep-table1"),
         ("list algoritms", "algorithms"),
         ("list fedrpe", "fedrep"),
@@ -59,8 +61,8 @@ def test_the_nearest(name: str, near: str | None) -> None:
 def test_on_the_command_line(command: str, near: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = [] if command.startswith(("list", "trian")) else ["--out", str(tmp_path / "out")]
     assert main([*command.split(), *out]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("commonground: ")
     assert "id you mean" in said
     assert f"'{near}'" in said.partition("id you mean")[2].partition("?")[0]
 

@@ -25,6 +25,7 @@ from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.suggest import meant
 from commonground.tasks import Headline
 
 if TYPE_CHECKING:
@@ -253,7 +254,8 @@ class _Comparing:
                 if where == "the grid's setting" and key in COMMON:
                     raise ConfigError(f"{where} '{key}' must be equal for all methods and candidates; give it once")
                 if not any(method.has(key) for method in self.methods.values()):
-                    raise ConfigError(f"no method of this comparison has {where} '{key}'")
+                    near = meant(key, [known for method in self.methods.values() for known in method.known])
+                    raise ConfigError(f"no method of this comparison has {where} '{key}'{near}")
 
     def _configs(self) -> dict[str, list[RunConfig]]:
         """Every method's configuration with the first seed, one per candidate."""
@@ -281,7 +283,8 @@ class _Comparing:
         same = [label for label, method in self.methods.items() if method == parsed] or named
         if len(same) != 1:
             which = "none" if not same else "more than one"
-            raise ConfigError(f"the reference '{text}' names {which} of the compared methods; they are {known}")
+            near = "" if same else meant(text, self.methods)
+            raise ConfigError(f"the reference '{text}'{near} names {which} of the compared methods; they are {known}")
         return same[0]
 
     def _check_folder(self, resolved: Mapping[str, RunConfig]) -> None:

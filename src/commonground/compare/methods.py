@@ -110,9 +110,14 @@ class Method:
     def _known(self) -> dict[str, Any]:
         return type(self.given or make_algorithm(self.name, {})).options()
 
+    @property
+    def known(self) -> list[str]:
+        """The settings that mean something for this method and may differ between methods."""
+        return [*self._known(), *(key for key in RunConfig.model_fields if key not in COMMON)]
+
     def has(self, key: str) -> bool:
         """Whether a setting means something for this method."""
-        return key in self._known() or (key in RunConfig.model_fields and key not in COMMON)
+        return key in self.known
 
     def check_key(self, key: str) -> None:
         """Raise a ConfigError unless the setting may differ between methods and this one has it."""
@@ -124,7 +129,7 @@ class Method:
                 "the methods"
             )
         known = ", ".join([*self._known(), "lr", "local_epochs", "batch_size"])
-        near = meant(key, [*self._known(), *RunConfig.model_fields])
+        near = meant(key, self.known)
         raise ConfigError(
             f"the method '{self.name}' has no setting '{key}'{near}; it has {known} and others of the run"
         )
