@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from commonground import FederatedDataset
 from commonground.compare import compare, validation_split
-from commonground.compare.grid import candidates, parse_grid
+from commonground.compare.grid import candidates, edge_notes, on_edge, parse_grid
 from commonground.compare.methods import Method
 from commonground.compare.progress import ComparisonProgress
 from commonground.data.model_inputs import ModelInputs
@@ -214,3 +216,48 @@ def test_a_candidate_that_diverges_is_not_chosen_and_does_not_end_the_comparison
     assert any("diverged" in note for note in notes)
     with pytest.raises(UpdateError, match="FedAvg, seed 0: training diverged with every candidate"):
         compare(["fedavg"], "digits", 1, grid={"lr": [1e12, 1e13]}, **few)
+
+
+def test_a_best_value_on_the_grids_edge_is_warned_of(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Ears(ComparisonProgress):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    few: dict[str, Any] = {"local_only": False, "clients": 4, "rounds": 2, "engine": "serial", "out": tmp_path}
+    comparison = compare(["fedavg"], "digits", 1, grid={"lr": [1e-5, 0.05]}, observer=Ears(quiet=True), **few)
+    sentence = "FedAvg: the best value of lr lies on the grid's edge (0.05): widen it."
+    assert sentence in notes
+    assert comparison.footnotes()[0] == sentence
+    assert comparison.result["tuning"][0]["on_edge"] == {"lr": 0.05}
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert html.escape(sentence) in page or sentence in page
+    assert "Validation, seed 0" in page
+    score = comparison.result["tuning"][0]["candidates"][1]["validation_accuracy"]
+    assert f"{score}" in page
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "edges"),
+    [
+        ([0.01, 0.1, 1.0], 1, {}),
+        ([0.01, 0.1, 1.0], 2, {"lr": 1.0}),
+        ([1.0, 0.01, 0.1], 1, {"lr": 0.01}),
+        ([0.0, 0.5, 0.9], 0, {}),  # below zero there is nothing
+        (["constant", "cosine"], 0, {}),
+        ([True, False], 0, {}),
+        ([0.1], 0, {}),
+    ],
+)
+def test_what_an_edge_is(values: list[Any], best: int, edges: dict[str, Any]) -> None:
+    assert on_edge([{"lr": value} for value in values], best) == edges
+    both = [{"lr": value, "momentum": m} for value in values for m in (0.2, 0.5, 0.9)]
+    assert on_edge(both, 3 * best + 1) == edges  # the middle one of the other setting
+
+
+def test_edges_are_counted_over_seeds() -> None:
+    found = [("FedRep", {"lr": 0.1}), ("FedRep", {}), ("FedRep", {"lr": 0.01}), ("FedAvg", {}), ("FedAvg", {})]
+    assert edge_notes(found) == [
+        "FedRep: the best value of lr lies on the grid's edge (0.01, 0.1) with 2 of 3 seeds: widen it."
+    ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from commonground.algorithms import Algorithm
-from commonground.compare.grid import candidates, check_grid, validation_split
+from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
 from commonground.compare.methods import COMMON, Method, as_text, folder_name
 from commonground.compare.observer import ComparisonObserver, Silent, Step
 from commonground.compare.results import Tuning, summarize
@@ -404,6 +404,8 @@ class _Comparing:
             f"{self.methods[label].title}, seed {seed}: chosen {as_text(tried[best], ', ')} "
             f"(validation {headline.name} {headline.show(chosen)})"
         )
+        for note in edge_notes([(self.methods[label].title, on_edge(tried, best))]):
+            self.observer.note(note)
         return best
 
 

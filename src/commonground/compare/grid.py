@@ -13,7 +13,9 @@ from commonground.data import FederatedDataset
 from commonground.data.validation import held_rows
 from commonground.errors import ConfigError, DataError
 
-__all__ = ["candidates", "parse_grid", "validation_split"]
+__all__ = ["candidates", "edge_notes", "on_edge", "parse_grid", "validation_split"]
+
+_NO_SCALE = {"workers", "threads"}  # numbers that no model depends on
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
@@ -54,6 +56,41 @@ def candidates(method: Method, grid: Mapping[str, Sequence[Any]]) -> list[dict[s
     """Every combination of the grid's settings that a method has and does not set itself; at least the empty one."""
     keys = [key for key in grid if method.has(key) and key not in method.settings]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(grid[key] for key in keys))]
+
+
+def on_edge(tried: Sequence[Mapping[str, Any]], best: int) -> dict[str, Any]:
+    """Settings whose best value is the smallest or the largest one tried, with this value: a better one may lie beyond.
+
+    Args:
+        tried: the candidates.
+        best: the number of the chosen one.
+    """
+    edges = {}
+    for key, chosen in tried[best].items():
+        values = [candidate[key] for candidate in tried]
+        counted = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        if not counted or key in _NO_SCALE or len(set(values)) < 2:
+            continue
+        # Below zero there is nothing to try.
+        if chosen in (min(values), max(values)) and chosen != 0:
+            edges[key] = chosen
+    return edges
+
+
+def edge_notes(found: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """A sentence for every method and setting whose best value lies on its grid's edge.
+
+    Args:
+        found: for each method and seed, the method's title and what :func:`on_edge` says.
+    """
+    notes = []
+    for title, key in dict.fromkeys((title, key) for title, edges in found for key in edges):
+        seeds = [edges for name, edges in found if name == title]
+        values = [edges[key] for edges in seeds if key in edges]
+        named = ", ".join(f"{value:g}" for value in sorted(set(values)))
+        many = f" with {len(values)} of {len(seeds)} seeds" if len(seeds) > 1 else ""
+        notes.append(f"{title}: the best value of {key} lies on the grid's edge ({named}){many}: widen it.")
+    return notes
 
 
 def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 0) -> FederatedDataset:

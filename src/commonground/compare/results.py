@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from commonground.compare.grid import edge_notes, on_edge
 from commonground.compare.methods import Method
 from commonground.engine import Run
 from commonground.keys import numpy_stream
@@ -99,7 +100,11 @@ def summarize(
         "data_fingerprints": [run.summary["data_fingerprint"] for run in runs[reference]],
         "methods": entries,
         "tuning": _tuning(headline, methods, tuning) if tuning else None,
-        "notes": [*notes, *_notes(headline, entries, reference, seeds, target, same_clients, bool(tuning))],
+        "notes": [
+            *notes,
+            *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
+            *_notes(headline, entries, reference, seeds, target, same_clients, bool(tuning)),
+        ],
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("commonground", "torch", "numpy", "scipy")},
         "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
@@ -234,6 +239,7 @@ def _tuning(headline: Headline, methods: Mapping[str, Method], tuning: Sequence[
             "seed": each.seed,
             "chosen": dict(each.candidates[each.best]),
             key: each.scores[each.best],
+            "on_edge": on_edge(each.candidates, each.best),
             "candidates": [
                 {"settings": dict(settings), key: score}
                 for settings, score in zip(each.candidates, each.scores, strict=True)

@@ -17,6 +17,7 @@ from commonground.report.metrics import extra_metrics
 from commonground.report.page import Cell, Page, escape, table
 from commonground.report.read import RunFiles, algorithm_title, headline_of, read_json, read_run
 from commonground.report.run import file_name, split_chart, splits
+from commonground.report.tuning import tuning_table
 from commonground.table import Column
 from commonground.tasks import Headline, Metric
 
@@ -149,6 +150,7 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
     page.add(_metric_table(comparison, place))
     page.add(_difference_table(comparison, place))
     page.add(_cost_table(comparison, place))
+    page.add(tuning_table(comparison.entry, comparison.headline, place))
     notes = [str(note) for note in comparison.entry.get("notes") or []]
     if notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in notes)
