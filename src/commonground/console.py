@@ -139,6 +139,10 @@ def result_table(run: Run) -> Table:
     if shared is not None:
         table.add_row(f"global {headline.name}", show(shared))
         _add_over_rows(table, headline, shared, s["global_metrics"])
+    few = s.get("table", {}).get("few_rows", {})
+    if few.get("clients"):
+        became = {"pool": "one client of them all", "shared": "left to the global model", "keep": "as all others"}
+        table.add_row("few rows", f"{few['clients']:,} clients have fewer than {few['min_rows']}: {became[few['how']]}")
     table.add_row("sent by clients", human_bytes(s["bytes_up"]))
     table.add_row("sent by server", human_bytes(s["bytes_down"]))
     table.add_row("time", f"{s['seconds']:.1f} s for {s['rounds']} rounds, engine {s['engine']}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.console import human_bytes
+from commonground.data.tables.schema import TableSchema
 from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
 from commonground.report.format import Unit, show, unit_of
@@ -74,6 +75,8 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     page.section("Clients", "A mean hides who is served badly: every client has its own place here.")
     page.figures([_client_chart(run), *([split_chart(run)] if splits(run) else [])])
     page.add(_client_table(run))
+    if run.summary.get("table"):
+        page.note(" ".join(["How the table was read:", *TableSchema.sentences(run.summary["table"])]))
     add_adaptation(page, run.folder)
     page.section("Configuration and machine", "Everything that is needed to run this again.")
     page.add(_settings(run))

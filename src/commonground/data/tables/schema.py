@@ -120,6 +120,27 @@ class TableSchema:
         """Columns that a prediction needs."""
         return [column.name for column in self.features]
 
+    def summary(self) -> dict[str, Any]:
+        """For a run's summary: how the table was read and split, and how many clients had few rows."""
+        few = {**self.few_rows, "clients": len(self.few_rows["clients"])} if self.few_rows else {}
+        return {"notes": list(self.notes), "test_rows": self.split, "scaling": self.scaling, "few_rows": few}
+
+    @staticmethod
+    def sentences(summary: Mapping[str, Any]) -> list[str]:
+        """What :meth:`summary` says, for people."""
+        said = [f"{note[0].upper()}{note[1:]}." for note in summary["notes"]]
+        said += [f"Test rows: {summary['test_rows']}."] if summary["test_rows"] else []
+        few = summary["few_rows"]
+        if few.get("clients"):
+            became = {
+                "pool": "train as one client",
+                "shared": "took no part and are served by the global model",
+                "keep": "are clients as all others",
+            }[few["how"]]
+            rows = f"fewer than {few['min_rows']} rows ({few['rows']:,} rows in all)"
+            said.append(f"{few['clients']:,} clients with {rows} {became}.")
+        return said
+
     def to_json(self) -> str:
         """As text; :meth:`from_json` gives an equal schema back."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

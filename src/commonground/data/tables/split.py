@@ -71,26 +71,26 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
     if is_test is not None:
         tests = np.bincount(inside[is_test[owners.codes >= 0]], minlength=len(owners.names))
         few |= (sizes > 0) & ((tests == 0) | (tests == sizes))
-    if options.few_rows == "keep":
-        if is_test is None and (sizes == 1).any():
-            name = owners.names[int(np.argmax(sizes == 1))]
-            raise DataError(
-                f"{path}: client {quoted(name)} has 1 row; at least 2 are needed, to train and to test "
-                f"({(sizes == 1).sum()} such clients; --few-rows pool or --few-rows shared says what becomes of them)"
-            )
-        return owners
+    if options.few_rows == "keep" and is_test is None and (sizes == 1).any():
+        name = owners.names[int(np.argmax(sizes == 1))]
+        raise DataError(
+            f"{path}: client {quoted(name)} has 1 row; at least 2 are needed, to train and to test "
+            f"({(sizes == 1).sum()} such clients; --few-rows pool or --few-rows shared says what becomes of them)"
+        )
     said = {
         "how": options.few_rows,
         "min_rows": options.min_rows,
         "clients": sorted(owners.names[i] for i in np.flatnonzero(few)),
         "rows": int(sizes[few].sum()),
     }
+    if not few.any() or options.few_rows == "keep":
+        return Owners(owners.names, owners.codes, said)
     if not (sizes[~few] > 0).any() and options.few_rows == "shared":
         raise DataError(f"{path}: no client has {options.min_rows} rows; take a smaller --min-rows or --few-rows pool")
     if FEW in owners.names:
         raise DataError(f"{path}: a client is called {FEW}, which is the name of those that are pooled")
     kept = np.append(np.where(few, len(owners.names) if options.few_rows == "pool" else -1, np.arange(len(few))), -1)
-    pooled = Owners([*owners.names, FEW] if few.any() else owners.names, kept[owners.codes], said)
+    pooled = Owners([*owners.names, FEW], kept[owners.codes], said)
     if options.few_rows == "pool" and 0 < (pooled.codes == len(owners.names)).sum() < 2:
         raise DataError(f"{path}: the clients with fewer than {options.min_rows} rows have 1 row in all; 2 are needed")
     return pooled

@@ -1,0 +1,132 @@
+"""Clients with few rows by choice, and test rows by time, by group and as a column says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commonground import load_data
+from commonground.cli import main
+from commonground.data import FederatedDataset
+from commonground.data.tables.split import FEW
+from commonground.errors import CommonGroundError, ConfigError, DataError
+
+
+def frame() -> pd.DataFrame:
+    """Clients of 40, 30, 20, 3, 2 and 1 rows; a row's value is its number."""
+    names = np.repeat(["a", "b", "c", "d", "e", "f"], [40, 30, 20, 3, 2, 1])
+    frame = pd.DataFrame({"who": names, "value": np.arange(96)})
+    frame["when"] = pd.Timestamp("2024-01-01") + pd.to_timedelta((np.arange(96) * 37) % 96, "D")
+    frame["visit"] = [f"v{i // 2}" for i in range(96)]
+    frame["label"] = np.where(frame.value % 3 > 0, "x", "y")
+    return frame
+
+
+def load(tmp_path: Path, table: pd.DataFrame | None = None, **options: Any) -> FederatedDataset:
+    (frame() if table is None else table).to_csv(tmp_path / "t.csv", index=False)
+    return load_data(tmp_path / "t.csv", client_column="who", **options)
+
+
+def test_pooled_clients_are_one(tmp_path: Path) -> None:
+    data = load(tmp_path, few_rows="pool", min_rows=10)
+    assert data.client_names == (FEW, "a", "b", "c")
+    assert (data.train_sizes + data.test_sizes).tolist() == [6, 40, 30, 20]
+    assert data.schema is not None
+    assert data.schema.few_rows == {"how": "pool", "min_rows": 10, "clients": ["d", "e", "f"], "rows": 6}
+
+
+def test_clients_left_to_the_global_model_take_no_part(tmp_path: Path) -> None:
+    data = load(tmp_path, few_rows="shared", min_rows=10)
+    assert data.client_names == ("a", "b", "c")
+    assert data.train_sizes.sum() + data.test_sizes.sum() == 90
+    assert data.x_train[:, 0].max() < 90
+    assert data.preprocess.mean[0] == pytest.approx(data.x_train[:, 0].mean())
+
+
+def test_kept_clients_need_two_rows(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"client 'f' has 1 row; .* \(1 such clients; --few-rows pool"):
+        load(tmp_path)
+    data = load(tmp_path, frame()[:-1], min_rows=10)
+    assert data.clients == 5
+    assert data.schema is not None
+    assert data.schema.few_rows["clients"] == ["d", "e"]
+    with pytest.raises(DataError, match="no client has 50 rows"):
+        load(tmp_path, few_rows="shared", min_rows=50)
+    with pytest.raises(DataError, match="the clients with fewer than 2 rows have 1 row in all"):
+        load(tmp_path, few_rows="pool")
+    with pytest.raises(ConfigError, match="min_rows is 1; a client needs at least 2"):
+        load(tmp_path, min_rows=1)
+
+
+def test_pooling_mends_clients_without_test_rows(tmp_path: Path) -> None:
+    table = frame().assign(part=["test" if i % 5 == 0 else "train" for i in range(96)])
+    data = load(tmp_path, table, split_column="part", few_rows="pool")
+    assert data.schema is not None
+    assert data.schema.few_rows["clients"] == ["e", "f"]  # rows 93 and 94 train, 95 tests
+    assert data.schema.split == "by the column part"
+    assert sorted(data.x_test[:, 0].tolist()) == list(range(0, 96, 5))
+
+
+def test_the_last_rows_by_time_are_test_rows(tmp_path: Path) -> None:
+    table = frame()
+    data = load(tmp_path, table, time_column="when", few_rows="shared", min_rows=10, test_share=0.3)
+    assert data.schema is not None
+    assert data.schema.inputs == ["value", *[name for name in data.schema.inputs if name.startswith("visit")]]
+    days = table.when.to_numpy()
+    for client, tests in zip(range(3), (12, 9, 6), strict=True):
+        train, test = (
+            days[x[index, 0].astype(int)]
+            for x, index in ((data.x_train, data.train_indices(client)), (data.x_test, data.test_indices(client)))
+        )
+        assert len(test) == tests
+        assert train.max() < test.min()
+    with pytest.raises(DataError, match="the time column 'visit' holds neither dates nor numbers"):
+        load(tmp_path, table, time_column="visit", few_rows="shared")
+    table.loc[4, "when"] = pd.NaT
+    with pytest.raises(DataError, match="line 6, column 'when': no time is given"):
+        load(tmp_path, table, time_column="when", few_rows="shared")
+
+
+def test_groups_are_not_split(tmp_path: Path) -> None:
+    data = load(tmp_path, group_column="visit", few_rows="shared", min_rows=10)
+    sides = [set((x[:, 0] // 2).tolist()) for x in (data.x_train, data.x_test)]
+    assert not sides[0] & sides[1]
+    assert data.test_sizes.tolist() == [10, 8, 6]  # a quarter of the rows, in pairs
+    again = load(tmp_path, group_column="visit", few_rows="shared", min_rows=10)
+    assert np.array_equal(again.x_test, data.x_test)
+    with pytest.raises(DataError, match="client 'a' has rows of one group only"):
+        load(tmp_path, frame().assign(visit=lambda t: t.who), group_column="visit", few_rows="shared", min_rows=3)
+
+
+def test_one_way_of_splitting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="time_column and group_column both say which rows are test rows"):
+        load(tmp_path, time_column="when", group_column="visit")
+
+
+def test_by_command_counted_and_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    given = ["--data", str(tmp_path / "t.csv"), "--client-column", "who", "--drop", "visit,when", "--rounds", "2"]
+    for how, method in (("pool", "fedrep"), ("shared", "fedavg")):
+        out = tmp_path / how
+        assert main(["train", method, *given, "--few-rows", how, "--min-rows", "10", "--out", str(out)]) == 0
+        assert "3 clients have fewer than 10" in capsys.readouterr().out.replace("\n", " ")
+        summary = json.loads((out / "summary.json").read_text("utf-8"))
+        assert summary["table"]["few_rows"] == {"how": how, "min_rows": 10, "clients": 3, "rows": 6}
+        page = (out / "report.html").read_text("utf-8")
+        assert "3 clients with fewer than 10 rows (6 rows in all)" in page
+        assert "Test rows: 25% at random." in page
+        assert main(["predict", str(out), str(tmp_path / "t.csv")]) == 0
+        assert len(capsys.readouterr().out.splitlines()) == 97
+    assert main(["train", "fedrep", *given, "--few-rows", "shared", "--out", str(tmp_path / "no")]) == 2
+    assert "--few-rows shared serves clients with few rows by the global model" in capsys.readouterr().err
+
+
+def test_a_client_called_as_the_pooled_ones(tmp_path: Path) -> None:
+    table = frame().replace({"who": {"a": FEW}})
+    with pytest.raises(CommonGroundError, match=r"a client is called \(few rows\)"):
+        load(tmp_path, table, few_rows="pool", min_rows=10)
