@@ -17,6 +17,7 @@ SRC = Path(__file__).parent.parent / "src"
 LAYERS = (
     ("access", "quoting", "stopping", "suggest"),
     ("errors", "keys"),
+    ("generators",),
     ("devices", "explained", "ranges", "statistics", "table", "tasks", "user_code"),
     ("data", "theory"),
     ("models",),

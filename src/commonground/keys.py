@@ -12,7 +12,7 @@ import hashlib
 import numpy as np
 import torch
 
-__all__ = ["numpy_stream", "torch_stream"]
+__all__ = ["key_of", "numpy_stream", "torch_stream"]
 
 
 def _digest(seed: int, purpose: str, ids: tuple[int | str, ...]) -> bytes:
@@ -39,5 +39,9 @@ def torch_stream(seed: int, purpose: str, *ids: int | str) -> torch.Generator:
     """As :func:`numpy_stream`, for PyTorch on the CPU (weights and dropout masks are always drawn there, so that
     an accelerator sees the same numbers).
     """
-    state = int.from_bytes(_digest(seed, purpose, ids)[:8], "little") & (2**63 - 1)
-    return torch.Generator().manual_seed(state)
+    return torch.Generator().manual_seed(key_of(seed, purpose, *ids))
+
+
+def key_of(seed: int, purpose: str, *ids: int | str) -> int:
+    """The key of :func:`torch_stream` as a whole number below 2^63."""
+    return int.from_bytes(_digest(seed, purpose, ids)[:8], "little") & (2**63 - 1)

@@ -1,15 +1,28 @@
-"""Objects of a user's own Python files, named as ``file.py:NAME``."""
+"""Objects of a user's own Python files, named as ``file.py:NAME``, and what is said when a user's code fails."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import os
+import sys
+import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from commonground.errors import CommonGroundError, ConfigError
+from commonground.errors import CommonGroundError, ConfigError, ModelError
+from commonground.generators import keyed_generators
+from commonground.quoting import escaped
 
-__all__ = ["call_user_code", "is_code", "load_object", "where_it_failed"]
+__all__ = ["call_user_code", "failing_as", "is_code", "load_object", "what_failed", "where_it_failed"]
+
+RAISED = (Exception, SystemExit, GeneratorExit)
+"""What a user's code may raise that is no wish of the user to stop."""
+
+_TEXT = 300  # characters of an error's own text that are shown
 
 
 def is_code(text: str) -> bool:
@@ -18,26 +31,31 @@ def is_code(text: str) -> bool:
 
 
 def load_object(text: str, what: str, kind: str) -> Any:
-    """What a Python file, which is run, defines.
+    """What a Python file, which is run, defines. What the file draws while it is run is the same every time.
 
     Args:
         text: ``file.py:NAME``.
         what, kind: the setting that names it, and what it should be, for messages.
 
     Raises:
-        ConfigError: the file or the name is missing, or the file fails (its line is named).
+        ConfigError: the file or the name is missing, or the file fails or ends the program (its line is named).
     """
     path, _, name = text.rpartition(":")
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"the {what} '{text}' names the file '{path}', which does not exist")
-    spec = importlib.util.spec_from_file_location(f"commonground_user_{file.stem}", file)
+    # Two files of one name are two modules; dataclasses look theirs up by its name.
+    own = f"commonground_user_{file.stem}_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(own, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"the {what} '{text}' names '{path}', which is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[own] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises is reported in one sentence, with its type
+        with keyed_generators(0, "file"):
+            spec.loader.exec_module(module)
+    except RAISED as error:  # whatever a user's file raises is one sentence, with its type
+        sys.modules.pop(own, None)
         raise ConfigError(f"the file '{path}' could not be loaded: {where_it_failed(error, file)}") from error
     try:
         return getattr(module, name)
@@ -55,15 +73,73 @@ def call_user_code(function: Any, text: str, **given: Any) -> Any:
         return function(**given)
     except CommonGroundError:
         raise
-    except Exception as error:
+    except RAISED as error:
         raise ConfigError(f"'{text}' failed: {where_it_failed(error, Path(text.rpartition(':')[0]))}") from error
 
 
-def where_it_failed(error: Exception, file: Path) -> str:
+def where_it_failed(error: BaseException, file: Path) -> str:
     """An error in one line, with the last line of the file on its way."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError in {error.filename}, line {error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     line = next((f.lineno for f in reversed(frames) if Path(f.filename).resolve() == file.resolve()), None)
-    place = f" in {file}, line {line}" if line else ""
-    return f"{type(error).__name__}{place}: {' '.join(str(error).split())}"
+    return _one_line(error, f" in {file}, line {line}" if line else "")
+
+
+@contextmanager
+def failing_as(what: str, kind: type[CommonGroundError] = ModelError) -> Iterator[None]:
+    """While open, what a user's code raises, or PyTorch on its behalf, becomes one sentence.
+
+    Errors of this library stay as they are, and so does a lack of memory, which others handle.
+
+    Args:
+        what: the sentence's beginning.
+        kind: of the error.
+    """
+    try:
+        yield
+    except CommonGroundError:
+        raise
+    except RAISED as error:
+        said = None if _lacks_memory(error) else what_failed(error)
+        if said is None:
+            raise
+        raise kind(f"{what}: {said}") from error
+
+
+def what_failed(error: BaseException) -> str | None:
+    """An error in one line, with the last line of a user's code on its way; None where none of it was on the way, and
+    the error does not come from inside PyTorch either.
+    """
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    ours, torch = _folder("commonground"), _folder("torch")
+    python = sysconfig.get_path("stdlib") + os.sep
+    installed = (sysconfig.get_path("purelib") + os.sep, sysconfig.get_path("platlib") + os.sep)
+    others = [f for f in frames if not f[0].startswith((ours, torch, "<frozen"))]
+    own = [f for f in others if not f[0].startswith((python, *installed))]
+    own = own or [f for f in others if f[0].startswith(installed)]
+    if own:
+        file, line = own[-1]
+        here = os.path.relpath(file)
+        return _one_line(error, f" in {file if here.startswith('..') else here}, line {line}")
+    return None if not frames or frames[-1][0].startswith(ours) else _one_line(error, "")
+
+
+def _folder(package: str) -> str:
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return str(Path(file).parent) + os.sep if file else os.sep * 2  # no file is in a folder of this name
+
+
+def _one_line(error: BaseException, place: str) -> str:
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # an exception of a user's own that cannot say what it is
+        text = ""
+    name = "the program was ended by SystemExit" if isinstance(error, SystemExit) else type(error).__name__
+    return f"{name}{place}{': ' if text else ''}{escaped(text, _TEXT)}"
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return type(error) is RuntimeError and "you tried to allocate" in str(error)

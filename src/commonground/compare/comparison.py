@@ -25,6 +25,7 @@ from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.models import own_copy
 from commonground.suggest import meant
 from commonground.tasks import Headline
 
@@ -366,7 +367,8 @@ class _Comparing:
     def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None, **changed: Any) -> Setup:
         config = self.configs[label][candidate].model_copy(update={"seed": seed, **changed})
         given = self.methods[label].make(config.options) if self.methods[label].given is not None else None
-        return prepare_setup(config, data, copy.deepcopy(self.module), given, data_dir=self.data_dir)
+        module = None if self.module is None else own_copy(self.module)
+        return prepare_setup(config, data, module, given, data_dir=self.data_dir)
 
     def _folder(self, label: str, seed: int) -> Path | None:
         return None if self.out is None else self.out / self.methods[label].folder / f"seed-{seed}"

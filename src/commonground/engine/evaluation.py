@@ -14,16 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from commonground.algorithms import Tensors
 from commonground.data.inputs import Inputs, chunks, select, to_device
 from commonground.engine.clients.folding import fold_call
 from commonground.engine.clients.sequential import FEATURE_CHUNK
 from commonground.engine.setup import Setup
-from commonground.models import Split, arguments
+from commonground.errors import ModelError
+from commonground.models import Split, call_with
 from commonground.tasks import Task
 from commonground.tasks.base import Figures
+from commonground.user_code import failing_as
 
 __all__ = ["Scores", "blocks_of", "evaluate_block", "run_with", "spread_of"]
 
@@ -107,7 +109,14 @@ def blocks_of(clients: Sequence[int], test_sizes: npt.NDArray[np.int64]) -> list
 
 
 def evaluate_block(
-    setup: Setup, clients: Sequence[int], shared: Tensors, personal: Tensors, stack: bool, split: str = "test"
+    setup: Setup,
+    clients: Sequence[int],
+    shared: Tensors,
+    personal: Tensors,
+    stack: bool,
+    split: str = "test",
+    *,
+    key: int | None = None,
 ) -> Scores:
     """Test the personal models of a few clients.
 
@@ -118,7 +127,29 @@ def evaluate_block(
         personal: the tensors in which the clients' models differ, stacked in the order of ``clients``.
         stack: whether models that differ from their first layer on are run stacked (or one after the other).
         split: ``test`` or ``validation``; every client has rows of it.
+        key: of a single client: its number in the federation, which keys what its model draws; by default its position.
     """
+    if setup.behaviour.draws_tested and len(clients) > 1:  # what is drawn for a client hangs on no other
+        each = [{name: value[c : c + 1] for name, value in personal.items()} for c in range(len(clients))]
+        pairs = zip(clients, each, strict=True)
+        return Scores.join([evaluate_block(setup, [client], shared, own, stack, split) for client, own in pairs])
+    setup.behaviour.reset(setup.model)
+    names = ", ".join(setup.data.client_name(c) for c in clients[:3]) + (", …" if len(clients) > 3 else "")
+    number = clients[0] if key is None else key
+    with failing_as(f"testing client {names} failed"), setup.keyed(split, number) as drawn:
+        scores = _evaluate(setup, clients, shared, personal, stack, split)
+        unexpected = drawn() and not setup.behaviour.draws_tested
+    if unexpected:
+        raise ModelError(
+            "the model draws random numbers in some of its tests but not in others, so that they cannot be keyed; let "
+            "it draw only where self.training is true"
+        )
+    return scores
+
+
+def _evaluate(
+    setup: Setup, clients: Sequence[int], shared: Tensors, personal: Tensors, stack: bool, split: str
+) -> Scores:
     data, model = setup.data, setup.model
     sizes = setup.judged(split)[1][list(clients)]
     rows, y = setup.rows_of(split, clients)
@@ -179,8 +210,7 @@ def _sum_by_owner(values: Tensor, owner: Tensor, owners: int) -> npt.NDArray[np.
 
 def run_with(model: nn.Module, tensors: Tensors, x: Inputs) -> Tensor:
     """A module's output for inputs x with these tensors in place of its own."""
-    args, named = arguments(model, x)
-    out: Tensor = functional_call(model, tensors, args, named)
+    out: Tensor = call_with(model, tensors, x)
     return out
 
 

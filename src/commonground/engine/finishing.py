@@ -109,6 +109,7 @@ def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States 
         for name, value in tensors_of(model).items():
             value.copy_(setup.initial[name])
         reset_counters(model)
+    setup.behaviour.reset(model)
     if isinstance(model, FrozenBaseModel):
         model.keep_hidden(None)
     return Trained(

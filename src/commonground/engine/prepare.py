@@ -37,7 +37,7 @@ from commonground.models import (
 )
 from commonground.ranges import check_numbers
 from commonground.tasks import CLASSIFICATION, OwnLoss, Task
-from commonground.user_code import is_code, load_object
+from commonground.user_code import failing_as, is_code, load_object
 
 __all__ = ["base_model", "build_network", "check_objects", "prepare_setup", "reading", "resolve"]
 
@@ -254,7 +254,7 @@ def build_network(
     if config.body or config.head:
         patterns = {k: tuple(v.split(",")) for k, v in (("body", config.body), ("head", config.head)) if v}
     groups = Groups(model, patterns)
-    with keyed_weights(config.seed, "extension"):
+    with failing_as(f"the model cannot be extended for {algorithm.title}"), keyed_weights(config.seed, "extension"):
         extended = algorithm.extend_model(model, groups)
     if extended is not model or not (config.body or config.head):
         patterns = groups_of(extended)

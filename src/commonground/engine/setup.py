@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,11 @@ from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import Rates
-from commonground.errors import ConfigError, ModelError
-from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
+from commonground.engine.trial import Trial, try_model
+from commonground.errors import ConfigError
+from commonground.generators import keyed_generators
+from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
+from commonground.models.behaviour import Behaviour, held_generators
 from commonground.tasks import Objective, OwnLoss, class_weights
 
 __all__ = ["Setup", "check_options", "client_model", "client_start"]
@@ -108,6 +112,7 @@ class Setup:
         start: of a user's own module, all tensors as they were before the algorithm extended it; else None.
         loss: replaces the task's loss in training, if the user gave one.
         class_weights: of classes in the loss, from the training rows of all clients together.
+        behaviour: what calls of the model do besides giving outputs.
     """
 
     config: RunConfig
@@ -119,6 +124,7 @@ class Setup:
     start: Tensors | None = field(default=None, repr=False)
     loss: OwnLoss | None = field(default=None, repr=False)
     class_weights: tuple[float, ...] | None = None
+    behaviour: Behaviour = field(default=Behaviour(), repr=False)
     _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -162,7 +168,7 @@ class Setup:
                 config.class_weights, data.task, data.class_counts("train").sum(0), data.class_names
             )
         setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights)
-        setup._check_output()
+        setup = replace(setup, behaviour=setup._try_model())
         setup.prepare_model()
         return setup
 
@@ -171,19 +177,29 @@ class Setup:
         if isinstance(self.model, FrozenBaseModel):
             self.model.keep_hidden(np.concatenate([self.data.x_train[:, 0, 1], self.data.x_test[:, 0, 1]]))
 
-    def _check_output(self) -> None:
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                out = call(self.model, self.probe)
-        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-            text = str(error).splitlines()[0]
-            one = set(self.probe) == {"x"}
-            what = f"samples of shape {self.inputs.shape}" if one else f"the inputs {', '.join(self.probe)} by name"
-            raise ModelError(f"the model cannot take {what}: {text}") from error
-        if not isinstance(out, Tensor):
-            raise ModelError(f"the model must return one tensor of logits, not a {type(out).__name__}")
-        self.data.task.check(out, self.data.classes)
+    def _try_model(self) -> Behaviour:
+        one = set(self.probe) == {"x"}
+        what = f"samples of shape {self.inputs.shape}" if one else f"the inputs {', '.join(self.probe)} by name"
+        return try_model(self.model, Trial(self.probe, what, self.data.task, self.data.classes))
+
+    def keyed(self, purpose: str, *ids: int) -> AbstractContextManager[Callable[[], bool]]:
+        """While open, whatever code of a user draws follows from the run's seed and this key; see
+        :func:`~commonground.generators.keyed_generators`. Without such code nothing is done.
+        """
+        if not self.has_own_code:
+            return nullcontext(lambda: False)
+        return keyed_generators(self.config.seed, purpose, *ids, others=self.generators)
+
+    @cached_property
+    def has_own_code(self) -> bool:
+        """Whether the model, the method or the loss is code of somebody else than this library and PyTorch."""
+        given = self.loss is not None or self.behaviour.own
+        return given or not type(self.algorithm).__module__.startswith("commonground.")
+
+    @cached_property
+    def generators(self) -> list[Any]:
+        """Random generators that the model holds."""
+        return held_generators(self.model)
 
     @cached_property
     def device(self) -> torch.device:
@@ -214,14 +230,14 @@ class Setup:
 
     def wide(self, value: Tensor) -> Tensor:
         """A model's output in the run's number type, in which losses are computed."""
-        return value.to(self.inputs.dtype) if value.dtype == torch.bfloat16 else value
+        return value if value.dtype == self.inputs.dtype else value.to(self.inputs.dtype)
 
     @cached_property
     def numbers_per_output(self) -> int:
         """Numbers of a sample's output; a language model's has a score for every token of its vocabulary at every place
         of the longest answer.
         """
-        with torch.no_grad():
+        with torch.no_grad(), self.keyed("probe"):
             out: Tensor = call(self.model, self.probe)
         _, y = self.inputs.rows("train", np.array([0]))
         return max(out[0].numel(), out.shape[-1] * y[0].numel())
@@ -310,7 +326,7 @@ class Setup:
     def dropouts(self) -> dict[str, tuple[KeyedDropout, tuple[int, ...]]]:
         """Dropout layers by name, each with the shape of one sample there."""
         found: dict[str, tuple[KeyedDropout, tuple[int, ...]]] = {}
-        layers = {n: m for n, m in self.model.named_modules() if isinstance(m, KeyedDropout) and m.p > 0}
+        layers = {n: m for n, m in self.model.named_modules() if isinstance(m, KeyedDropout) and m.p > 0 and m.alone}
         handles = [
             layer.register_forward_pre_hook(
                 lambda m, inputs, n=name: found.__setitem__(
@@ -321,7 +337,7 @@ class Setup:
         ]
         training = self.model.training  # this may be asked for in the middle of training
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self.keyed("probe"):
             call(self.model, self.probe)
         self.model.train(training)
         for handle in handles:
@@ -331,9 +347,13 @@ class Setup:
     @cached_property
     def head_module(self) -> nn.Module | None:
         """The module whose input is ``Output.features``: the one that holds exactly the head, if there is one."""
-        names = set(self.groups.whole("head"))
+        names, also = set(self.groups.whole("head")), aliases_of(self.model)
         modules: list[tuple[str, nn.Module]] = list(self.model.named_modules())
-        return next((m for n, m in modules if n and {f"{n}.{t}" for t in tensors_of(m)} == names), None)
+        for name, module in modules:
+            inner = [f"{name}.{t}" for t in tensors_of(module)]
+            if name and {also.get(t, t) for t in inner} == names:
+                return module
+        return None
 
     def split(self, trained: frozenset[str]) -> Split | None:
         """Where the model can be cut when only ``trained`` changes (see :func:`~commonground.models.find_split`)."""
@@ -342,11 +362,17 @@ class Setup:
         return self._splits[trained]
 
     def training_split(self, trained: frozenset[str]) -> Split | None:
-        """As :meth:`split`, for training: none where images change from epoch to epoch, and features with them."""
-        return self.split(trained) if self.config.augment == "none" else None
+        """As :meth:`split`, for training: none where images change from epoch to epoch, and features with them, or
+        where the model itself draws or counts in every call.
+        """
+        once = self.config.augment == "none" and not self.behaviour.draws and not self.behaviour.counters
+        return self.split(trained) if once else None
 
     def _find_split(self, trained: frozenset[str]) -> Split | None:
-        found = find_split(self.model, trained, self.probe)
+        if self.behaviour.draws_tested:
+            return None  # nothing is the same in two calls
+        with self.keyed("split"):
+            found = find_split(self.model, trained, self.probe)
         if found is not None and self.data.format.lengths_differ:
             with torch.no_grad():
                 features = found.features(partial(call, found.first), self.probe)

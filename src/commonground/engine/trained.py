@@ -32,6 +32,7 @@ from commonground.engine.state.client import ClientStates
 from commonground.engine.state.folder import NOISE, SCHEMA, START, RunFolder
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, RunError
+from commonground.generators import keyed_generators
 from commonground.models import (
     Groups,
     base_sha256_of,
@@ -41,8 +42,9 @@ from commonground.models import (
     restored,
     tensors_of,
 )
+from commonground.models.behaviour import held_generators
 from commonground.tasks import Task, tasks
-from commonground.user_code import is_code
+from commonground.user_code import failing_as, is_code
 
 __all__ = ["States", "Trained", "read_trained"]
 
@@ -195,7 +197,9 @@ class Trained:
             why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
             raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client")
         held = self.network.state_dict(keep_vars=True)
-        model = copy.deepcopy(self.network, {id(held[name]): held[name] for name in constants_of(self.network)})
+        memo: dict[int, Any] = {id(held[name]): held[name] for name in constants_of(self.network)}
+        with failing_as("the model cannot be copied (copy.deepcopy)"):
+            model = copy.deepcopy(self.network, memo)
         live = tensors_of(model)
         with torch.no_grad():
             for name, tensor in live.items():
@@ -279,7 +283,10 @@ class Trained:
 
     def outputs(self, x: Given, client: int | None) -> Tensor:
         """What a client's own model (None: the global one) returns for raw samples [n, …], on the host."""
-        return self.portable(client).outputs(x, self.where, self.device)
+        portable = self.portable(client)
+        keyed = keyed_generators(self.config.seed, "predict", str(client), others=held_generators(portable.model))
+        with failing_as("the model's prediction failed"), keyed:
+            return portable.outputs(x, self.where, self.device)
 
     @cached_property
     def device(self) -> torch.device:

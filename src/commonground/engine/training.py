@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import shutil
 import tempfile
 import weakref
@@ -27,6 +26,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
 from commonground.errors import ConfigError
+from commonground.models import own_copy
 from commonground.tasks import OwnLoss
 
 __all__ = ["run_training", "train"]
@@ -98,7 +98,7 @@ def train(
     setup = prepare_setup(
         RunConfig.make(values),
         None if isinstance(data, str) else data,
-        copy.deepcopy(model) if isinstance(model, nn.Module) else None,
+        own_copy(model) if isinstance(model, nn.Module) else None,
         None if isinstance(algorithm, str) else algorithm,
         loss=None if isinstance(loss, str) else loss,
         data_dir=data_dir,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from commonground.errors import ConfigError, ModelError
-from commonground.keys import torch_stream
+from commonground.generators import keyed_generators
 from commonground.models.dropout import use_keyed_dropout
 from commonground.models.frozen_base import FrozenBaseModel
 from commonground.models.low_rank import LowRank
@@ -20,7 +20,7 @@ from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
 from commonground.models.start import check_weights
 from commonground.suggest import meant
-from commonground.user_code import load_object
+from commonground.user_code import failing_as, load_object
 
 __all__ = [
     "available_models",
@@ -91,7 +91,8 @@ def build_model(
     """A model with initial weights that depend on the seed alone.
 
     Args:
-        name: of :func:`available_models`, or ``file.py:Class``; a class is called with ``(shape, classes, **options)``.
+        name: of :func:`available_models`, or ``file.py:Class``; a class (or function) is called with ``(shape, classes,
+            **options)``.
         shape: shape of one sample as the model sees it; images as (channels, height, width).
         classes: number of outputs.
         seed: the run's seed.
@@ -107,16 +108,13 @@ def build_model(
     if name in _MODELS:
         cls: type[nn.Module] = _MODELS[name]
     elif ":" in name:
-        cls = load_class(name, nn.Module, "model")
+        return prepare(_from_file(name, shape, classes, seed, options or {}), shape, dtype)
     else:
         raise ConfigError(
             f"unknown model '{name}'{meant(name, _MODELS)}; known are {', '.join(_MODELS)}, hf:NAME_OR_FOLDER and "
             "file.py:Class"
         )
-    known = [p for p in inspect.signature(cls).parameters if p not in ("shape", "classes")]
-    for option in options or {}:
-        if option not in known and "kwargs" not in known:
-            raise _no_option(name, option, known)
+    _check_options(name, cls, options or {})
     with keyed_weights(seed, "weights"):
         try:
             model = cls(shape, classes, **(options or {}))
@@ -130,6 +128,31 @@ def build_model(
 def _no_option(name: str, option: str, known: Sequence[str]) -> ConfigError:
     has = ", ".join(known) or "none"
     return ConfigError(f"the model '{name}' has no option '{option}'{meant(option, known)}; it has {has}")
+
+
+def _check_options(name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    known = [p for p in inspect.signature(make).parameters if p not in ("shape", "classes")]
+    for option in options:
+        if option not in known and "kwargs" not in known:
+            raise _no_option(name, option, known)
+
+
+def _from_file(name: str, shape: Sequence[int], classes: int, seed: int, options: Mapping[str, Any]) -> nn.Module:
+    """The module that a class or function of a user's file makes."""
+    make = load_object(name, "model", "class")
+    path, _, inner = name.rpartition(":")
+    derived = not isinstance(make, type) or issubclass(make, nn.Module)
+    if not (callable(make) and derived) or isinstance(make, nn.Module):
+        raise ConfigError(
+            f"the file '{path}' has no class '{inner}' derived from Module, and no function of that name that makes one"
+        )
+    with failing_as(f"the model '{name}' could not be built for samples of shape {tuple(shape)}"):
+        _check_options(name, make, options)
+        with keyed_weights(seed, "weights"):
+            model = make(shape, classes, **options)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"'{name}' must make an nn.Module, and gave {type(model).__name__}")
+    return model
 
 
 def _adapted(name: str, classes: int, seed: int, options: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
@@ -146,9 +169,8 @@ def _adapted(name: str, classes: int, seed: int, options: Mapping[str, Any], dty
 
 @contextmanager
 def keyed_weights(seed: int, purpose: str) -> Iterator[None]:
-    """While open, PyTorch's own draws (initial weights) depend on the seed and the purpose alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_stream(seed, purpose).initial_seed())
+    """While open, draws of PyTorch, NumPy and Python (initial weights) depend on the seed and the purpose alone."""
+    with keyed_generators(seed, purpose):
         yield
 
 

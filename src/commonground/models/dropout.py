@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from commonground.errors import ModelError
@@ -18,6 +19,10 @@ class KeyedDropout(nn.Module):
 
     Args:
         p: probability of zeroing a unit.
+
+    Attributes:
+        alone: whether a call of the model uses the layer once at most, so that one mask is enough. A layer that is used
+            several times draws its masks itself, from PyTorch's global generator.
     """
 
     mask: Tensor
@@ -25,11 +30,14 @@ class KeyedDropout(nn.Module):
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
+        self.alone = True
         self.register_buffer("mask", torch.ones(()), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Input of any shape; in evaluation mode, or with p = 0, the input itself."""
-        return x * self.mask if self.training and self.p > 0 else x
+        if not (self.training and self.p > 0):
+            return x
+        return x * self.mask if self.alone else F.dropout(x, self.p, True)
 
     def draw(self, rows: int, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
         """A fresh mask [rows, *shape]."""

@@ -15,19 +15,21 @@ Others read and change them by the functions of this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
 
 from commonground.errors import ModelError
 
-__all__ = ["Groups", "constants_of", "groups_of", "set_constants", "set_groups", "tensors_of"]
+__all__ = ["Groups", "aliases_of", "constants_of", "groups_of", "set_constants", "set_groups", "tensors_of"]
 
 
 def groups_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The groups a module suggests, by name, as name patterns; a copy, empty if it suggests none."""
-    groups: Mapping[str, Sequence[str]] = getattr(model, "groups", {})
+    groups = getattr(model, "groups", {})
+    if not isinstance(groups, Mapping):  # an attribute of another meaning, such as the groups of a convolution
+        return {}
     return {name: tuple(patterns) for name, patterns in groups.items()}
 
 
@@ -38,7 +40,8 @@ def set_groups(model: nn.Module, groups: Mapping[str, Sequence[str]]) -> None:
 
 def constants_of(model: nn.Module) -> frozenset[str]:
     """Names of the tensors that a module keeps constant."""
-    return frozenset(getattr(model, "constants", ()))
+    constants = getattr(model, "constants", ())
+    return frozenset(constants) if isinstance(constants, Set | Sequence) else frozenset()
 
 
 def set_constants(model: nn.Module, names: Iterable[str]) -> None:
@@ -47,10 +50,24 @@ def set_constants(model: nn.Module, names: Iterable[str]) -> None:
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The live parameters and persistent floating-point buffers of a model, in its own order, without constants."""
+    """The live parameters and persistent floating-point buffers of a model, in its own order, without constants.
+
+    A tensor that is there under several names (tied weights, a submodule used twice) is there once, under the first.
+    """
     live = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     constants = constants_of(model)
-    return {n: live[n] for n in model.state_dict() if n not in constants and live[n].is_floating_point()}
+    names = [name for name in model.state_dict() if name in live]  # no second names, nothing a module adds to its state
+    return {n: live[n] for n in names if n not in constants and live[n].is_floating_point()}
+
+
+def aliases_of(model: nn.Module) -> dict[str, str]:
+    """Further names of tensors that a module holds under several, each with the first name, by which it is known."""
+    every = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    first: dict[int, str] = {}
+    return {name: known for name, value in every if (known := first.setdefault(id(value), name)) != name}
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -88,6 +105,12 @@ class Groups:
         local_statistics: bool = False,
     ) -> None:
         self._all = tuple(tensors_of(model))
+        if not any(True for _ in model.parameters()):
+            raise ModelError("the model has no parameters, so that nothing can be trained")
+        slashed = next((name for name in self._all if "/" in name), None)
+        if slashed is not None:
+            raise ModelError(f"the model's tensor '{slashed}' has a / in its name, which marks what is no tensor of it")
+        self._aliases = {name: known for name, known in aliases_of(model).items() if known in self._all}
         layers = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         running = {f"{name}.{kind}".removeprefix(".") for name in layers for kind in ("running_mean", "running_var")}
         self.statistics = tuple(name for name in self._all if name in running)
@@ -112,16 +135,21 @@ class Groups:
             self.check_cover((one,), (other,))
 
     def _select(self, group: str, patterns: Sequence[str]) -> tuple[str, ...]:
+        chosen: set[str] = set()
         for pattern in patterns:
-            if not any(_matches(name, pattern) for name in self._all):
+            found = self._matching(pattern)
+            chosen.update(found)
+            if not found:
                 raise ModelError(
                     f"the pattern '{pattern}' of the group '{group}' matches no tensor of the model, which has "
                     f"{', '.join(self._all[:8])}{', …' if len(self._all) > 8 else ''}"
                 )
-        return tuple(name for name in self._all if any(_matches(name, p) for p in patterns))
+        return tuple(name for name in self._all if name in chosen)
 
     def _matching(self, pattern: str) -> list[str]:
-        return [name for name in self._all if _matches(name, pattern)]
+        """Tensors one of whose names matches."""
+        also = {known for name, known in self._aliases.items() if _matches(name, pattern)}
+        return [name for name in self._all if name in also or _matches(name, pattern)]
 
     def _rest(self, group: str) -> tuple[str, ...]:
         return tuple(name for name in self._all if name not in self._groups[group])

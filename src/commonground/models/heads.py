@@ -26,7 +26,8 @@ def find_linear_head(model: nn.Module, groups: Groups, who: str) -> tuple[str, n
     """
     names = set(groups.names("head"))
     for name, module in model.named_modules():
-        if name and isinstance(module, nn.Linear) and {f"{name}.{t}" for t in tensors_of(module)} == names:
+        plain = isinstance(module, nn.Linear) and "weight" in module._parameters  # not computed from other tensors
+        if name and plain and {f"{name}.{t}" for t in tensors_of(module)} == names:
             return name, module
     raise ModelError(f"{who} needs a model whose head is one nn.Linear inside it, not {', '.join(sorted(names))}")
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from commonground.models.calling import call
 from commonground.models.dropout import KeyedDropout
-from commonground.models.groups import tensors_of
+from commonground.models.groups import aliases_of, tensors_of
 
 __all__ = ["Split", "find_split"]
 
@@ -63,16 +63,17 @@ def find_split(model: nn.Module, trained: Collection[str], sample: dict[str, Ten
         trained: names of the tensors that are trained.
         sample: a few inputs by name, to check a cut found by name.
     """
-    if not trained:
-        return None
-    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
+    if not trained or aliases_of(model):
+        return None  # a tensor under two names may be in both parts
+    hooked = model._forward_hooks or model._forward_pre_hooks  # they are of the whole, not of its parts
+    if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward and not hooked:
         cut = 0
-        for name, layer in model.named_children():
+        layers = [(name, layer) for name, layer in model._modules.items() if layer is not None]
+        for name, layer in layers:
             random = any(isinstance(m, KeyedDropout) and m.p > 0 for m in layer.modules())
             if random or any(t == name or t.startswith(name + ".") for t in trained):
                 break
             cut += 1
-        layers = list(model.named_children())
         first, rest = (nn.Sequential(OrderedDict(part)) for part in (layers[:cut], layers[cut:]))
         worth = any(True for _ in first.parameters())
         return Split(first, rest, "", captured=False) if worth else None

@@ -4,27 +4,51 @@ to load it.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
 from commonground.errors import ModelError
+from commonground.models.behaviour import copied
 from commonground.models.frozen_base import FrozenBaseModel
 from commonground.models.groups import constants_of
 
-__all__ = ["check_weights", "reset_counters", "restored", "start_of"]
+__all__ = ["check_weights", "own_copy", "reset_counters", "restored", "start_of"]
 
 
 def check_weights(model: nn.Module) -> None:
-    """Refuse a module whose weights are not there yet.
+    """Refuse a module whose weights are not there yet, or are none that an engine could average.
 
     Raises:
-        ModelError: a lazy layer has none.
+        ModelError: a lazy layer has none, they are on no device, complex, or share memory without being one.
     """
-    for name, parameter in model.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
+    seen: dict[int, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, nn.parameter.UninitializedParameter | nn.parameter.UninitializedBuffer):
             raise ModelError(f"the model's weight '{name}' has no shape yet; run the model once on a sample beforehand")
+        if tensor.device.type == "meta":
+            raise ModelError(f"the model's tensor '{name}' is on the device 'meta', where it has no values")
+        if tensor.is_complex() or tensor.layout != torch.strided:
+            kind = tensor.dtype if tensor.is_complex() else tensor.layout
+            raise ModelError(f"the model's tensor '{name}' is {kind}; dense real numbers are needed")
+        if any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise ModelError(f"the values of the model's tensor '{name}' share memory (expand); give it a clone()")
+        if not tensor.numel() or not isinstance(tensor, nn.Parameter):
+            continue
+        if (other := seen.setdefault(tensor.untyped_storage().data_ptr(), name)) != name:
+            raise ModelError(
+                f"the model's parameters '{other}' and '{name}' share memory without being one; tie them by giving "
+                "both modules the same nn.Parameter object"
+            )
+
+
+def own_copy(model: nn.Module) -> nn.Module:
+    """A copy of a user's module, for a run to train.
+
+    Raises:
+        ModelError: as :func:`check_weights` (a copy would hide some of it), or it cannot be copied.
+    """
+    check_weights(model)
+    return copied(model)
 
 
 def start_of(model: nn.Module) -> dict[str, Tensor]:
@@ -54,7 +78,7 @@ def restored(model: nn.Module, start: dict[str, Tensor], dtype: torch.dtype, run
     Raises:
         ModelError: names the first tensor in which the architectures differ.
     """
-    model = copy.deepcopy(model)
+    model = copied(model)
     if not isinstance(model, FrozenBaseModel):
         model = model.to(dtype)
     live = model.state_dict()

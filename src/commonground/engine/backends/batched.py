@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -13,8 +14,9 @@ from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 from commonground.models import FrozenBaseModel
+from commonground.user_code import failing_as
 
 __all__ = ["BatchedEngine"]
 
@@ -99,8 +101,9 @@ class BatchedEngine(StoreEngine):
     ) -> list[ClientResult]:
         cohort = self._cohort
         alone = [extra[client] for client in members] if extra else []
-        cohort.begin(round, members, shared, self.store.gather(members), alone)
-        sent = self.setup.algorithm.client_update(cohort, round)
+        with self._unkeyed("training", round):
+            cohort.begin(round, members, shared, self.store.gather(members), alone)
+            sent = self.setup.algorithm.client_update(cohort, round)
         cohort.stack(self.setup.personal_names)
         kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
         losses = [None] * len(members) if cohort.loss is None else cohort.loss.unbind()
@@ -113,6 +116,18 @@ class BatchedEngine(StoreEngine):
             for c, client in enumerate(members)
         ]
 
+    @contextmanager
+    def _unkeyed(self, purpose: str, round: int) -> Iterator[None]:
+        """While open, nothing may be drawn but by key: a user's code would draw for all clients at once."""
+        with failing_as(f"training in round {round} failed"), self.setup.keyed(purpose, round) as drawn:
+            yield
+            drew = drawn()
+        if drew:
+            raise ConfigError(
+                "the model or the method draws random numbers that the engine 'batched' cannot give to each client by "
+                "itself; use --engine processes or serial"
+            )
+
     def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
         """See :meth:`Engine.evaluate`."""
         setup = self.setup
@@ -124,9 +139,10 @@ class BatchedEngine(StoreEngine):
             if setup.tests_personal(which):
                 own = setup.personal_model(shared, self.store.gather(block))
                 if setup.algorithm.personalizes:
-                    self._cohort.begin(round, block, shared, self.store.gather(block))
-                    setup.algorithm.personalize(self._cohort, round)
-                    own = self._cohort.get("all")
+                    with self._unkeyed("training", round):
+                        self._cohort.begin(round, block, shared, self.store.gather(block))
+                        setup.algorithm.personalize(self._cohort, round)
+                        own = self._cohort.get("all")
             parts.append(evaluate_block(setup, block, shared, own, stack=True, split=split))
         return self.believable(Scores.join(parts), round, which)
 

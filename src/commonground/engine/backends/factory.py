@@ -40,7 +40,7 @@ def choose_engine(setup: Setup) -> str:
         try:
             check_stackable(setup)
             try_stacking(setup)
-        except ModelError:
+        except (ModelError, ConfigError):
             pass
         else:
             return "batched"

@@ -12,6 +12,7 @@ import multiprocessing as mp
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -90,13 +91,24 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
                 answer = score_clients(trainer, clients, shared, _to_tensors(stored), which, round)
             message = ("done", answer)
         except CommonGroundError as error:
-            message = ("error", error)
+            message = ("error", (error, _chained(error)))
+        except KeyboardInterrupt:  # raised by a user's code, since the signal is ignored here
+            message = ("interrupted", None)
         except Exception as error:  # a fault of a user's model or algorithm must reach the parent, with its place
-            import traceback
-
             message = ("fault", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         with contextlib.suppress(BrokenPipeError):
             pipe.send(message)
+
+
+def _chained(error: CommonGroundError) -> BaseException | None:
+    """What an error was raised from, with its traceback as a note; of a kind that the parent knows."""
+    cause = error.__cause__
+    if cause is None:
+        return None
+    known = type(cause).__module__ == "builtins" and all(isinstance(a, str | int | float) for a in cause.args)
+    sent = type(cause)(*cause.args) if known else RuntimeError(f"{type(cause).__name__} in a worker process")
+    sent.add_note("".join(traceback.format_exception(cause)))
+    return sent
 
 
 class ProcessEngine(StoreEngine):
@@ -153,7 +165,9 @@ class ProcessEngine(StoreEngine):
                     assert isinstance(ready, Connection)
                     status, answer = ready.recv()
                     if status == "error":
-                        raise answer
+                        raise answer[0] from answer[1]
+                    if status == "interrupted":
+                        raise KeyboardInterrupt
                     if status == "fault":
                         raise RuntimeError(f"a worker process failed: {answer}")
                     answers[busy.pop(ready)] = answer

@@ -10,6 +10,7 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.setup import Setup
+from commonground.user_code import failing_as
 
 __all__ = ["SerialEngine", "run_client", "score_clients"]
 
@@ -26,9 +27,13 @@ def run_client(
         received, personal: what the server sent and what the client kept.
         key: the client's number in the federation; by default its position.
     """
-    setup = trainer.setup
-    trainer.begin(round, client, client if key is None else key, received, personal)
-    sent = setup.algorithm.client_update(trainer, round)
+    setup, number = trainer.setup, client if key is None else key
+    with (
+        failing_as(f"training client {setup.data.client_name(client)} in round {round} failed"),
+        setup.keyed("training", round, number),
+    ):
+        trainer.begin(round, client, number, received, personal)
+        sent = setup.algorithm.client_update(trainer, round)
     kept = {name: trainer.live[name].detach().clone() for name in setup.personal_names}
     return ClientResult(Update(client, trainer.size, sent), trainer.loss, kept | trainer.state)
 
@@ -57,17 +62,22 @@ def score_clients(
     setup = trainer.setup
     split = setup.judged(which)[0]
     if not setup.tests_personal(which):
-        return evaluate_block(setup, clients, shared, {}, stack=False, split=split)
+        return evaluate_block(setup, clients, shared, {}, stack=False, split=split, key=key)
     if not setup.algorithm.personalizes:
         own_models = setup.personal_model(shared, stored)
-        return evaluate_block(setup, clients, shared, own_models, stack=False, split=split)
+        return evaluate_block(setup, clients, shared, own_models, stack=False, split=split, key=key)
     parts = []
     for c, client in enumerate(clients):
         own = {name: value[c] for name, value in stored.items()}
-        trainer.begin(round, client, client if key is None else key, shared, own)
-        setup.algorithm.personalize(trainer, round)
+        number = client if key is None else key
+        with (
+            failing_as(f"training client {setup.data.client_name(client)} for its test failed"),
+            setup.keyed("training", round, number),
+        ):
+            trainer.begin(round, client, number, shared, own)
+            setup.algorithm.personalize(trainer, round)
         tuned = {name: value.detach().clone().unsqueeze(0) for name, value in trainer.live.items()}
-        parts.append(evaluate_block(setup, [client], shared, tuned, stack=False, split=split))
+        parts.append(evaluate_block(setup, [client], shared, tuned, stack=False, split=split, key=number))
     return Scores.join(parts)
 
 

@@ -11,7 +11,7 @@ What an optimizer remembers (m, v and t) starts from zero in every call of ``fit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -19,8 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from commonground.algorithms import Tensors
+from commonground.errors import ModelError
 
-__all__ = ["OPTIMIZERS", "OptimizerName", "Rates", "SequentialOptimizer", "StackedOptimizer", "keep_inactive"]
+__all__ = [
+    "OPTIMIZERS",
+    "OptimizerName",
+    "Rates",
+    "SequentialOptimizer",
+    "StackedOptimizer",
+    "gradients_of",
+    "keep_inactive",
+]
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 
@@ -152,6 +161,22 @@ def keep_inactive(active: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
     return new if active is None else torch.where(active.view(-1, *[1] * (new.ndim - 1)), new, old)
 
 
+def gradients_of(loss: Tensor, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Gradients by name; zero for a tensor on which the loss does not depend.
+
+    Raises:
+        ModelError: the loss depends on no tensor at all.
+    """
+    _check_depends(loss, tensors)
+    found = torch.autograd.grad(loss, list(tensors.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(tensors, found, strict=True))
+
+
+def _check_depends(loss: Tensor, names: Iterable[str]) -> None:
+    if not loss.requires_grad:
+        raise ModelError(f"the model's outputs do not depend on {', '.join(names)}, so that these cannot be trained")
+
+
 class SequentialOptimizer:
     """Steps on a module's own parameters, by PyTorch's optimizer.
 
@@ -178,6 +203,7 @@ class SequentialOptimizer:
         for group in self._optimizer.param_groups:
             group["lr"] = lr * group["factor"]
         self._optimizer.zero_grad()
+        _check_depends(loss, self._parameters)
         loss.backward()
         for name, parameter in self._parameters.items() if correction is not None else ():
             if name in correction and parameter.grad is not None:  # type: ignore[operator]
@@ -212,16 +238,19 @@ class StackedOptimizer:
 
     def step(self, loss: Tensor, lr: float, active: Tensor | None, correction: Tensors | None) -> None:
         """One step of every client down the gradient of its own loss [C]."""
-        gradients = torch.autograd.grad(loss.sum(), list(self._leaves.values()))
-        given = correction or {}
-        self.apply([g + given[n] if n in given else g for n, g in zip(self._names, gradients, strict=True)], lr, active)
+        _check_depends(loss, self._names)
+        found = torch.autograd.grad(loss.sum(), list(self._leaves.values()), allow_unused=True)
+        gradients, given = dict(zip(self._names, found, strict=True)), correction or {}
+        self.apply([g + given[n] if n in given and g is not None else g for n, g in gradients.items()], lr, active)
 
-    def apply(self, gradients: Sequence[Tensor], lr: float, active: Tensor | None) -> None:
-        """One step along these gradients, in the order of the names."""
+    def apply(self, gradients: Sequence[Tensor | None], lr: float, active: Tensor | None) -> None:
+        """One step along these gradients, in the order of the names; None leaves a tensor as it is, as PyTorch does."""
         self._steps += 1
         if self._rates.clip_norm is not None:
             gradients = _clipped(gradients, self._rates.clip_norm)
         for name, gradient in zip(self._names, gradients, strict=True):
+            if gradient is None:
+                continue
             tensors, own = [self._values[name], *self._memory[name]], lr * self._rates.factor(name)
             if active is None:
                 self._rule.move(tensors[0], gradient, tensors[1:], self._own[name], own, self._steps)
@@ -236,8 +265,8 @@ class StackedOptimizer:
         return moved
 
 
-def _clipped(gradients: Sequence[Tensor], largest: float) -> list[Tensor]:
+def _clipped(gradients: Sequence[Tensor | None], largest: float) -> list[Tensor | None]:
     """Gradients [C, …], each client's scaled down to a norm over all of them, as ``clip_grad_norm_`` does it."""
-    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
+    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients if g is not None])
     factors = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-    return [g * factors.view(-1, *[1] * (g.ndim - 1)) for g in gradients]
+    return [None if g is None else g * factors.view(-1, *[1] * (g.ndim - 1)) for g in gradients]

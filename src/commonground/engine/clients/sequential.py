@@ -16,7 +16,7 @@ from commonground.engine.clients.base import LocalTraining, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.linear_head import fit_linear_heads
-from commonground.engine.clients.optimizers import Rates, SequentialOptimizer
+from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, gradients_of
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call, tensors_of
@@ -62,6 +62,7 @@ class SequentialClient(LocalTraining):
             for name, counter in self.setup.model.named_buffers():
                 if name.endswith("num_batches_tracked"):
                     counter.zero_()  # the counters belong to no client: a cumulative average starts with the round
+        self.setup.behaviour.reset(self.setup.model)
 
     @property
     def size(self) -> int:
@@ -155,12 +156,14 @@ class SequentialClient(LocalTraining):
                 output = call(module, batch.x)
             return self.task.mean_loss(self.setup.wide(output), batch.y)
         except ValueError as error:
-            if len(batch.y) > 1:
+            if len(batch.y) > 1 or "more than 1 value per channel" not in str(error):
                 raise
             raise ModelError(
                 f"client {self.keys[0]} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
                 f"--batch-size that does not leave one over ({error})"
             ) from None
+        finally:
+            self.setup.behaviour.settle(self.model, self.live)
 
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         return penalty(self._own(), self.received)
@@ -228,8 +231,7 @@ class SequentialClient(LocalTraining):
             self._recorded = value.detach(), 1
             if penalty is not None:
                 value = value + penalty(self._own(), self.received)
-            gradients = torch.autograd.grad(value, [self._parameters[name] for name in names])
-        return dict(zip(names, gradients, strict=True))
+            return gradients_of(value, {name: self._parameters[name] for name in names})
 
     def _whole(self) -> Batch:
         """All training data as one batch."""

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
@@ -23,11 +23,11 @@ from commonground.engine.clients.base import LocalTraining, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.linear_head import fit_linear_heads
-from commonground.engine.clients.optimizers import Rates, StackedOptimizer, keep_inactive
+from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
 from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
-from commonground.models import Split, arguments
+from commonground.models import Split, call_with
 
 __all__ = ["StackedClients"]
 
@@ -253,8 +253,7 @@ class StackedClients(LocalTraining):
                 values = {i: self.values[n] if n not in self._stacked else self.values[n][0] for n, i in inner.items()}
 
                 def run(x: Inputs) -> Tensor:
-                    args, named = arguments(split.first, x)
-                    out: Tensor = functional_call(split.first, values, args, named)
+                    out: Tensor = call_with(split.first, values, x)
                     return out
 
                 parts = [
@@ -324,8 +323,7 @@ class StackedClients(LocalTraining):
         self.loss = keep_inactive(self._active, before.detach(), each_client.detach())
         if penalty is not None:
             each_client = each_client + self._penalties(penalty, {**moved, **leaves})
-        gradients = torch.autograd.grad(each_client.sum(), list(leaves.values()))
-        return dict(zip(names, gradients, strict=True))
+        return gradients_of(each_client.sum(), leaves)
 
     def _whole(self) -> Batch:
         """All training data of each client as one batch."""

@@ -6,20 +6,32 @@ from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from commonground.algorithms import Batch, Tensors
 from commonground.data.inputs import Inputs, each
 from commonground.engine.clients.folding import captured_input, fold_call
 from commonground.engine.setup import Setup
-from commonground.errors import ModelError
-from commonground.models import arguments
+from commonground.errors import CommonGroundError, ConfigError, ModelError
+from commonground.models import call_with
+from commonground.user_code import failing_as
 
 __all__ = ["Stacking", "call_stacked", "check_stackable", "names_inside", "stacking_of", "try_stacking"]
 
 
 def check_stackable(setup: Setup) -> None:
-    """Raise a ModelError if the model cannot be stacked over clients of unequal size."""
+    """Raise a ModelError or ConfigError if the model cannot be stacked over clients of unequal size."""
+    if setup.behaviour.draws:
+        raise ConfigError(
+            "the engine 'batched' computes all clients in one call and cannot give each the draws that the model makes "
+            "in its forward; use --engine processes or serial (or nn.Dropout layers that a call uses once each, whose "
+            "masks are drawn outside)"
+        )
+    for name in setup.behaviour.counters:
+        raise ConfigError(
+            f"the engine 'batched' computes all clients in one call, where the model's forward would change '{name}' "
+            "for all at once; use --engine processes or serial"
+        )
     for name, module in setup.model.named_modules():
         if isinstance(module, nn.RNNBase):
             raise ModelError(
@@ -33,14 +45,23 @@ def check_stackable(setup: Setup) -> None:
 
 
 def try_stacking(setup: Setup) -> None:
-    """Raise a ModelError if the model cannot be computed for two clients at once (its forward branches on values)."""
+    """Raise a ModelError if the model cannot be computed and trained for two clients at once (its forward branches on
+    values).
+    """
     rows, _ = setup.inputs.rows("train", setup.data.train_indices(0)[:2])
     x = setup.inputs.arrange(rows)
     values = {name: value.expand(2, *value.shape) for name, value in setup.moved(setup.initial).items()}
+    names = names_inside(setup.model, values)
+    for training in (False, True):
+        setup.model.train(training)
+        leaves = {name: value.clone().requires_grad_(training) for name, value in values.items()}
+        rows = each(lambda v: v.expand(2, *v.shape), x)
+        with setup.keyed("trial"), torch.set_grad_enabled(training):
+            out, _ = call_stacked(setup.model, names, leaves, set(values), {}, rows, None, False)
+        if training:
+            with failing_as("the model cannot be stacked over clients"):
+                torch.autograd.grad(out.sum(), list(leaves.values()), allow_unused=True)
     setup.model.eval()
-    with torch.no_grad():
-        names = names_inside(setup.model, values)
-        call_stacked(setup.model, names, values, set(values), {}, each(lambda v: v.expand(2, *v.shape), x), None, False)
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
@@ -80,8 +101,7 @@ def call_stacked(
         box: list[Tensor] = []
         handle = head.register_forward_pre_hook(lambda _, i: box.append(i[0])) if features and head else None
         try:
-            args, named = arguments(module, rows)
-            out = functional_call(module, {**common, **mine, **my_masks}, args, named)
+            out = call_with(module, {**common, **mine, **my_masks}, rows)
         finally:
             if handle is not None:
                 handle.remove()
@@ -89,8 +109,12 @@ def call_stacked(
 
     try:
         result = vmap(one)(stacked, masks, x)
-    except RuntimeError as error:
-        text = str(error).splitlines()[0].split(". ")[0].removeprefix("vmap: ")
+    except CommonGroundError:
+        raise
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        text = str(error).partition("\n")[0].split(". ")[0].removeprefix("vmap: ") or type(error).__name__
         raise ModelError(f"the model cannot be stacked over clients ({text}); take the engine 'processes'") from error
     return result[0], result[1] if features else None
 
