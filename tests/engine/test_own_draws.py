@@ -69,8 +69,8 @@ def disturb() -> None:
 
 
 def states() -> list[Any]:
-    numpy = np.random.get_state()[1:3]  # noqa: NPY002 - as above
-    found = [torch.get_rng_state().tolist(), [np.asarray(part).tolist() for part in numpy], random.getstate()]
+    _, key, place, *_ = np.random.get_state()  # noqa: NPY002 - as above
+    found = [torch.get_rng_state().tolist(), np.asarray(key).tolist(), place, random.getstate()]
     return [*found, OWN_NUMPY.bit_generator.state, OWN_PYTHON.getstate()]
 
 

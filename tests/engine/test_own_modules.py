@@ -161,7 +161,7 @@ class Halved(nn.Module):
 
 def test_a_hook_of_a_chain_is_part_of_it() -> None:
     chain = seeded(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))
-    hooked, written = copy.deepcopy(chain), nn.Sequential(*copy.deepcopy(chain), Halved())
+    hooked, written = copy.deepcopy(chain), nn.Sequential(*copy.deepcopy(chain).children(), Halved())
     hooked.register_forward_hook(lambda module, inputs, out: out / 2)
     settings: dict[str, Any] = {"engine": "serial", "head": "2"}
     got, wanted = (train_whole("fedrep", made_data(), model=m, **settings) for m in (hooked, written))
@@ -271,5 +271,5 @@ def test_weights_of_another_type_become_the_runs(dtype: torch.dtype) -> None:
 
 def test_an_attribute_that_is_called_groups() -> None:
     model = seeded(nn.Sequential, nn.Linear(4, 3))
-    model.groups = 4
+    vars(model)["groups"] = 4
     assert train("fedavg", made_data(), model=model, head="0", rounds=1, engine="serial").shared
