@@ -263,7 +263,7 @@ class Trained:
         """
         if hasattr(x, "columns"):
             x = self.rows_of(x, client)
-        return self.portable(client).predict(x, self.where, self.device)
+        return self.task.predict(self.outputs(x, client))
 
     def rows_of(self, frame: Any, client: int | None) -> npt.NDArray[np.float32]:
         """A DataFrame's rows as stored samples, its columns taken by name.
