@@ -73,7 +73,8 @@ def compare(
       commonground compare fedrep fedrep:head_epochs=5 fedavg:lr=0.03,momentum=0 --seeds 5 --to-accuracy 0.8
       commonground compare fedrep fedavg --grid lr=0.01,0.03,0.1 --grid head_epochs=5,10
 
-    Local Only is added unless --no-local-only is given. A --grid tunes every method that has the setting, for every
+    Local Only is added unless --no-local-only is given; its counterpart is the METHOD pooled, one model trained on all
+    clients' rows together, which is not federated. A --grid tunes every method that has the setting, for every
     seed, on a part of the clients' training data. The folder gets comparison.json, table.csv and METHOD/seed-K/, each
     a run's folder; runs that are there already are taken or continued if their settings and data are the same.
     """  # noqa: D301 (\b is click's)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Group, RenderableType
@@ -12,6 +13,9 @@ from rich.text import Text
 from commonground.errors import ConfigError
 from commonground.explained import Setting, paragraphs, settings_of
 from commonground.suggest import meant
+
+if TYPE_CHECKING:
+    from commonground.algorithms import Algorithm
 
 __all__ = ["list_"]
 
@@ -53,26 +57,27 @@ def _of_any_kind(name: str, further: str | None) -> RenderableType:
 
 
 def _algorithm_names() -> list[str]:
-    from commonground.algorithms import registry
+    return sorted(_methods())
 
-    return sorted(registry)
+
+def _methods() -> dict[str, type[Algorithm]]:
+    """Methods by name, and what they are measured by."""
+    from commonground.algorithms import registry, yardsticks
+
+    return registry | yardsticks
 
 
 def _algorithms() -> RenderableType:
-    from commonground.algorithms import registry
-
     table = Table("name", "what", "settings", "paper")
     for name in _algorithm_names():
-        cls = registry[name]
+        cls = _methods()[name]
         settings = ", ".join(f"{k}={'auto' if v is None else v}" for k, v in cls.options().items())
         table.add_row(name, paragraphs(cls)[0].split(" (")[0].splitlines()[0].rstrip("."), settings, cls.source)
     return Group(table, Text("commonground list NAME explains a method and its settings"))
 
 
 def _algorithm(name: str) -> RenderableType:
-    from commonground.algorithms import registry
-
-    cls = registry[name]
+    cls = _methods()[name]
     settings = settings_of(cls)
     example = f"commonground train {name}" + "".join(f" --set {s.name}={s.default}" for s in settings[:1])
     return Group(

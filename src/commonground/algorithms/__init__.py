@@ -3,10 +3,21 @@
 import importlib
 import pkgutil
 
-from commonground.algorithms.base import Algorithm, Batch, Client, Output, Server, Tensors, Update, registry
+from commonground.algorithms.base import Algorithm, Batch, Client, Output, Server, Tensors, Update, registry, yardsticks
 from commonground.algorithms.factory import make_algorithm
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["Algorithm", "Batch", "Client", "Output", "Server", "Tensors", "Update", "make_algorithm", "registry"]
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "Client",
+    "Output",
+    "Server",
+    "Tensors",
+    "Update",
+    "make_algorithm",
+    "registry",
+    "yardsticks",
+]

@@ -34,6 +34,7 @@ __all__ = [
     "prefixed",
     "registry",
     "unprefixed",
+    "yardsticks",
 ]
 
 Tensors = dict[str, Tensor]
@@ -352,6 +353,7 @@ class Algorithm(ABC):
             refused; empty if all its training is by :meth:`Client.fit` and says nothing of the optimizer.
         pseudo_gradient: whether a round's change of the shared tensors is a pseudo-gradient, along which a server
             optimizer may step (``--server-optimizer``, refused otherwise).
+        pools: whether it trains on all clients' rows as one, which makes it a yardstick and no federated method.
         own_loss: why its loss cannot be another one, as the end of a sentence, so that class weights and losses of the
             user are refused.
     """
@@ -368,6 +370,7 @@ class Algorithm(ABC):
     needs_sgd: ClassVar[str] = ""
     pseudo_gradient: ClassVar[bool] = True
     own_loss: ClassVar[str] = ""
+    pools: ClassVar[bool] = False
 
     @abstractmethod
     def client_update(self, client: Client, round: int) -> Tensors:
@@ -491,7 +494,7 @@ class Algorithm(ABC):
             if isinstance(cls.__dict__.get(groups), str):
                 setattr(cls, groups, (cls.__dict__[groups],))
         if not inspect.isabstract(cls) and "name" in cls.__dict__:
-            registry[cls.name] = cls
+            (yardsticks if cls.pools else registry)[cls.name] = cls
 
     @classmethod
     def options(cls) -> dict[str, Any]:
@@ -501,3 +504,6 @@ class Algorithm(ABC):
 
 registry: dict[str, type[Algorithm]] = {}
 """Every algorithm by name; a subclass enters by being defined."""
+
+yardsticks: dict[str, type[Algorithm]] = {}
+"""What runs like an algorithm and is not federated, by name."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from commonground.algorithms.base import Algorithm, registry
+from commonground.algorithms.base import Algorithm, registry, yardsticks
 from commonground.errors import ConfigError, one_sentence
 from commonground.models import load_class
 from commonground.ranges import check_numbers
@@ -23,17 +23,18 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
         ConfigError: unknown name or hyperparameter, or a value of the wrong type.
     """
     alone, _, settings = name.partition(":")
-    if settings and alone in registry:
+    named = registry | yardsticks
+    if settings and alone in named:
         raise ConfigError(
             f"'{name}' is how a comparison names a method; one run takes '{alone}' alone, and its hyperparameters by "
             "--set KEY=VALUE"
         )
     if ":" in name:
         cls: type[Algorithm] = load_class(name, Algorithm, "algorithm")
-    elif name in registry:
-        cls = registry[name]
+    elif name in named:
+        cls = named[name]
     else:
-        raise ConfigError(f"unknown algorithm '{name}'{meant(name, registry)}; known are {', '.join(sorted(registry))}")
+        raise ConfigError(f"unknown algorithm '{name}'{meant(name, named)}; known are {', '.join(sorted(named))}")
     known = cls.options()
     for option in options:
         if option not in known:

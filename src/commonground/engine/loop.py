@@ -136,12 +136,13 @@ class Loop:
         """One round; its line of ``rounds.jsonl``."""
         began, progress, algorithm = time.perf_counter(), self.progress, self.setup.algorithm
         # 1. Who takes part, and what the server sends: to all of them, and to each alone.
-        clients = sample_clients(self.config, self.setup.data.clients, round)
+        pools, everyone = algorithm.pools, range(self.setup.data.clients)
+        clients = list(everyone) if pools else sample_clients(self.config, len(everyone), round)
         server = self._server(round)
         extra = {client: algorithm.message_to(server, client) for client in clients}
         extra = {client: tensors for client, tensors in extra.items() if tensors}
         engine.known = self._known(clients)
-        full = self.config.metrics == "full" and self.plan.is_due(round)
+        full = self.config.metrics == "full" and not pools and self.plan.is_due(round)
         tested = engine.evaluate(clients, progress.shared, self.plan.kinds[-1], round - 1) if full else None
         # 2. The clients train, and answer.
         answers = engine.train(round, clients, progress.shared, extra)
@@ -167,6 +168,8 @@ class Loop:
         saved = sum(payload_bytes({n: progress.shared[n] for n in known.names}) for known in engine.known.values())
         row["bytes_down"] = payload_bytes(progress.shared) * len(clients) - saved
         row["bytes_down"] += sum(payload_bytes(tensors) for tensors in (*extra.values(), *replies.values()))
+        if pools:
+            row |= {"bytes_up": 0, "bytes_down": 0, "participants": len(clients)}  # no model travels: the rows did
         if self.folder is not None:
             self.folder.add_row(row)
         # 7. From here on nothing can fail: the round becomes part of the run as a whole.

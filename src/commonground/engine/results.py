@@ -18,6 +18,7 @@ import torch
 from commonground.algorithms import Tensors
 from commonground.data import FederatedDataset
 from commonground.engine.backends.base import Engine
+from commonground.engine.backends.pooled import pooled_steps
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.digests import digest
@@ -174,6 +175,11 @@ def _what_is_personal(setup: Setup, finetune_epochs: int) -> str:
     if finetune_epochs:
         return f"the final global model after {finetune_epochs} epochs on each client's head"
     algorithm, local = setup.algorithm, bool(setup.groups.local_statistics)
+    if algorithm.pools:
+        return (
+            "one model trained on the rows of all clients together, which is not federated: "
+            f"{pooled_steps(setup)} steps of {setup.config.batch_size} rows in a round, as many as a client takes alone"
+        )
     statistics = "each client's own BatchNorm statistics (the initial ones if it never took part)"
     if algorithm.personalizes:
         model = f"the shared parameters with {statistics}," if local else "the shared model"

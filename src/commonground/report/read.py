@@ -90,9 +90,10 @@ def as_number(text: str | None) -> float | None:
 
 def algorithm_title(name: str) -> str:
     """The title of an algorithm of ours, or its name."""
-    from commonground.algorithms import registry
+    from commonground.algorithms import registry, yardsticks
 
-    return registry[name].title if name in registry else name
+    known = registry | yardsticks
+    return known[name].title if name in known else name
 
 
 def _text(path: Path) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.batched import BatchedEngine
 from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.backends.pooled import PooledEngine
 from commonground.engine.backends.processes import ProcessEngine, default_workers
 from commonground.engine.backends.serial import SerialEngine
 from commonground.engine.clients.stacking import check_stackable, try_stacking
@@ -49,13 +50,15 @@ def choose_engine(setup: Setup) -> str:
 
 
 def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
-    """An engine by name (``auto`` chooses).
+    """An engine by name (``auto`` chooses); a method that pools has one of its own.
 
     Args:
         name: auto, serial, processes, batched or messages.
         setup: data, model and algorithm.
         folder: the run's folder, in which ``messages`` keeps the clients' folders.
     """
+    if setup.algorithm.pools:
+        return PooledEngine(setup)
     name = choose_engine(setup) if name == "auto" else name
     if name == "processes" and setup.device.type != "cpu":
         raise ConfigError(
