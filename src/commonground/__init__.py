@@ -15,7 +15,7 @@ if _is_command():
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
-from commonground.adapt import adapt  # heads for new clients
+from commonground.adapt import adapt, keep_clients  # heads for new clients, tried or kept
 from commonground.adapters import load_adapter  # a LoRA adapter into a model
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
 from commonground.compare import compare  # several methods side by side
@@ -68,6 +68,7 @@ __all__ = [
     "compare",
     "export_adapter",
     "export_model",
+    "keep_clients",
     "load_adapter",
     "load_data",
     "load_exported",

@@ -46,7 +46,12 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option(
     "--feature-noise", type=float, help="how much of another client's image is subtracted  [default: as the run]"
 )
-@click.option("--shots", required=True, metavar="K[,K…]", help="training samples per new client; several give a curve")
+@click.option("--shots", metavar="K[,K…]", help="training samples per new client; several give a curve")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="add the new clients to the run, each with a head from all its samples: predict and export know them then",
+)
 @click.option("--per-class", is_flag=True, help="count the shots per class")
 @click.option("--epochs", type=click.IntRange(1, MOST), default=30, show_default=True, help="passes over the samples")
 @click.option("--lr", type=float, help="learning rate  [default: the run's]")
@@ -66,7 +71,8 @@ def adapt(
     separator: str | None,
     encoding: str | None,
     feature_noise: float | None,
-    shots: str,
+    shots: str | None,
+    keep: bool,
     per_class: bool,
     epochs: int,
     lr: float | None,
@@ -89,12 +95,13 @@ def adapt(
     from commonground.data.limits import with_enough
     from commonground.engine.prepare import reading
     from commonground.engine.run import load_run
-    from commonground.engine.state.folder import write_atomically
     from commonground.report import write_run_report
     from commonground.tasks import Headline
     from commonground.user_code import is_code
 
-    wanted = list(dict.fromkeys(_numbers(shots, "--shots")))
+    if shots is None and not keep:
+        raise ConfigError("give --shots K[,K…], --keep, or both")
+    wanted = [] if shots is None else list(dict.fromkeys(_numbers(shots, "--shots")))
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"'{out}' is a file; --out needs a folder")
     run = load_run(run_dir, trust_code=trust_code)
@@ -121,22 +128,19 @@ def adapt(
     if new.schema is not None and new.task.name == run.trained.task.name:
         new = replace(new, task=run.trained.task)  # numbers are scaled as in training
     new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
+    if keep:
+        _keep(run, new, epochs=epochs, lr=lr, seed=seed, quiet=quiet)
+    if not wanted:
+        return
     new, left = with_enough(new, max(wanted), per_class=per_class)
     left += [] if new.schema is None else new.schema.few_rows.get("clients", [])
     if not quiet:
         _say_of_clients(new, left, max(wanted))
     results = adapt_run(run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class)
-    rows = [result.to_dict() for result in results]
     folder = out or run_dir
-    headline = Headline.of(new.task)
     about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
-    about |= {"task": new.task.name, "metric": headline.key, "left_out": left}
-    write_atomically(folder / "adapt.json", json.dumps({**about, "results": rows}, indent=2) + "\n")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(folder / "adapt.csv", text.getvalue())
+    about |= {"task": new.task.name, "metric": Headline.of(new.task).key, "left_out": left}
+    _write(folder, about, [result.to_dict() for result in results])
     page = write_run_report(run_dir) if folder == run_dir and (run_dir / "summary.json").is_file() else None
     if quiet:
         return
@@ -145,6 +149,37 @@ def adapt(
     if data is None:
         console.print(f"The new clients' samples are dealt anew from {new.name}; the run has trained on some of them.")
     console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}{f', {page}' if page else ''}")
+
+
+def _write(folder: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """``adapt.json`` and ``adapt.csv``."""
+    from commonground.engine.state.folder import write_atomically
+
+    write_atomically(folder / "adapt.json", json.dumps({**about, "results": rows}, indent=2) + "\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(folder / "adapt.csv", text.getvalue())
+
+
+def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, seed: int, quiet: bool) -> None:
+    """Add the new clients to the run, and say how well their heads do."""
+    from commonground.adapt.keep import keep_clients
+    from commonground.console import standard_output
+    from commonground.tasks import Headline
+
+    kept = keep_clients(run, new, epochs=epochs, lr=lr, seed=seed)
+    if quiet:
+        return
+    for note in () if new.schema is None else new.schema.notes:
+        _say(f"{new.name}: {note}")
+    headline = Headline.of(new.task)
+    first = ", ".join(quoted(name) for name in kept.names[:5]) + (", …" if len(kept.names) > 5 else "")
+    standard_output().print(
+        f"{len(kept.names):,} clients added to the run: {first}; {headline.name} {headline.show(kept.mean)}, the mean "
+        "over them on test samples of theirs"
+    )
 
 
 def _curve(results: Sequence[Adaptation], new: FederatedDataset, unit: str) -> Table:

@@ -1,6 +1,7 @@
 """After training: heads for clients that never took part."""
 
 from commonground.adapt.few_shot import Adaptation, adapt
+from commonground.adapt.keep import Kept, keep_clients
 from commonground.engine import load_run
 
-__all__ = ["Adaptation", "adapt", "load_run"]
+__all__ = ["Adaptation", "Kept", "adapt", "keep_clients", "load_run"]

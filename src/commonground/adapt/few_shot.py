@@ -13,19 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.algorithms import Algorithm, Tensors
-from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
-from commonground.engine.prepare import build_network
+from commonground.engine.prepare import plain_network
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
+from commonground.engine.trained import Trained
 from commonground.errors import ConfigError
 from commonground.ranges import LARGEST, SMALLEST
 
-__all__ = ["Adaptation", "adapt", "head_curve"]
+__all__ = ["Adaptation", "adapt", "check_new_clients", "head_curve", "head_setup"]
 
 Results = npt.NDArray[np.float64]
 
@@ -86,12 +86,7 @@ def adapt(
         CommonGroundError: the data does not fit the run, or a client has too few samples.
     """
     trained = run.trained
-    for whose, task in ((trained.where, trained.task), (repr(data.name), data.task)):
-        if task.generative:
-            raise ConfigError(f"{whose} is of a language model, which has no head to fit for new clients")
-    trained.format.check_like(data.format, data.name, trained.where)
-    if lr is not None and not SMALLEST <= lr <= LARGEST:
-        raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr}")
+    check_new_clients(trained, data, lr)
     if min(shots) < 1:
         raise ConfigError(f"--shots must be at least 1, not {min(shots)}")
     subsets = {
@@ -102,7 +97,7 @@ def adapt(
     for k, draws in subsets.items():
         ways: dict[str, list[Results]] = {}
         for r, subset in enumerate(draws):
-            setup = _setup(run, subset, seed + r, lr)
+            setup = head_setup(run, subset, seed + r, lr)
             fresh = setup.initial | trained.body()
             ways.setdefault("frozen body", []).append(_tested(setup, HeadTuning(epochs), fresh))
             if same_head:
@@ -116,6 +111,21 @@ def adapt(
                 ways.setdefault("local only", []).append(_tested(alone, LocalOnly(), setup.initial))
         results += [_summary(way, k, values) for way, values in ways.items()]
     return results
+
+
+def check_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -> None:
+    """Refuse what no head can be fitted on.
+
+    Raises:
+        ConfigError: a language model's run or data, or a rate out of range.
+        DataError: samples of another form than the run's.
+    """
+    for whose, task in ((trained.where, trained.task), (repr(data.name), data.task)):
+        if task.generative:
+            raise ConfigError(f"{whose} is of a language model, which has no head to fit for new clients")
+    trained.format.check_like(data.format, data.name, trained.where)
+    if lr is not None and not SMALLEST <= lr <= LARGEST:
+        raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr}")
 
 
 def head_curve(
@@ -134,7 +144,7 @@ def head_curve(
         [clients] the headline metric on their test samples, after each epoch.
     """
     trained = run.trained
-    setup = _setup(run, data, seed, lr)
+    setup = head_setup(run, data, seed, lr)
     same_head = data.classes == trained.split["classes"] and trained.has_global_model
     start = setup.initial | (trained.shared_model() if same_head else trained.body())
     setup = setup.with_algorithm(HeadTuning(1), start)
@@ -150,8 +160,12 @@ def head_curve(
     return curve
 
 
-def _setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) -> Setup:
-    """The run's network with a head for the new classes, drawn anew."""
+def head_setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) -> Setup:
+    """The run's network with a head for the new clients' classes, drawn anew.
+
+    Raises:
+        ConfigError: the network was given as an object, so that no head can be drawn anew.
+    """
     trained = run.trained
     if trained.given:
         raise ConfigError(
@@ -161,11 +175,8 @@ def _setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) -> Set
     update = {"seed": seed, "lr": lr or run.config.lr, "clients": data.clients, "engine": "auto", "participation": 1.0}
     update |= {"loss": None, "warmup": 0}  # heads are fitted at once, for the task's own loss
     config = run.config.model_copy(update=update)
-    plain = LocalOnly()
-    # A federated LoRA method may have put more into the model (FLoRA's merged updates); its head is to be trained here.
-    own = replace(trained.algorithm, head="personal") if isinstance(trained.algorithm, FederatedLoRA) else plain
-    model, groups = build_network(config, own, data.format.shape, data.classes, task=data.task)
-    return Setup.build(config, data, model, groups, plain)
+    model, groups = plain_network(config, trained.algorithm, data.format.shape, data.classes, data.task)
+    return Setup.build(config, data, model, groups, LocalOnly())
 
 
 def _tested(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Results:

@@ -131,7 +131,7 @@ def _parts(
 
 
 def _names(trained: Trained) -> list[str]:
-    return trained.split["client_names"] or [str(client) for client in range(trained.clients)]
+    return trained.names
 
 
 def _outputs(trained: Trained, schema: TableSchema, x: Any, parts: list[tuple[int | None, Rows]]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import nn
 
 from commonground.adapters import load_adapter
 from commonground.algorithms import Algorithm, make_algorithm
+from commonground.algorithms.federated_lora import FederatedLoRA
+from commonground.algorithms.local import LocalOnly
 from commonground.config import RunConfig
 from commonground.data import (
     FederatedDataset,
@@ -39,7 +42,7 @@ from commonground.ranges import check_numbers
 from commonground.tasks import CLASSIFICATION, OwnLoss, Task
 from commonground.user_code import failing_as, is_code, load_object
 
-__all__ = ["base_model", "build_network", "check_objects", "prepare_setup", "reading", "resolve"]
+__all__ = ["base_model", "build_network", "check_objects", "plain_network", "prepare_setup", "reading", "resolve"]
 
 
 def check_objects(data: object, model: object) -> None:
@@ -261,3 +264,15 @@ def build_network(
     # Anew: a method may also have made a part of the model constant.
     groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")
     return prepare(extended, shape, dtype), groups
+
+
+def plain_network(
+    config: RunConfig, algorithm: Algorithm, shape: Sequence[int], classes: int, task: Task
+) -> tuple[nn.Module, Groups]:
+    """The network of a client that took no part: a body and a head, whatever else the run's method puts into it.
+
+    A federated LoRA method may have put more into the body (FLoRA's merged updates), which stays; the head is the
+    client's own. Arguments as of :func:`build_network`.
+    """
+    own = replace(algorithm, head="personal") if isinstance(algorithm, FederatedLoRA) else LocalOnly()
+    return build_network(config, own, shape, classes, task=task)

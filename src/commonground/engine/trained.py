@@ -24,11 +24,14 @@ from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
 from commonground.devices import resolve_device
+from commonground.engine.added import FOLDER as ADDED
+from commonground.engine.added import AddedClients
 from commonground.engine.portable import PortableModel, model_inputs
-from commonground.engine.prepare import base_model, build_network
+from commonground.engine.prepare import base_model, build_network, plain_network
 from commonground.engine.setup import client_model, client_start
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.client import ClientStates
+from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import NOISE, SCHEMA, START, RunFolder
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, RunError
@@ -92,19 +95,37 @@ class Trained:
         """Number of clients that trained."""
         return len(self.split["train"])
 
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of all clients: of those that trained, then of those added later."""
+        trained = self.split["client_names"] or [str(c) for c in range(self.clients)]
+        return [*trained, *self.added.names]
+
+    @cached_property
+    def added(self) -> AddedClients:
+        """Clients that were added to the run in its folder (:func:`~commonground.adapt.keep_clients`)."""
+        if self.path is None or not (self.path / ADDED).is_dir():
+            return AddedClients(self.weights_digest)
+        return AddedClients.read(self.path, self.weights_digest)
+
+    @property
+    def weights_digest(self) -> str:
+        """sha256 of the server's tensors, to which heads of added clients belong."""
+        return digest({name: value.detach().cpu() for name, value in self.shared.items()})
+
     def client(self, name: str | int) -> int:
         """A client's number, by its name or number.
 
         Raises:
             ConfigError: there is no such client.
         """
-        names = self.split["client_names"] or [str(c) for c in range(self.clients)]
+        names = self.names
         if str(name) in names:
             return int(names.index(str(name)))
         if str(name).isdecimal() and int(name) < self.clients:
             return int(name)
         raise ConfigError(
-            f"{self.where} has no client '{name}'; it has {self.clients}, from '{names[0]}' to '{names[-1]}'"
+            f"{self.where} has no client '{name}'; it has {len(names)}, from '{names[0]}' to '{names[-1]}'"
         )
 
     def own(self, client: int) -> Tensors:
@@ -179,10 +200,21 @@ class Trained:
         """The model's tensors that a client's own model (None: the global one) has, by name; a global model lacks those
         that every client has of its own.
         """
+        if client is not None and client >= self.clients:
+            return self._added_values(client - self.clients)
         values = dict(self.shared)
         if client is not None:
             values |= client_model(self.groups, self.algorithm, self.shared, self.own(client))
         return {name: values[name] for name in tensors_of(self.network) if name in values}
+
+    def _added_values(self, number: int) -> Tensors:
+        """As :meth:`values_of`, for a client that was added later: the run's body and its head."""
+        if self.added.weights != self.weights_digest:
+            raise ConfigError(
+                f"'{self.added.names[number]}' was added to {self.where} before its last rounds, and its head fits the "
+                "body no more; add it again (commonground adapt --keep)"
+            )
+        return {**self.body(), **self.added.head(number)}
 
     def model(self, client: int | None) -> nn.Module:
         """A copy of the network with a client's own weights (None: the global model), in evaluation mode. Weights that
@@ -196,16 +228,22 @@ class Trained:
         if client is None and not (self.has_global_model or whole):
             why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
             raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client")
-        held = self.network.state_dict(keep_vars=True)
-        memo: dict[int, Any] = {id(held[name]): held[name] for name in constants_of(self.network)}
+        network = self.network if client is None or client < self.clients else self._plain_network
+        held = network.state_dict(keep_vars=True)
+        memo: dict[int, Any] = {id(held[name]): held[name] for name in constants_of(network)}
         with failing_as("the model cannot be copied (copy.deepcopy)"):
-            model = copy.deepcopy(self.network, memo)
+            model = copy.deepcopy(network, memo)
         live = tensors_of(model)
         with torch.no_grad():
             for name, tensor in live.items():
                 tensor.copy_(values[name])
             reset_counters(model)
         return model.eval()
+
+    @cached_property
+    def _plain_network(self) -> nn.Module:
+        """The network of clients that were added later, which have a body and a head and nothing else."""
+        return plain_network(self.config, self.algorithm, self.format.shape, self.split["classes"], self.task)[0]
 
     @cached_property
     def _noise(self) -> Tensor | None:
@@ -244,7 +282,7 @@ class Trained:
 
     def _noise_of(self, client: int | None) -> Tensor | None:
         """What is subtracted from a client's samples after scaling."""
-        if client is None or self._noise is None:
+        if client is None or client >= self.clients or self._noise is None:
             return None
         return self._noise[client].to(self._dtype) * self.format.preprocess.scale * self.config.feature_noise
 
@@ -278,7 +316,7 @@ class Trained:
         if self.schema.client_scales:
             if client is None:
                 raise ConfigError(f"{self.where} scales by each client's own statistics; a global model has none")
-            scaled_as(self.schema, rows, (self.split["client_names"] or [])[client])
+            scaled_as(self.schema, rows, self.names[client])
         return rows
 
     def outputs(self, x: Given, client: int | None) -> Tensor:

@@ -36,6 +36,8 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
     settings, split = plain_settings(run.config), dict(run.trained.split)
     if schema is not None:
         split["preprocess"] = {"scale": 1.0, "mean": list(schema.mean), "std": list(schema.std)}
+    if client is not None and client >= run.trained.clients:
+        settings |= {"algorithm": "local", "options": {}}  # added later: a plain network, whatever the run's method
     return {
         "made_by": f"commonground {version('commonground')}",
         "format": format,

@@ -1,0 +1,93 @@
+"""New clients that stay: a head each on the run's body, added to the run's folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from commonground.adapt.few_shot import check_new_clients, head_setup
+from commonground.algorithms.head_tuning import HeadTuning
+from commonground.data import FederatedDataset
+from commonground.engine.backends.checks import settle
+from commonground.engine.backends.factory import make_engine
+from commonground.engine.run import Run
+from commonground.errors import ConfigError
+from commonground.quoting import quoted
+
+__all__ = ["Kept", "keep_clients"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Clients that were added to a run.
+
+    Attributes:
+        run: the run with them: ``run.model("name")``, ``run.predict(x, "name")``.
+        names: theirs.
+        mean: the task's headline metric on their test samples, averaged over them; NaN where it is not defined.
+    """
+
+    run: Run
+    names: tuple[str, ...]
+    mean: float
+
+
+def keep_clients(run: Run, data: FederatedDataset, *, epochs: int = 30, lr: float | None = None, seed: int = 0) -> Kept:
+    """Fit a head for each new client on all its training samples, the run's body fixed, and add it to the run's folder.
+
+    From then on it is asked as any other client, by its name: in Python, by ``commonground predict`` and ``export``. A
+    client that was added before gets the new head. Source: Collins et al. 2021, §5.2.
+
+    Args:
+        run: in a folder.
+        data: clients that never took part; samples and classes of the run's. Where it only numbers them, they are
+            called ``new-0``, ``new-1``, ….
+        epochs: passes over the samples.
+        lr: learning rate; by default the run's.
+        seed: keys the new heads and the batches.
+
+    Raises:
+        ConfigError: the run is in no folder, is of a language model, or has a client of one of the names already.
+        DataError: samples or classes are not the run's.
+    """
+    trained = run.trained
+    check_new_clients(trained, data, lr)
+    if run.folder is None:
+        raise ConfigError("new clients are kept in the run's folder, and this run is in none; train with out=…")
+    if data.noise is not None:
+        raise ConfigError("the feature noise of new clients is not kept; give --feature-noise 0")
+    if tuple(data.class_names) != tuple(trained.split["class_names"]):
+        what = trained.task.counted
+        raise ConfigError(
+            f"{trained.where} has the {what} {', '.join(map(quoted, trained.split['class_names'][:5]))} …, and the new "
+            f"clients' data other ones; clients that are kept need the run's"
+        )
+    first = len(trained.added.names)  # clients that the data only number go on counting
+    names = [f"new-{first + c}" for c in range(data.clients)] if data.client_names is None else [*data.client_names]
+    taken = sorted({*names} & {*trained.names[: trained.clients]})
+    if taken:
+        raise ConfigError(
+            f"{trained.where} has trained a client {quoted(taken[0])} already; new clients need other names"
+        )
+    setup = head_setup(run, data, seed, lr)
+    body = trained.body()
+    setup = setup.with_algorithm(HeadTuning(epochs), setup.initial | body)
+    engine, everyone = make_engine("auto", setup), range(data.clients)
+    try:
+        results = settle(setup, engine.train(1, everyone, setup.initial_shared), 1)
+        engine.commit(1, results)
+        headline = engine.evaluate(everyone, setup.initial_shared).headline
+        state = engine.states()
+        heads = [{name: state(client)[name] for name in setup.initial_personal} for client in everyone]
+    finally:
+        engine.close()
+    added = trained.added
+    if added.weights != trained.weights_digest:
+        added = type(added)(trained.weights_digest)  # heads for an earlier body are of no use any more
+    scales = {} if data.schema is None else dict(data.schema.client_scales)
+    added.with_more(run.folder, names, heads, scales)
+    known = ~np.isnan(headline)
+    mean = float(headline[known].mean()) if known.any() else float("nan")
+    again = replace(trained)  # which has read nothing of the folder yet
+    return Kept(replace(run, _read=lambda: again), tuple(names), mean)

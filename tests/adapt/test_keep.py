@@ -1,0 +1,154 @@
+"""New clients that stay: asked by name ever after, from another process too, and nobody else is changed by them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import commonground as cg
+from commonground.cli import main
+from commonground.engine.added import AddedClients
+from commonground.errors import ConfigError, RunError
+
+SETTINGS: dict[str, Any] = {"clients": 5, "classes_per_client": 3, "rounds": 2, "engine": "serial", "seed": 1}
+
+
+def trained(folder: Path, algorithm: str = "fedrep", **more: Any) -> cg.Run:
+    return cg.train(algorithm, "digits", out=folder, **SETTINGS | more)
+
+
+def newcomers(clients: int = 3, seed: int = 9) -> cg.FederatedDataset:
+    return cg.load_data("digits", clients, classes_per_client=2, seed=seed)
+
+
+@pytest.mark.parametrize("algorithm", ["fedrep", "fedavg", "fedrod", "lg-fedavg"])
+def test_added_clients_answer(algorithm: str, tmp_path: Path) -> None:
+    run, data = trained(tmp_path, algorithm), newcomers()
+    files = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    kept = cg.keep_clients(run, data, seed=4)
+    assert kept.names == ("new-0", "new-1", "new-2")
+    assert {p: p.read_bytes() for p in files} == files, "the run itself stays as it is"
+    own = []
+    for c, name in enumerate(kept.names):
+        rows = data.test_indices(c)
+        said = kept.run.predict(data.x_test[rows], name)
+        own.append((said.argmax(1) == data.y_test[rows]).mean())
+        again = cg.load_run(tmp_path)
+        np.testing.assert_array_equal(again.predict(data.x_test[rows], name), said)
+    assert kept.mean == pytest.approx(np.mean(own))
+    assert np.mean(own) > 0.8
+    cg.export_model(kept.run, tmp_path / "taken", client="new-1")
+    taken = cg.load_exported(tmp_path / "taken")
+    np.testing.assert_array_equal(taken.predict(data.x_test[:9]), kept.run.predict(data.x_test[:9], "new-1"))
+    body = run.trained.body()
+    model = kept.run.model("new-1").state_dict()
+    assert all(torch.equal(model[name], value) for name, value in body.items())
+    head = [name for name in model if name not in body]
+    assert head
+    assert not any(torch.equal(model[n], kept.run.model("new-2").state_dict()[n]) for n in head if "weight" in n)
+
+
+def test_more_of_them_and_one_again(tmp_path: Path) -> None:
+    run, data = trained(tmp_path), newcomers(2)
+    once = cg.keep_clients(run, data, epochs=1)
+    twice = cg.keep_clients(once.run, newcomers(2, seed=5), epochs=1)
+    assert twice.run.trained.names == ["0", "1", "2", "3", "4", "new-0", "new-1", "new-2", "new-3"]
+    x = data.x_test[:20]
+    np.testing.assert_array_equal(once.run.predict(x, "new-1"), twice.run.predict(x, "new-1"))
+    clients = [(data.x_train[i], data.y_train[i], data.x_test[j], data.y_test[j]) for i, j in parts(data)]
+    names = ["new-1", "else"]
+    named = cg.FederatedDataset.from_arrays(clients, classes=10, client_names=names, preprocess=data.preprocess)
+    third = cg.keep_clients(twice.run, named, epochs=3)
+    assert third.run.trained.names[-1] == "else"
+    assert len(third.run.trained.names) == 10
+    assert not np.array_equal(third.run.predict(x, "new-1"), once.run.predict(x, "new-1"))
+    np.testing.assert_array_equal(third.run.predict(x, "new-0"), once.run.predict(x, "new-0"))
+
+
+def parts(data: cg.FederatedDataset) -> list[tuple[Any, Any]]:
+    return [(data.train_indices(c), data.test_indices(c)) for c in range(data.clients)]
+
+
+def test_more_rounds_make_the_heads_void(tmp_path: Path) -> None:
+    cg.keep_clients(trained(tmp_path), newcomers(2), epochs=1)
+    settings = SETTINGS | {"rounds": 3}
+    longer = cg.train("fedrep", "digits", out=tmp_path, resume=True, **settings)
+    with pytest.raises(ConfigError, match=r"'new-1' was added to .* before its last rounds"):
+        longer.predict(newcomers(2).x_test[:2], "new-1")
+    with pytest.raises(ConfigError, match="add it again"):
+        cg.load_run(tmp_path).model("new-0")
+    again = cg.keep_clients(cg.load_run(tmp_path), newcomers(1), epochs=1).run
+    assert again.trained.names[5:] == ["new-2"], "those before are gone: their heads are of no use"
+    assert again.predict(newcomers(2).x_test[:2], "new-2").shape == (2, 10)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    data = newcomers(2)
+    with pytest.raises(ConfigError, match="this run is in none; train with out="):
+        cg.keep_clients(cg.train("fedrep", "digits", **SETTINGS), data)
+    run = trained(tmp_path / "run")
+    few = [(data.x_train[:9], np.arange(9) % 2, data.x_test[:4], np.arange(4) % 2)]
+    with pytest.raises(ConfigError, match=r"has the classes .*, and the new clients' data other ones"):
+        cg.keep_clients(run, cg.FederatedDataset.from_arrays(few, preprocess=data.preprocess))
+    clients = [(data.x_train[i], data.y_train[i], data.x_test[j], data.y_test[j]) for i, j in parts(data)]
+    taken = cg.FederatedDataset.from_arrays(clients, classes=10, client_names=["3", "x"], preprocess=data.preprocess)
+    with pytest.raises(ConfigError, match="has trained a client '3' already"):
+        cg.keep_clients(run, taken)
+    assert not (tmp_path / "run" / "added").exists()
+
+
+@pytest.mark.parametrize("damage", ["index cut", "segment flipped", "segment gone", "names swapped"])
+def test_damage_is_said(damage: str, tmp_path: Path) -> None:
+    cg.keep_clients(trained(tmp_path), newcomers(2), epochs=1)
+    index, segment = tmp_path / "added" / "clients.json", tmp_path / "added" / "heads-000001.safetensors"
+    if damage == "index cut":
+        index.write_text(index.read_text()[:60])
+    elif damage == "segment gone":
+        segment.unlink()
+    elif damage == "segment flipped":
+        raw = bytearray(segment.read_bytes())
+        raw[-40] ^= 1
+        segment.write_bytes(raw)
+    else:
+        read = json.loads(index.read_text())
+        read["names"] = read["names"][::-1]
+        index.write_text(json.dumps(read))
+    with pytest.raises(RunError):
+        [cg.load_run(tmp_path).model(name) for name in ("new-0", "new-1")]
+
+
+def test_a_table_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+
+    def write(name: str, shops: list[str]) -> Path:
+        x = rng.normal(size=(40 * len(shops), 2))
+        lines = ["shop,a,b,label"]
+        lines += [
+            f"{shops[i % len(shops)]},{p:.4f},{q:.4f},{'yes' if p + q > 0 else 'no'}" for i, (p, q) in enumerate(x)
+        ]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return tmp_path / name
+
+    run = str(tmp_path / "run")
+    columns = ["--client-column", "shop", "--target", "label"]
+    old, new = write("old.csv", ["north", "south"]), write("new.csv", ["east", "west"])
+    assert main(["train", "fedrep", "--data", str(old), *columns, "--rounds", "5", "--quiet", "--out", run]) == 0
+    assert main(["adapt", run, "--data", str(new)]) == 2
+    assert "give --shots K[,K…], --keep, or both" in capsys.readouterr().err
+    assert main(["adapt", run, "--data", str(new), "--keep"]) == 0
+    assert "2 clients added to the run: 'east', 'west'; accuracy" in " ".join(capsys.readouterr().out.split())
+    assert main(["predict", run, str(new), "--out", str(tmp_path / "said.csv")]) == 0
+    said = (tmp_path / "said.csv").read_text().splitlines()
+    assert len(said) == 81
+    assert main(["export", run, "--client", "east", "--out", str(tmp_path / "east"), "--quiet"]) == 0
+    assert cg.load_exported(tmp_path / "east").schema is not None
+
+
+def test_none_added(tmp_path: Path) -> None:
+    added = AddedClients.read(tmp_path, "abc")
+    assert (added.names, added.weights, added.segments) == ((), "abc", ())
