@@ -107,11 +107,11 @@ class MessageClient:
         return Digested(digest=digest(personal)), {}
 
     def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
+        personal = self._newest(task.round, task.last)  # first, so that nothing goes if it is not there
         self.states.forget(task.round, task.safe)
         if self.setup.algorithm.clients_remember:
             names = self.setup.initial_shared
             self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
-        personal = self._newest(task.round, task.last)
         result = run_client(SequentialClient(self.setup), task.round, 0, shared, personal, key=self.number)
         self.states.keep(task.round, result.personal or {})
         loss = None if result.loss is None else float(result.loss)

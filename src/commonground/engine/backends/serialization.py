@@ -24,8 +24,8 @@ from commonground.quoting import escaped, quoted
 
 __all__ = ["pack", "unpack"]
 
-LONGEST_HEADER = 1 << 24  # bytes; a hundred thousand tensors
-LONGEST_FIELDS = 1 << 22  # characters of the fields' JSON
+LONGEST_HEADER = 1 << 23  # bytes; fifty thousand tensors
+LONGEST_FIELDS = 1 << 20  # characters of the fields' JSON
 DEEPEST = 8  # lists and objects within one another
 LONGEST_NUMBER = 40  # characters
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
