@@ -38,7 +38,8 @@ FIELDS: dict[str, dict[str, list[str]]] = {
     "train": {"kind": NO_COUNT, "round": NO_COUNT, "safe": [*NO_COUNT[:-6], "99"], "since": [*NEVER, "0", "99", "-1"],
               "last": [*NEVER, "null", "-1", "99", "1.5"]},
     "reply": {"kind": NO_COUNT, "round": [*NO_COUNT, "3"]},
-    "evaluate": {"kind": NO_COUNT, "round": [*NEVER, "null", "-1", "1.5", "99"], "which": [*NO_COUNT, '"both"']},
+    "evaluate": {"kind": NO_COUNT, "round": [*NEVER, "null", "-1", "1.5", "99"],
+                 "which": [*NO_COUNT, '"both"', '"validation"']},
     "digest": {"kind": NO_COUNT, "round": [*NEVER, "null", "-1", "1.5", "99"], "last": [*NEVER, "null", "-1", "1.5"]},
     # … and of answers.
     "trained": {"client": [*NEVER, "null", "-1", "1.5", "99"], "round": NO_COUNT, "samples": NO_COUNT, "loss": NO_LOSS},

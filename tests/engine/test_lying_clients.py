@@ -188,6 +188,7 @@ def test_a_reply_of_an_impossible_round_leaves_the_client_as_it_is() -> None:
         ("train", {"safe": 2}, "safe=2 is not before round 2"),
         ("train", {"since": 1}, "leaves out tensors of round 1, which fedavg does not keep"),
         ("evaluate", {"which": "all"}, "'evaluate.which' is 'all'"),
+        ("evaluate", {"which": "validation"}, "a test on validation rows, and the client has none"),
         ("digest", {"kind": "secrets"}, "Input tag 'secrets'"),
     ],
 )

@@ -38,6 +38,8 @@ def check_question(setup: Setup, question: Train | Reply | Evaluate | Digest, st
         )
     if isinstance(question, Evaluate) and question.which == "global" and not setup.has_global_model:
         raise UpdateError(f"it asks for a global model, which {setup.algorithm.name} does not have")
+    if isinstance(question, Evaluate) and not setup.judged(question.which)[1].any():
+        raise UpdateError(f"it asks for a test on {setup.judged(question.which)[0]} rows, and the client has none")
     if isinstance(question, Reply) and max(states.rounds(), default=0) != question.round:
         raise UpdateError(f"it replies to round {question.round}, which is not the last one of this client")
 
