@@ -34,9 +34,10 @@ def test_a_body_that_stays_local_becomes_the_mean_of_all(tmp_path: Path) -> None
         assert not torch.equal(own[0][name], own[1][name])
 
 
-def test_a_run_that_shares_nothing_has_nothing_for_new_clients(tmp_path: Path) -> None:
-    trained("local", tmp_path)
-    with pytest.raises(ConfigError, match="Local Only shares no body"):
+@pytest.mark.parametrize(("algorithm", "title"), [("local", "Local Only"), ("fedproto", "FedProto")])
+def test_a_run_that_shares_nothing_has_nothing_for_new_clients(algorithm: str, title: str, tmp_path: Path) -> None:
+    trained(algorithm, tmp_path)
+    with pytest.raises(ConfigError, match=f"{title} shares no body"):
         load_run(tmp_path).trained.body()
 
 

@@ -31,6 +31,7 @@ from tests.helpers import (
     rows_without_time,
     seeded,
     spoil,
+    suited,
     train_whole,
     training,
 )
@@ -86,6 +87,16 @@ def test_stopped_after_a_round(round: int, engine: str, tmp_path: Path) -> None:
     assert observer.done == round
     assert_unbroken(again, go(None, engine), tmp_path)
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("algorithm", ["fedala", "fedbn", "feddyn", "fedproto", "moon", "pfedme"])
+def test_what_server_and_clients_remember_is_kept(algorithm: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rounds": 4, "participation": 0.6, "options": {}}
+    settings["model"] = suited(algorithm, seeded(TwoLayer))
+    whole = train_whole(algorithm, made_data(), **settings)
+    train_whole(algorithm, made_data(), out=tmp_path, on_round=lambda row: row["round"] < 2, **settings)
+    again = train_whole(algorithm, made_data(), out=tmp_path, resume=True, **settings)
+    assert (again.sha, again.run.summary["rounds"]) == (whole.sha, 4)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

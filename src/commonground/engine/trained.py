@@ -169,9 +169,9 @@ class Trained:
         """The body for a client that never took part: what is shared of it, and the clients' mean of the rest.
 
         Raises:
-            ConfigError: the method shares nothing.
+            ConfigError: the method shares nothing that is trained.
         """
-        if not self.shared:
+        if not any(name in self.shared for name in self.groups.trainable("all")):
             raise ConfigError(f"{self.algorithm.title} shares no body that new clients could use")
         body: Tensors = {}
         names = self.groups.whole("body")
