@@ -158,6 +158,13 @@ class RunConfig(BaseModel):
     def _weights(cls, value: object) -> object:
         return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _loss_by_name(cls, value: object) -> object:
+        if callable(value):
+            raise ValueError("is a function, which train(…, loss=f) takes; elsewhere write it as file.py:function")
+        return value
+
     @field_validator("class_weights")
     @classmethod
     def _weights_are_numbers(cls, value: str | None) -> str | None:

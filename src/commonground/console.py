@@ -79,6 +79,8 @@ class ConsoleProgress:
         if row[headline.personal] is not None:
             kind = "global" if row[headline.shared] is not None else "personal"
             state += f"  {kind} {headline.name} {headline.show(row[headline.personal])}"
+        if row.get(f"validation_{headline.key}") is not None:
+            state += f"  validation {headline.show(row[f'validation_{headline.key}'])}"
         done = row["round"]
         if self._bar is not None:
             self._bar.update(self._task, completed=done, state=state)
@@ -143,6 +145,13 @@ def result_table(run: Run) -> Table:
     if few.get("clients"):
         became = {"pool": "one client of them all", "shared": "left to the global model", "keep": "as all others"}
         table.add_row("few rows", f"{few['clients']:,} clients have fewer than {few['min_rows']}: {became[few['how']]}")
+    early = s.get("early_stopping")
+    if early is not None:
+        value = show(early["value"])
+        table.add_row(
+            "early stopping",
+            f"round {early['best_round']} of {s['rounds']} is kept (validation {headline.name} {value})",
+        )
     table.add_row("sent by clients", human_bytes(s["bytes_up"]))
     table.add_row("sent by server", human_bytes(s["bytes_down"]))
     table.add_row("time", f"{s['seconds']:.1f} s for {s['rounds']} rounds, engine {s['engine']}")

@@ -37,9 +37,14 @@ def by_torch(data: FederatedDataset, rounds: int, steps: int) -> dict[str, torch
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_it_is_plain_training_on_all_rows(engine: str) -> None:
-    """Clients of 5, 3 and 8 rows take 2·(2 + 1 + 2)/3 = 10/3 steps on average in two epochs: 3."""
+    """Clients of 5, 3 and 8 rows take 2 · (2 + 1 + 2) = 10 steps together in two epochs."""
     run = train("pooled", problem(), model=network(), engine=engine, **(SETTINGS | {"rounds": 2}))
-    assert_tensors_close(run.shared, by_torch(problem(), 2, 3), 1e-12)
+    assert_tensors_close(run.shared, by_torch(problem(), 2, 10), 1e-12)
+    half = train("pooled", problem(), model=network(), participation=0.67, **SETTINGS)  # two of three
+    assert_tensors_close(half.shared, by_torch(problem(), 1, 7), 1e-12)  # 20/3
+    own = SETTINGS | {"local_epochs": 1, "local_steps": 4}
+    counted = train("pooled", problem(), model=network(), **own)
+    assert_tensors_close(counted.shared, by_torch(problem(), 1, 12), 1e-12)
     more = train("pooled", problem(), model=network(), options={"steps": 7}, **SETTINGS)
     assert_tensors_close(more.shared, by_torch(problem(), 1, 7), 1e-12)
 
@@ -53,7 +58,10 @@ def test_it_is_tested_on_every_clients_own_rows() -> None:
         right = run.predict(data.x_test[rows], client=client).argmax(1) == data.y_test[rows]
         assert row["personal_accuracy"] == pytest.approx(right.mean())
     assert run.summary["bytes_up"] == run.summary["bytes_down"] == 0
-    assert "not federated: 3 steps of 4 rows in a round" in run.summary["personal_accuracy_of"]
+    assert (
+        "not federated: 10 steps of 4 rows in a round (as many as a round's clients take together)"
+        in run.summary["personal_accuracy_of"]
+    )
 
 
 def test_every_row_has_its_own_clients_noise() -> None:

@@ -357,3 +357,11 @@ def test_mistakes_in_the_command(words, says, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=says):
         call(*words)
     assert not list(tmp_path.iterdir())
+
+
+def test_another_optimizer_than_sgd_is_told() -> None:
+    few: dict[str, Any] = {"rounds": 1, "clients": 4, "local_only": False}
+    result = compare(["fedavg", "fedrep:optimizer=adam"], "digits", 1, **few).to_dict()
+    assert [entry["settings"].get("optimizer") for entry in result["methods"]] == [None, "adam"]
+    tuned = compare(["fedavg"], "digits", 2, grid={"optimizer": ["sgd", "adamw"]}, **few).to_dict()
+    assert tuned["methods"][0]["settings"]["optimizer"] is not None

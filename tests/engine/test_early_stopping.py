@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from commonground import FederatedDataset, load_run, train
 from commonground.compare.grid import validation_split
+from commonground.console import result_table
 from commonground.data import hold_out
 from commonground.engine.backends.base import Engine
 from commonground.errors import ConfigError, DataError, RunError
@@ -183,3 +186,10 @@ def test_old_checkpoints_go_and_the_best_one_stays(tmp_path: Path) -> None:
     kept = {path.name for path in (tmp_path / "run" / "checkpoint").glob("round-*")}
     assert f"round-{run.summary['early_stopping']['best_round']:06d}.safetensors" in kept
     assert len(kept) <= 3
+
+
+def test_the_table_names_the_round_that_is_kept() -> None:
+    run, text = go(), StringIO()
+    Console(file=text, width=110).print(result_table(run))
+    best = run.summary["early_stopping"]["best_round"]
+    assert f"round {best} of {run.summary['rounds']} is kept (validation accuracy " in text.getvalue()

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from commonground import load_run, train
+from commonground import compare, load_run, train
 from commonground.errors import ConfigError, ModelError, RunError
 from tests.algorithms.reference import BATCH, BODY, HEAD, SEED, network, plan_batches, problem
 from tests.helpers import ENGINES, assert_tensors_close, digits, train_whole
@@ -193,8 +193,14 @@ def test_balanced_weights_are_of_all_clients_rows() -> None:
         ("fedavg", {"class_weights": "1,-2"}, "neither balanced nor numbers of at least 0"),
         ("fedavg", {"clip_norm": 0.0}, "clip_norm"),
         ("fedavg", {"loss": 3}, "loss must be a function"),
+        ("fedavg", {"loss": "smooth"}, "write it as file.py:function"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_said(algorithm: str, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         train(algorithm, digits(), rounds=1, **given)
+
+
+def test_a_comparison_takes_a_loss_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"is a function, which train\(…, loss=f\) takes"):
+        compare(["fedavg"], digits(), 1, loss=weighted)

@@ -16,12 +16,12 @@ class Pooled(Algorithm):
     """Pooled: one model trained on the rows of all clients as if they were one. Nothing about it is federated.
 
     What clients could have if they were allowed to share their data: the yardstick beside Local Only, which shares
-    nothing. In a round it takes as many mini-batch steps as a client takes on average in a round of FedAvg, so that
-    after equally many rounds the model has been stepped as often as a client's; it does not take the steps of all
-    clients together. Optimizer, rates and batch size are the run's. Every client's test rows judge the one model.
+    nothing. In a round it takes as many mini-batch steps as the participants of a round of FedAvg take together, one
+    after the other on the one model; a single client takes a share of these. Optimizer, rates and batch size are the
+    run's. Every client's test rows judge the one model.
 
     Args:
-        steps: mini-batch steps in a round, instead.
+        steps: mini-batch steps in a round, by default those of all participants together.
     """
 
     steps: Annotated[int, Field(ge=1)] | None = None

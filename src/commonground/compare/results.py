@@ -155,11 +155,13 @@ def _entry(
 def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
     """What the method was run with: the usual settings, its own and its hyperparameters; a list where seeds differ."""
     told: list[dict[str, Any]] = []
+    adaptive = any(run.config.optimizer != "sgd" for run in runs)
     for run in runs:
         config = run.config.model_dump()
         own = {key: value for key, value in method.settings.items() if key in config}
+        optimizer = {"optimizer": run.config.optimizer} if adaptive else {}
         tuned = {"finetune_epochs": run.config.finetune_epochs} if run.config.finetune_epochs else {}
-        told.append(_told(config) | tuned | own | vars(method.make(run.config.options)))
+        told.append(_told(config) | optimizer | tuned | own | vars(method.make(run.config.options)))
     return {
         key: value if all(other[key] == value for other in told) else [other[key] for other in told]
         for key, value in told[0].items()

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from commonground.algorithms import Tensors
+from commonground.algorithms import Algorithm, Tensors
 from commonground.data import FederatedDataset
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.pooled import pooled_steps
@@ -171,6 +171,11 @@ def _last10(history: Sequence[Mapping[str, Any]], key: str) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+def _as_many(algorithm: Algorithm) -> str:
+    given = getattr(algorithm, "steps", None)
+    return "as its setting says" if given is not None else "as many as a round's clients take together"
+
+
 def _what_is_personal(setup: Setup, finetune_epochs: int) -> str:
     if finetune_epochs:
         return f"the final global model after {finetune_epochs} epochs on each client's head"
@@ -178,7 +183,7 @@ def _what_is_personal(setup: Setup, finetune_epochs: int) -> str:
     if algorithm.pools:
         return (
             "one model trained on the rows of all clients together, which is not federated: "
-            f"{pooled_steps(setup)} steps of {setup.config.batch_size} rows in a round, as many as a client takes alone"
+            f"{pooled_steps(setup):,} steps of {setup.config.batch_size} rows in a round ({_as_many(algorithm)})"
         )
     statistics = "each client's own BatchNorm statistics (the initial ones if it never took part)"
     if algorithm.personalizes:

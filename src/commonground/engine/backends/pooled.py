@@ -32,14 +32,17 @@ def pooled_data(data: FederatedDataset) -> FederatedDataset:
 
 
 def pooled_steps(setup: Setup) -> int:
-    """Mini-batch steps in a round: as many as a client takes on average in one of FedAvg, or those of ``steps``."""
+    """Mini-batch steps in a round: as many as the participants of one of FedAvg take together, if they are clients of
+    mean size; or those of ``steps``.
+    """
     config, given = setup.config, getattr(setup.algorithm, "steps", None)
     if given is not None:
         return int(given)
+    participants = config.participants(setup.data.clients)
     if config.local_steps is not None:
-        return config.local_steps
-    batches = [math.ceil(int(size) / config.batch_size) for size in setup.data.train_sizes]
-    return max(1, round(config.local_epochs * sum(batches) / len(batches)))
+        return participants * config.local_steps
+    batches = sum(math.ceil(int(size) / config.batch_size) for size in setup.data.train_sizes)
+    return round(participants * config.local_epochs * batches / setup.data.clients)
 
 
 class PooledEngine(SerialEngine):
