@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from commonground.data import (
@@ -110,3 +113,35 @@ def test_tokenizers_go_with_texts_and_only_with_them(tmp_path: Path) -> None:
         load_data("digits", 3, tokenizer=tokenizer())
     with pytest.raises(DataError, match=r"unknown data 'sst3' \(did you mean 'sst2'\?\)"):
         load_data("sst3", 3)
+
+
+def test_texts_in_columns_of_any_name_and_in_any_file(tmp_path: Path) -> None:
+    rows = [{"words": f"{WORDS[i % 5]} film", "kind": f"k{i % 2}", "who": f"w{i % 3}"} for i in range(24)]
+    lines = [f"{row['words']};{row['kind']};{row['who']}" for row in rows]
+    write(tmp_path / "t.csv", "words;kind;who", lines)
+    (tmp_path / "t.jsonl").write_text("\n".join(json.dumps(row) for row in rows), "utf-8")
+    pd.DataFrame(rows).to_parquet(tmp_path / "t.parquet")
+    given: dict[str, Any] = {"tokenizer": tokenizer(), "text_column": "words", "label": "kind", "client_column": "who"}
+    first = load_data(tmp_path / "t.csv", **given)
+    assert (first.client_names, first.class_names) == (("w0", "w1", "w2"), ("k0", "k1"))
+    for name in ("t.jsonl", "t.parquet"):
+        other = load_data(tmp_path / name, **given)
+        assert np.array_equal(other.x_train, first.x_train), name
+        assert np.array_equal(other.y_test, first.y_test), name
+    with pytest.raises(DataError, match="has no column 'word'"):
+        load_data(tmp_path / "t.csv", **{**given, "text_column": "word"})
+    with pytest.raises(DataError, match="a text or a pair of texts is read, and 3 columns are named"):
+        load_data(tmp_path / "t.csv", **{**given, "text_column": "words,kind,who"})
+
+
+def test_lines_of_json_are_texts_only_if_they_look_so(tmp_path: Path) -> None:
+    (tmp_path / "i.jsonl").write_text('{"instruction": "a", "output": "b"}\n', "utf-8")
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "label": "b"}\n', "utf-8")
+    (tmp_path / "n.jsonl").write_text('{"a": 1, "label": "b"}\n', "utf-8")
+    (tmp_path / "n.tsv").write_text("a\tlabel\n1\t2\n", "utf-8")
+    assert [is_text(tmp_path / name) for name in ("i.jsonl", "t.jsonl", "n.jsonl", "n.tsv")] == [
+        True,
+        True,
+        False,
+        False,
+    ]

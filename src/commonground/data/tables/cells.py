@@ -190,4 +190,6 @@ def date_numbers(words: Sequence[str], order: str) -> Floats:
         times = pd.to_datetime(pd.Series(list(words), dtype="str"), format=order, utc=True, errors="coerce")
     except (ValueError, TypeError, OverflowError):
         return np.full(len(words), np.nan)
-    return np.asarray((times - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
+    # By microseconds: nanoseconds end in the year 2262.
+    days = times.dt.as_unit("us").astype("int64").to_numpy() / (24 * 3600 * 1e6)
+    return np.where(times.isna().to_numpy(), np.nan, days)

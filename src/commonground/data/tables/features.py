@@ -22,7 +22,7 @@ __all__ = ["check_columns", "find_features", "ignored", "known_features", "learn
 
 Rows = npt.NDArray[np.float32]
 
-_WHY = {"id": "names a row", "text": "is a text", "constant": "is always the same"}
+_WHY = {"id": "names a row", "text": "is a text, for a model hf:NAME", "constant": "is always the same"}
 
 
 def check_columns(path: Path, names: Collection[str], wanted: Iterable[str]) -> None:
