@@ -207,8 +207,10 @@ def test_ten_thousand_clients(engine: str, tmp_path: Any) -> None:
     assert len(run.clients) == 10_000
     assert sum(c["rounds"] for c in run.clients) == 30
     saved = sum(p.stat().st_size for p in (tmp_path / "checkpoint").rglob("*.safetensors"))
-    # Two numbers per client; a head, its digest and its client's number per participant.
-    assert saved < 10_000 * 8 + 30 * (4 * 12 + 32 + 8) + 5_000
+    kept = len([*(tmp_path / "checkpoint").glob("round-*.safetensors")])
+    assert 1 <= kept <= 2  # the last two; on a slow machine one is due before the run's end
+    # Two numbers per client in each; a head, its digest and its client's number per participant.
+    assert saved < kept * (10_000 * 8 + 5_000) + 30 * (4 * 12 + 32 + 8)
 
 
 def test_all_are_tested_up_to_two_thousand() -> None:
