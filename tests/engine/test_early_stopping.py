@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from commonground import FederatedDataset, load_run, train
+from commonground import FederatedDataset, compare, load_run, train
 from commonground.compare.grid import validation_split
 from commonground.console import result_table
 from commonground.data import hold_out
 from commonground.engine.backends.base import Engine
 from commonground.errors import ConfigError, DataError, RunError
+from commonground.report import write_run_report
 from tests.helpers import ENGINES, EXACT, digits, engines_changed, made_data, rows_without_time
 
 SETTINGS: dict[str, Any] = {
@@ -193,3 +194,23 @@ def test_the_table_names_the_round_that_is_kept() -> None:
     Console(file=text, width=110).print(result_table(run))
     best = run.summary["early_stopping"]["best_round"]
     assert f"round {best} of {run.summary['rounds']} is kept (validation accuracy " in text.getvalue()
+
+
+def test_a_comparison_says_which_rounds_were_kept(tmp_path: Path) -> None:
+    settings = {k: v for k, v in SETTINGS.items() if k != "seed"}
+    comparison = compare(
+        ["fedrep"], data(), 2, tmp_path, local_only=False, rounds=12, early_stopping=2, **settings
+    )  # fmt: skip
+    runs = [run.summary for run in comparison.runs["fedrep"]]
+    kept = ", ".join(f"{s['early_stopping']['best_round']} of {s['rounds']}" for s in runs)
+    assert any(note.endswith(f"in place of the last: FedRep {kept}.") for note in comparison.footnotes())
+    assert comparison.result["rounds"] == 12
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "in place of the last: FedRep" in page
+
+
+def test_the_page_of_a_run_tells_of_it(tmp_path: Path) -> None:
+    run = go(out=tmp_path / "run")
+    page = write_run_report(tmp_path / "run").read_text("utf-8")
+    assert f"those of round {run.summary['early_stopping']['best_round']}, the best on rows held out" in page
+    assert "the same, on validation rows" in page

@@ -14,7 +14,8 @@ from torch import Tensor
 from commonground import compare, load_run, train
 from commonground.errors import ConfigError, ModelError, RunError
 from tests.algorithms.reference import BATCH, BODY, HEAD, SEED, network, plan_batches, problem
-from tests.helpers import ENGINES, assert_tensors_close, digits, train_whole
+from tests.helpers import ENGINES, assert_same_run, assert_tensors_close, digits, train_whole
+from tests.language import tiny_model, token_data
 
 LR, DECAY = 0.1, 0.2
 SETTINGS: dict[str, Any] = {
@@ -204,3 +205,21 @@ def test_what_does_not_fit_is_said(algorithm: str, given: dict[str, Any], senten
 def test_a_comparison_takes_a_loss_by_name() -> None:
     with pytest.raises(ConfigError, match=r"is a function, which train\(…, loss=f\) takes"):
         compare(["fedavg"], digits(), 1, loss=weighted)
+
+
+def direction(output: Tensor, target: Tensor) -> Tensor:
+    """Of outputs scaled to norm 1, which those of padding, all zero, have not."""
+    return F.cross_entropy(output / output.norm(dim=1, keepdim=True), target, reduction="none")
+
+
+def test_a_loss_never_sees_padding(tmp_path: Path) -> None:
+    """Clients of unequal size whose rows pass a frozen model together."""
+    model = tiny_model("bert", tmp_path / "bert")
+    runs = [
+        train_whole(
+            "lora", token_data(), model=model, model_options={"rank": 2}, engine=engine, dtype="float64", rounds=1,
+            batch_size=4, loss=direction,
+        )
+        for engine in ("serial", "batched")
+    ]  # fmt: skip
+    assert_same_run(runs[0], runs[1], 1e-8)

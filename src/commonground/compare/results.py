@@ -93,7 +93,7 @@ def summarize(
         "task": one["task"],
         "metric": one["metric"],
         "clients": one["clients"],
-        "rounds": one["rounds"],
+        "rounds": runs[reference][0].config.rounds,
         "seeds": list(seeds),
         "reference": reference,
         "target": target,
@@ -102,6 +102,7 @@ def summarize(
         "tuning": _tuning(headline, methods, tuning) if tuning else None,
         "notes": [
             *notes,
+            *_kept_rounds(methods, runs),
             *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
             *_notes(headline, entries, reference, seeds, target, same_clients, bool(tuning)),
         ],
@@ -230,6 +231,21 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
 def _mean(values: Sequence[float]) -> float:
     """The mean; an integer if all values are that integer."""
     return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
+
+
+def _kept_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """With early stopping: which rounds' models were kept, and of how many."""
+    told = []
+    for label, method in methods.items():
+        early = [(run.summary.get("early_stopping"), run.summary["rounds"]) for run in runs[label]]
+        kept = [f"{each['best_round']} of {rounds}" for each, rounds in early if each is not None]
+        told += [f"{method.title} {', '.join(kept)}"] if kept else []
+    if not told:
+        return []
+    return [
+        "With early stopping, models and figures are those of the round that was best on validation rows, in place of "
+        f"the last: {'; '.join(told)}."
+    ]
 
 
 def _tuning(headline: Headline, methods: Mapping[str, Method], tuning: Sequence[Tuning]) -> list[dict[str, Any]]:

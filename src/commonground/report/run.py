@@ -70,6 +70,12 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
             f"The figures over rounds follow the global model; the personal {headline.name} of the table is measured "
             f"once, after the last round and {run.config['finetune_epochs']} epochs of fine-tuning on every client."
         )
+    if early := summary.get("early_stopping"):
+        page.note(
+            f"Models and figures are those of round {early.get('best_round')}, the best on rows held out for "
+            f"validation ({headline.name} {show(early.get('value'), unit)}); "
+            f"{summary.get('rounds', '–')} rounds were run."
+        )
     page.section("Learning", f"What happened from round to round, for {clients:,} clients.")
     page.figures([*_learning(run, only_global), *_metrics(run)])
     page.section("Clients", "A mean hides who is served badly: every client has its own place here.")
@@ -183,6 +189,8 @@ def _learning(run: RunFiles, only_global: bool) -> Iterable[Chart]:
     names = {headline.personal: "each client's own model", headline.shared: "the one global model"}
     if run.config.get("finetune_epochs"):
         keys = [headline.shared]
+    validation = f"validation_{headline.key}"
+    keys, names = [*keys, validation], names | {validation: "the same, on validation rows"}
     tested = "" if run.panel is None else f" Tested on a fixed panel of {run.panel:,} clients until the last round."
     lines = [Line(names[key], *run.curve(key), color=i) for i, key in enumerate(keys) if run.curve(key)[0]]
     if lines:

@@ -208,7 +208,7 @@ class StackedClients(LocalTraining):
         output = setup.wide(output)
         clients, rows = batch.weight.shape
         if loss is None:
-            single = self.task.loss(output.flatten(0, 1), batch.y.flatten(0, 1)).view(clients, rows)
+            single = self._rows_losses(output.flatten(0, 1), batch.y.flatten(0, 1), batch.weight).view(clients, rows)
         else:
             own, common = self._own(values)
             given = {} if reference is None else {"reference": reference}
@@ -217,6 +217,16 @@ class StackedClients(LocalTraining):
                 output, seen, batch.y, own, batch.weight, given
             )
         return (single * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
+
+    def _rows_losses(self, output: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The objective's losses of all clients' rows; a user's function is not given padding, of which it may have no
+        finite loss.
+        """
+        if self.task.own is None:
+            return self.task.loss(output, y)
+        there = torch.nonzero(weight.flatten() > 0).squeeze(1)
+        losses = self.task.loss(output[there], y[there])
+        return losses.new_zeros(len(output)).index_copy(0, there, losses)
 
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         own, common = self._own({**self.values, **leaves})
