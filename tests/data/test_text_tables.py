@@ -16,6 +16,7 @@ from commonground.data import (
     load_data,
     load_source,
 )
+from commonground.data.sources.table import read_table
 from commonground.errors import ConfigError, DataError
 from tests.token_rows import ID, WORDS, numbers, reviews, tokenizer, write
 
@@ -145,3 +146,25 @@ def test_lines_of_json_are_texts_only_if_they_look_so(tmp_path: Path) -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.timeout(25)  # took 35 s while every name was looked for in all others
+def test_forty_thousand_columns(tmp_path: Path) -> None:
+    names, path = [f"f{i}" for i in range(40_000)], tmp_path / "wide.csv"
+    row = ",".join(["1"] * len(names))
+    path.write_text(",".join(names) + f"\n{row}\n")
+    assert read_table(path)[0] == names
+    path.write_text(",".join([*names, "f7", "f3"]) + f"\n{row},1,1\n")
+    with pytest.raises(DataError, match="every column needs its own name; 'f3', 'f7'"):
+        read_table(path)
+    path.write_text(",".join(names * 2) + f"\n{row},{row}\n")
+    with pytest.raises(DataError, match=r"own name; 'f0', 'f1', .*…") as caught:
+        read_table(path)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_cell_beyond_the_limit_of_the_reader(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("a,label\n" + "1" * 140_000 + ",x\n")
+    with pytest.raises(DataError, match=r"could not be read as a table: field larger than field limit \(131072\)"):
+        read_table(path)

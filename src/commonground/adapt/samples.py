@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from commonground.access import reason
 from commonground.errors import DataError
 
 __all__ = ["read_samples"]
@@ -23,7 +25,7 @@ def read_samples(path: Path) -> npt.NDArray[np.float64]:
         raise DataError(f"the input file '{path}' does not exist")
     try:
         if path.suffix == ".npy":
-            x = np.load(path, allow_pickle=False)
+            x = _read_array(path)
         elif path.suffix == ".csv":
             lines = [line for line in csv.reader(path.read_text("utf-8").splitlines()) if line]
             header = bool(lines) and not any(_is_number(cell) for cell in lines[0])
@@ -37,13 +39,27 @@ def read_samples(path: Path) -> npt.NDArray[np.float64]:
             x = np.array([[float(cell) for cell in line] for line in lines[header:]])
         else:
             raise DataError(f"the input file '{path}' is neither .npy nor .csv")
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"the input file '{path}' cannot be read as numbers: {error}") from None
+    except (ValueError, OSError, csv.Error) as error:
+        raise DataError(f"the input file '{path}' cannot be read as numbers: {reason(error, path)}") from None
     if not isinstance(x, np.ndarray):
         raise DataError(f"the input file '{path}' is an archive of several arrays; one array is needed")
     if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
         raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
     return np.asarray(x, dtype=np.float64)
+
+
+def _read_array(path: Path) -> Any:
+    """What a .npy file holds; mapped, so that no memory is asked for that a header claims and the file has not.
+
+    Raises:
+        ValueError: it is no such file. NumPy's parser of headers lets through whatever a damaged one makes it raise.
+    """
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
 def _is_number(text: str) -> bool:

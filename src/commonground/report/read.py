@@ -134,7 +134,10 @@ def _rounds(path: Path) -> list[dict[str, Any]]:
 
 
 def _clients(path: Path, column: str) -> list[dict[str, str]]:
-    rows = list(csv.DictReader(_text(path).splitlines()))
+    try:
+        rows = list(csv.DictReader(_text(path).splitlines()))
+    except csv.Error as error:
+        raise RunError(f"'{path}' is damaged: {error}") from None
     if not rows or column not in rows[0]:
         raise RunError(f"'{path}' is damaged: it should have one line per client with a column {column}")
     return rows

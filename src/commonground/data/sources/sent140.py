@@ -45,13 +45,16 @@ def load_sent140(
             "http://help.sentiment140.com/for-students"
         )
     rows: list[tuple[int, str, str]] = []
-    with path.open(encoding="latin-1", newline="") as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            if len(row) != 6 or row[0] not in ("0", "4"):
-                raise DataError(
-                    f"line {number} of {path} is not a tweet (polarity 0 or 4, id, date, query, user, text)"
-                )
-            rows.append((int(row[0] == "4"), row[4], row[5]))
+    try:
+        with path.open(encoding="latin-1", newline="") as file:
+            for number, row in enumerate(csv.reader(file), 1):
+                if len(row) != 6 or row[0] not in ("0", "4"):
+                    raise DataError(
+                        f"line {number} of {path} is not a tweet (polarity 0 or 4, id, date, query, user, text)"
+                    )
+                rows.append((int(row[0] == "4"), row[4], row[5]))
+    except csv.Error as error:
+        raise DataError(f"{path} could not be read as a table: {error}") from None
     counts = Counter(user for _, user, _ in rows)
     able = sorted(user for user, count in counts.items() if count >= tweets)
     if not able:

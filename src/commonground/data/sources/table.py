@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from commonground.data.arrays import Indices
 from commonground.errors import DataError
 from commonground.keys import numpy_stream
+from commonground.quoting import escaped
 
 __all__ = ["cells_of", "given_split", "held_out", "positions", "read_table"]
 
@@ -62,11 +64,10 @@ def read_table(
         raise DataError(
             f"{path} has {len(rows)} rows below its header; a header line and at least one row are expected"
         )
-    doubled = sorted({name for name in header if header.count(name) > 1})
+    doubled = sorted(name for name, times in Counter(header).items() if times > 1)
     if doubled or "" in header:
-        raise DataError(
-            f"{path}: every column needs its own name; {', '.join(map(repr, doubled or ['']))} does not have one"
-        )
+        which = escaped(", ".join(map(repr, doubled or [""])))
+        raise DataError(f"{path}: every column needs its own name; {which} does not have one")
     return header, rows, lines
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,16 +54,22 @@ def read_questions(folder: Path, split: str) -> dict[str, list[Question]]:
     found: dict[str, list[Question]] = {}
     for path in sorted((folder / split).glob(f"*_{split}.csv")):
         subject = path.stem.removesuffix(f"_{split}")
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in (reader := csv.reader(file)):
-                if len(row) != 6 or row[5] not in LETTERS:
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: a question, four choices and a letter A to D are expected"
-                    )
-                found.setdefault(subject, []).append(Question(subject, row[0], tuple(row[1:5]), row[5]))
+        for line, row in _lines(path):
+            if len(row) != 6 or row[5] not in LETTERS:
+                raise DataError(f"{path}, line {line}: a question, four choices and a letter A to D are expected")
+            found.setdefault(subject, []).append(Question(subject, row[0], tuple(row[1:5]), row[5]))
     if not found:
         raise DataError(f"there are no MMLU questions in '{folder / split}' (SUBJECT_{split}.csv)")
     return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in (reader := csv.reader(file)):
+                yield reader.line_num, row
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} could not be read as a table: {error}") from None
 
 
 def prompt_of(question: Question, examples: Mapping[str, Sequence[Question]], shots: int) -> str:
