@@ -253,6 +253,26 @@ def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: 
     return Whole(run, *(found[0] if found else ([], {})))
 
 
+class Notes:
+    """An observer that hears what a run says, and fails after a round."""
+
+    def __init__(self, stop_after: int = 0) -> None:
+        self.stop_after = stop_after
+        self.said: list[str] = []
+
+    def begin(self, setup: Any, engine: str, done: int) -> None:
+        self.done = done
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        if row["round"] == self.stop_after:
+            raise ValueError("the display broke")
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+    def end(self) -> None: ...
+
+
 def rows_without_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A run's rounds without what differs from run to run."""
     return [{k: v for k, v in row.items() if k not in FREE} for row in rows]

@@ -4,10 +4,9 @@ says in one sentence which file is wrong. It never goes on with other numbers.""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +18,14 @@ from safetensors.torch import save_file
 from commonground.adapt import load_run
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, RunError
-from tests.helpers import SMALL, Whole, made_data, rows_without_time, train_whole, training
-
-SETTINGS: dict[str, Any] = SMALL | {"rounds": 8, "participation": 0.5, "model": "mlp", "model_options": {"hidden": [5]}}
-
-
-class Notes:
-    """Hears what a run says, and fails after a round."""
-
-    def __init__(self, stop_after: int = 0) -> None:
-        self.stop_after = stop_after
-        self.said: list[str] = []
-
-    def begin(self, setup: Any, engine: str, done: int) -> None:
-        self.done = done
-
-    def round(self, row: Mapping[str, Any]) -> None:
-        if row["round"] == self.stop_after:
-            raise ValueError("the display broke")
-
-    def note(self, text: str) -> None:
-        self.said.append(text)
-
-    def end(self) -> None: ...
-
-
-def go(out: Path | None, algorithm: str = "ditto", **changes: Any) -> Whole:
-    return train_whole(algorithm, made_data(), out=out, **(SETTINGS | changes))
+from tests.campaign.damage import damage, every_round_saved, go
+from tests.helpers import Notes, rows_without_time
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint after every round, and no waiting for the disk, whose tricks are played by hand here."""
-    monkeypatch.setattr(training.Keeper, "save_if_due", training.Keeper.save)
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+def _quick() -> Iterator[None]:
+    with every_round_saved():
+        yield
 
 
 def stopped(folder: Path, algorithm: str, round: int = 6, **changes: Any) -> Path:
@@ -60,30 +33,6 @@ def stopped(folder: Path, algorithm: str, round: int = 6, **changes: Any) -> Pat
     with pytest.raises(ValueError, match="display"):
         go(folder, algorithm, observer=Notes(round), **changes)
     return folder
-
-
-def damage(path: Path, rng: np.random.Generator) -> str:
-    """Change a file in one of the ways in which files change; what was done."""
-    content = bytearray(path.read_bytes())
-    how = str(rng.choice(["cut", "zeroed", "flipped", "emptied", "removed", "grown"]))
-    if how == "removed":
-        path.unlink()
-        return how
-    if how == "cut":
-        content = content[: rng.integers(len(content))]
-    elif how == "zeroed":
-        start = int(rng.integers(len(content)))
-        size = min(int(rng.integers(1, 600)), len(content) - start)
-        content[start : start + size] = bytes(size)
-    elif how == "flipped":
-        for place in rng.integers(len(content), size=rng.integers(1, 4)):
-            content[place] ^= 1 << int(rng.integers(8))
-    elif how == "emptied":
-        content = bytearray()
-    else:
-        content += bytes(int(rng.integers(1, 100)))
-    path.write_bytes(content)
-    return how
 
 
 def assert_sentence(error: BaseException, folder: Path) -> None:

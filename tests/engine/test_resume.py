@@ -4,7 +4,6 @@ that was not. And what a run's folder refuses."""
 from __future__ import annotations
 
 import json
-import multiprocessing as mp
 import os
 import shutil
 import signal
@@ -21,9 +20,11 @@ from commonground.engine.backends.base import Engine
 from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.errors import Interrupted, RunError
 from commonground.keys import numpy_stream
+from tests.campaign.kills import SETTINGS as KILLED
+from tests.campaign.kills import go as small_run
+from tests.campaign.kills import run_and_kill
 from tests.helpers import (
     ENGINES,
-    SMALL,
     TwoLayer,
     Whole,
     engines_changed,
@@ -33,17 +34,13 @@ from tests.helpers import (
     spoil,
     suited,
     train_whole,
-    training,
 )
 
-SETTINGS: dict[str, Any] = SMALL | {"rounds": 8, "participation": 0.5, "options": {"head_epochs": 2}}
+SETTINGS: dict[str, Any] = KILLED | {"options": {"head_epochs": 2}}
 
 
 def go(out: Path | None, engine: str = "serial", **changes: Any) -> Whole:
-    algorithm = changes.pop("algorithm", "fedrep")
-    data = changes.pop("data", None) or made_data()
-    model = changes.pop("model", None) or seeded(TwoLayer)
-    return train_whole(algorithm, data, model=model, out=out, **(SETTINGS | {"engine": engine} | changes))
+    return small_run(out, engine, **({"options": {"head_epochs": 2}} | changes))
 
 
 def assert_unbroken(broken: Whole, whole: Whole, folder: Path) -> None:
@@ -137,29 +134,11 @@ def test_a_fault_during_an_evaluation(engine: str, tmp_path: Path) -> None:
     assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
 
 
-def _child(out: Path, engine: str, changes: dict[str, Any]) -> None:
-    os.setpgid(0, 0)
-    training.Keeper.save_if_due = training.Keeper.save  # a checkpoint after every round
-    go(out, engine, resume=True, **changes)
-
-
-def _run_and_kill(out: Path, engine: str, after: float, changes: dict[str, Any]) -> bool:
-    """Start or go on with a run in a process of its own, and kill that one; whether it was killed before its end."""
-    child = mp.get_context("fork").Process(target=_child, args=(out, engine, changes))
-    child.start()
-    child.join(after)
-    killed = child.is_alive()
-    if killed:
-        os.kill(child.pid or 0, signal.SIGKILL)
-    child.join()
-    return killed
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("algorithm", ["fedrep", "fedavg"])
 def test_killed_at_any_moment(algorithm: str, engine: str, tmp_path: Path) -> None:
     """SIGKILL again and again, wherever the run just is, then once to the end."""
-    changes: dict[str, Any] = {"algorithm": algorithm, "rounds": 40}
+    changes: dict[str, Any] = {"algorithm": algorithm, "rounds": 40, "options": {"head_epochs": 2}}
     if algorithm == "fedavg":
         changes |= {"options": {}, "finetune_epochs": 3}
     whole = go(tmp_path / "whole", engine, **changes)
@@ -168,7 +147,7 @@ def test_killed_at_any_moment(algorithm: str, engine: str, tmp_path: Path) -> No
     usual = time.perf_counter() - began
     draw = numpy_stream(0, "kill", algorithm, engine)
     delays = [0.02 + draw.uniform(0.0, 0.3) * usual for _ in range(5)]
-    kills = sum(_run_and_kill(tmp_path / "run", engine, delay, changes) for delay in delays)
+    kills = sum(run_and_kill(tmp_path / "run", engine, delay, changes) is not None for delay in delays)
     assert kills >= 2
     assert_unbroken(go(tmp_path / "run", engine, resume=True, **changes), whole, tmp_path / "run")
 

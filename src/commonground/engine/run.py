@@ -240,5 +240,6 @@ def load_run(
     if not files.exists:
         raise RunError(f"'{folder}' holds no run (it has no config.toml)")
     trained = read_trained(files, model=model, algorithm=algorithm, trust_code=trust_code)
+    files.check_results()
     summary = files.summary() or {}
     return Run(trained.config, summary, files.rows(), files.clients() if summary else [], files.path, lambda: trained)

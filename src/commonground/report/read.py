@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.access import reason
+from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, RunError
 from commonground.report.format import number
 from commonground.tasks import Headline
@@ -192,6 +193,8 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
     found = summary.get(own)
     if "algorithm" not in summary or not isinstance(found, dict) or "mean" not in found:
         raise RunError(f"'{folder / 'summary.json'}' is damaged: it should name the algorithm and {own}")
+    if "sha256" in summary or (folder / "checkpoint").is_dir():
+        RunFolder(folder).check_results()
     try:
         config = tomllib.loads(_text(folder / "config.toml")) if (folder / "config.toml").is_file() else {}
     except tomllib.TOMLDecodeError as error:

@@ -1,8 +1,8 @@
 """Checkpoints: what a run needs to go on, each in one safetensors file beside the segments of the clients' state.
 
-The metadata of the file holds its ``content`` as JSON (round, totals, settings, digests of the run's other files, the
-segments that hold the clients' state, and a sha256 over the file's tensors) and the sha256 of that text. The last two
-checkpoints are kept, with them that of the best round so far of each (``best_round`` in its totals), if a run looks for
+The metadata of the file holds its ``content`` as JSON (its name, round, totals, settings, digests of the run's other
+files, the segments that hold the clients' state, and a sha256 over the file's tensors) and the sha256 of that text. The
+last two checkpoints are kept, with them that of the best round so far of each (``best_round`` in its totals), if a run looks for
 one, and the segments that these name.
 """
 
@@ -104,6 +104,7 @@ class CheckpointFolder:
         tensors |= {f"clients/{n}": t.cpu() for n, t in checkpoint.clients.items()}
         content = json.dumps(
             {
+                "name": target.name,
                 "round": checkpoint.round,
                 "totals": checkpoint.totals,
                 "settings": checkpoint.settings,
@@ -174,7 +175,10 @@ class CheckpointFolder:
                 )
             if metadata["format"] != FORMAT or metadata["sha256"] != _sha256(metadata["content"]):
                 raise ValueError("its metadata are not what was written")
-            return dict(json.loads(metadata["content"]))
+            content = dict(json.loads(metadata["content"]))
+            if content["name"] != path.name:
+                raise ValueError(f"it is the file '{content['name']}' under another name")
+            return content
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise RunError(f"the checkpoint '{path}' cannot be read: {_reason(error, path)}") from None
 

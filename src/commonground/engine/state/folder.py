@@ -255,14 +255,21 @@ class RunFolder:
         whole = path.read_bytes() if path.is_file() else b""
         kept = b"".join(whole.splitlines(keepends=True)[:rounds])
         self._rows_sha = hashlib.sha256(kept)
-        if sha256 not in (None, self._rows_sha.hexdigest()):
+        if sha256 is not None:
+            self.check_rows(rounds, sha256)
+        if kept != whole:
+            write_atomically(path, kept)
+        return self.rows()
+
+    def check_rows(self, rounds: int, sha256: str) -> None:
+        """Raise a RunError if the lines up to a round are not what the run wrote."""
+        path = self.path / "rounds.jsonl"
+        whole = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(b"".join(whole.splitlines(keepends=True)[:rounds])).hexdigest() != sha256:
             raise RunError(
                 f"'{path}' is not what the run wrote: of the {rounds} lines that belong to the checkpoint, some were "
                 "changed or are missing; put it back or start again in another --out"
             )
-        if kept != whole:
-            write_atomically(path, kept)
-        return self.rows()
 
     def replace_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write all lines anew; a checkpoint that knows them must follow."""
@@ -375,9 +382,12 @@ class RunFolder:
         return None if written is None else written[0]
 
     def check_results(self) -> None:
-        """Raise a RunError if a file of a finished run is not what the run wrote."""
+        """Raise a RunError if a file of a finished run is not what the run wrote, its settings included."""
         written = self._summary()
         self.check_files({} if written is None else written[1])
+        settings = self.checkpoints.settings()
+        if settings is not None:
+            self.check_config(settings)
 
     def _summary(self) -> tuple[dict[str, Any], dict[str, str]] | None:
         """The summary, and the sha256 of the other files."""
