@@ -23,7 +23,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-gpu lint format typecheck bench install install-dev clean distclean FORCE
+.PHONY: help demo test test-gpu lint format typecheck campaign bench install install-dev clean distclean FORCE
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ format: install-dev  ## Format the code and mend what can be mended by itself
 typecheck: install-dev  ## Check the types (mypy, strict for src)
 	@echo "==> mypy"
 	@$(BIN)/mypy
+
+campaign: install-dev  ## Try to break it: kills, damage, random command lines, tables, messages, models (half an hour)
+	@$(BIN)/python -m tests.campaign --seed 0 --out results/campaign.json $(ARGS)
 
 bench: install  ## Time a CIFAR-10 round
 	@$(BIN)/python benchmarks/cifar_round.py $(ARGS)

@@ -16,7 +16,7 @@ SRC = Path(__file__).parent.parent / "src"
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
     ("access", "quoting", "stopping", "suggest"),
-    ("errors", "keys"),
+    ("errors", "keys", "spreadsheet"),
     ("generators",),
     ("devices", "explained", "ranges", "statistics", "table", "tasks", "user_code"),
     ("data", "theory"),

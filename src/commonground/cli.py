@@ -20,7 +20,7 @@ from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
 from commonground.cli_tables import example, inspect
 from commonground.errors import AggregateError, CommonGroundError, ConfigError
-from commonground.quoting import escaped
+from commonground.quoting import escaped, visible
 from commonground.stopping import stops_raise
 
 
@@ -133,10 +133,10 @@ def main(args: list[str] | None = None) -> int:
         print(error.format_message())
         return 2
     except click.ClickException as error:
-        print(f"commonground: {' '.join(error.format_message().split())}", file=sys.stderr)
+        print(f"commonground: {visible(' '.join(error.format_message().split()))}", file=sys.stderr)
         return 2
     except CommonGroundError as error:
-        print(f"commonground: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"commonground: {visible(' '.join(str(error).split()))}", file=sys.stderr)
         return 1 if isinstance(error, AggregateError) else 2
     except (KeyboardInterrupt, click.Abort):
         print(f"commonground: interrupted{_CONTINUED.get(next(iter(given), ''), '')}", file=sys.stderr)
@@ -154,7 +154,7 @@ def main(args: list[str] | None = None) -> int:
         # A full disk, a folder that may not be written to, ….
         where = f"'{error.filename}': " if error.filename else ""
         why = reason(error, error.filename) if isinstance(error.filename, str) else error.strerror or error
-        print(f"commonground: {where}{why}", file=sys.stderr)
+        print(f"commonground: {visible(f'{where}{why}')}", file=sys.stderr)
         return 2
 
 

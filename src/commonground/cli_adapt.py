@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from commonground.cli_options import trust_code
 from commonground.errors import ConfigError
 from commonground.quoting import escaped, quoted
 from commonground.ranges import MOST
+from commonground.spreadsheet import cell
 
 if TYPE_CHECKING:
     from commonground.adapt.few_shot import Adaptation
@@ -271,15 +272,14 @@ def predict(
         answers = predict_table(
             run.trained, file, client=number, shared=use_global, note=_say, separator=separator, encoding=encoding
         )
-        writer.writerows([answers.header, *answers.rows])
+        writer.writerows(_cells([answers.header, *answers.rows]))
         if answers.metric:
             _say(answers.metric)
     else:
         if client is None and not use_global:
             raise ConfigError("give either --client ID or --global")
         header, rows = predictor_of(run, max_new_tokens).table(file, number, _say)
-        writer.writerow(["sample", *header])
-        writer.writerows([i, *row] for i, row in enumerate(rows))
+        writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))
     if out is not None:
         write_atomically(out, text.getvalue())
     else:
@@ -302,6 +302,11 @@ def _table_settings(
     # Clients of a single row cannot be served and tested; they are left out and named with the others that lack rows.
     few = {"few_rows": "shared", "min_rows": 2} if given else {}
     return {**settings, **few, **given, "schema": run.trained.schema}
+
+
+def _cells(rows: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
+    """Rows of a CSV file whose texts no spreadsheet computes; numbers stay what they are."""
+    return ([cell(part, numbers=True) if isinstance(part, str) else part for part in row] for row in rows)
 
 
 def _say(text: str) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
+from commonground.quoting import visible
 from commonground.tasks import Headline, Metric
 
 __all__ = ["ConsoleProgress", "human_bytes", "result_note", "result_table", "standard_output"]
@@ -95,7 +96,7 @@ class ConsoleProgress:
         if self._quiet:
             return
         try:
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
         except BrokenPipeError:
             self._quiet = True  # nobody reads on; the run is not to end for that
 

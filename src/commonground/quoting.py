@@ -6,9 +6,12 @@ characters that turn the direction of what follows. Shown as they come, they can
 
 from __future__ import annotations
 
-__all__ = ["escaped", "quoted"]
+import unicodedata
+
+__all__ = ["escaped", "quoted", "visible"]
 
 LIMIT = 200
+_ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, format and direction, halves of pairs, separators of lines
 
 
 def escaped(text: str, limit: int = LIMIT) -> str:
@@ -31,6 +34,17 @@ def quoted(text: str, limit: int = LIMIT) -> str:
     'head\' of client \'bob'
     """
     return f"'{_escaped(text, limit, chr(92) + chr(39))}'"
+
+
+def visible(text: str) -> str:
+    r"""A text of any length and its own lines, with every other character that acts escaped; blanks of any width stay.
+
+    >>> visible("one\ntwo\x1b")
+    'one\ntwo\\x1b'
+    """
+    for character in {c for c in text if unicodedata.category(c) in _ACTING and c != "\n"}:
+        text = text.replace(character, character.encode("unicode_escape").decode("ascii"))
+    return text
 
 
 def _escaped(text: str, limit: int, marks: str) -> str:

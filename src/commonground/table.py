@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+from commonground.spreadsheet import cell
+
 __all__ = ["Column", "Table"]
 
 
@@ -58,7 +60,9 @@ class Table:
         text = io.StringIO()
         writer = csv.DictWriter(text, self.names, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows)
+        writer.writerows(
+            {name: cell(v, numbers=True) if isinstance(v, str) else v for name, v in row.items()} for row in self.rows
+        )
         return text.getvalue()
 
     def to_rich(self, *, framed: bool = True) -> RichTable:

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class Outcome:
         lines = self.err.strip("\n").split("\n")
         if self.code == 2 and not self.out and not lines[-1].startswith("commonground: "):
             return f"exit 2 without a sentence: {lines[-1][:200]!r}"
-        unseen = [c for c in self.err + self.out if not c.isprintable() and c != "\n"]
+        unseen = [c for c in self.err + self.out if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"]
         return f"it printed {unseen[0]!r} as it came" if unseen else ""
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from commonground.errors import RunError
 from commonground.report import write_report
-from tests.report.test_pages import Page, look_up
+from tests.report.test_pages import Page, look_up, settled
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -47,7 +47,10 @@ def test_few_test_samples_of_the_worst_are_told(regression_folder):
     rows = rows_of(path)
     rows[0]["personal_rmse"] = "9.5"  # this client has 3 test samples
     path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows)]) + "\n")
-    assert "2 of 6 clients have fewer than 5 test samples, 1 of them" in Page(write_report(regression_folder)).text
+    assert (
+        "2 of 6 clients have fewer than 5 test samples, 1 of them"
+        in Page(write_report(settled(regression_folder))).text
+    )
 
 
 def test_a_page_of_labels(multilabel_folder):

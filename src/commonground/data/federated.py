@@ -28,6 +28,7 @@ from commonground.data.formats import InputFormat, Numbers, format_class, format
 from commonground.data.rows import Samples, joined, read_samples
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
+from commonground.quoting import escaped
 from commonground.tasks import CLASSIFICATION, Task, make_task
 
 __all__ = ["FederatedDataset"]
@@ -106,13 +107,13 @@ class FederatedDataset:
         self.task.check_inputs(self.name, self.format.kind, self.x_train)
         self.format.check(self.name, self.x_train, self.x_test)
         if self.noise is not None:
-            check_noise(self.name, self.x_train, self.noise, self.clients, self.client_name)
+            check_noise(self.name, self.x_train, self.noise, self.clients, self.shown_name)
         for split, x, y, index, offsets in (
             ("train", self.x_train, self.y_train, self.train_index, self.train_offsets),
             ("test", self.x_test, self.y_test, self.test_index, self.test_offsets),
         ):
             check_targets(self.name, split, x, y, self.classes, self.task)
-            check_split(self.name, split, x, index, offsets, self.client_name)
+            check_split(self.name, split, x, index, offsets, self.shown_name)
         if self.validation_index is not None and np.isin(self.validation_index, self.train_index).any():
             raise DataError(f"{self.name!r} has rows that are held out for validation and trained on as well")
 
@@ -340,6 +341,10 @@ class FederatedDataset:
     def client_name(self, client: int) -> str:
         """The client's name: its value in the client column, or its number."""
         return str(client) if self.client_names is None else self.client_names[client]
+
+    def shown_name(self, client: int) -> str:
+        """The client's name for a line of ours: cut, and without characters that act instead of being seen."""
+        return escaped(self.client_name(client))
 
     def client_id(self, name: str) -> int:
         """The number of the client of this name.

@@ -39,7 +39,7 @@ def limit_samples(
         index = indices(client)
         if not per_class and samples > len(index):
             raise DataError(
-                f"{samples} {kind} samples per client were asked for, but client {data.client_name(client)} has "
+                f"{samples} {kind} samples per client were asked for, but client {data.shown_name(client)} has "
                 f"{len(index)}"
             )
         index = numpy_stream(seed, "shots", split, client).permutation(index)
@@ -49,7 +49,7 @@ def limit_samples(
             own = np.flatnonzero(labels == label)
             if per_class and len(own) < samples:
                 raise DataError(
-                    f"{samples} {kind} samples per class were asked for, but client {data.client_name(client)} has "
+                    f"{samples} {kind} samples per class were asked for, but client {data.shown_name(client)} has "
                     f"{len(own)} of class '{data.class_names[label]}'"
                 )
             rank[own] = np.arange(len(own))

@@ -125,7 +125,7 @@ def _named(setup: Setup, place: Place) -> str:
     if place.what == "memory":
         return f"the server's own tensor {quoted(place.name)}"
     if place.client is not None:
-        return f"the reply's tensor {quoted(place.name)} to client {setup.data.client_name(place.client)}"
+        return f"the reply's tensor {quoted(place.name)} to client {setup.data.shown_name(place.client)}"
     return f"the new shared tensor {quoted(place.name)}"
 
 
@@ -149,5 +149,5 @@ def _largest(setup: Setup, measured: Measured) -> str:
     place = max((p for p in measured.sizes if p.what == "update"), key=sent, default=None)
     if place is None or place.client is None:
         return "none at all"
-    name = setup.data.client_name(place.client)
+    name = setup.data.shown_name(place.client)
     return f"that of client {name} (up to {sent(place):.3g} in {quoted(place.name)})"

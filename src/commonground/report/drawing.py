@@ -14,6 +14,7 @@ import numpy as np
 
 from commonground.report.charts import Chart
 from commonground.report.palette import INK, LIGHT_TO_VARIABLE, dash, series_color
+from commonground.spreadsheet import cell
 
 if TYPE_CHECKING:  # matplotlib is loaded with the first figure, not with the package
     from matplotlib.axes import Axes
@@ -101,7 +102,8 @@ def draw(chart: Chart) -> Drawing:
         png = io.BytesIO()
         figure.savefig(png, format="png", dpi=200, bbox_inches="tight", pad_inches=0.1)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(chart.rows())
+    rows = ([cell(value, numbers=True) if isinstance(value, str) else value for value in row] for row in chart.rows())
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return Drawing(_for_page(svg.getvalue().decode(), chart), png.getvalue(), text.getvalue(), _script_safe(hover))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from commonground.access import reason
 from commonground.engine.state.folder import write_atomically
 from commonground.errors import RunError
+from commonground.quoting import visible
 from commonground.report.charts import Chart
 from commonground.report.drawing import Drawing, draw
 from commonground.report.format import Unit, number, show
@@ -232,7 +233,7 @@ class Page:
             for name, drawing in self._drawings.items():
                 write_atomically(self.folder / "figures" / f"{name}.png", drawing.png)
                 write_atomically(self.folder / "figures" / f"{name}.csv", drawing.csv)
-            write_atomically(target, self._html())
+            write_atomically(target, visible(self._html()))
         except OSError as error:
             raise RunError(f"the report '{target}' cannot be written: {reason(error, target)}") from None
         return target

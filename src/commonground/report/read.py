@@ -193,8 +193,6 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
     found = summary.get(own)
     if "algorithm" not in summary or not isinstance(found, dict) or "mean" not in found:
         raise RunError(f"'{folder / 'summary.json'}' is damaged: it should name the algorithm and {own}")
-    if "sha256" in summary or (folder / "checkpoint").is_dir():
-        RunFolder(folder).check_results()
     try:
         config = tomllib.loads(_text(folder / "config.toml")) if (folder / "config.toml").is_file() else {}
     except tomllib.TOMLDecodeError as error:
@@ -204,4 +202,6 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
     elif split is not None:
         split = _split(split, "the split")
     rounds, clients = _rounds(folder / "rounds.jsonl"), _clients(folder / "clients.csv", own)
+    if "sha256" in summary:  # last, since a file that cannot be read has a sentence of its own
+        RunFolder(folder).check_results()
     return RunFiles(folder, config, summary, rounds, clients, split)

@@ -8,12 +8,14 @@ from typing import Any
 
 from commonground.console import human_bytes
 from commonground.data.tables.schema import TableSchema
+from commonground.quoting import escaped
 from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
 from commonground.report.format import Unit, show, unit_of
 from commonground.report.metrics import extra_metrics
 from commonground.report.page import Cell, Page, day, table
 from commonground.report.read import RunFiles, as_number, read_run
+from commonground.spreadsheet import without_apostrophe
 from commonground.table import Column
 
 __all__ = ["file_name", "split_chart", "splits", "write_run_report"]
@@ -256,7 +258,10 @@ def _client_chart(run: RunFiles) -> Chart:
     scored.sort(key=lambda pair: headline.from_worst(pair[0]))
     values = [value for value, _ in scored]
     few = len(values) <= MOST_CLIENTS
-    names = tuple(f"client {row.get('name', '')}, {row.get('test_samples', '?')} test samples" for _, row in scored)
+    names = tuple(
+        f"client {without_apostrophe(row.get('name') or '')}, {row.get('test_samples', '?')} test samples"
+        for _, row in scored
+    )
     mark = "Each mark is a client" if few else "The curve runs through all clients"
     return LineChart(
         name="clients",
@@ -283,9 +288,9 @@ def split_chart(run: RunFiles) -> Chart:
     """The class-by-client picture of a split; beyond MOST_CLIENTS an even choice of clients."""
     assert run.split is not None
     headline = run.headline
-    counts, classes = run.split["train"], [str(name) for name in run.split["class_names"]]
+    counts, classes = run.split["train"], [escaped(str(name)) for name in run.split["class_names"]]
     known = run.split.get("client_names")
-    names = [str(name) for name in known] if known else [str(i) for i in range(len(counts))]
+    names = [escaped(str(name)) for name in known] if known else [str(i) for i in range(len(counts))]
     shown = list(range(len(counts)))
     more = ""
     if len(counts) > MOST_CLIENTS:

@@ -100,7 +100,7 @@ def full_words(raw: RawTable, column: str) -> Cells:
     """A column's words, none of which may be missing.
 
     Raises:
-        DataError: a cell is empty (line and column named).
+        DataError: a cell is empty (line and column named), or holds a NUL.
     """
     cells = words_of(raw.columns[column], keep=True)
     empty = cells.codes < 0
@@ -108,6 +108,8 @@ def full_words(raw: RawTable, column: str) -> Cells:
         more = f" ({empty.sum():,} cells of the column are)" if empty.sum() > 1 else ""
         place = raw.where(int(np.argmax(empty)))
         raise DataError(f"{raw.path}, {place}, column {quoted(column)}: the cell is empty{more}")
+    if any("\0" in word for word in cells.words):
+        raise DataError(f"{raw.path}: the column {quoted(column)} holds a cell with a NUL character, which is no text")
     return cells
 
 

@@ -82,7 +82,7 @@ class BatchedEngine(StoreEngine):
         except torch.OutOfMemoryError:
             if len(members) == 1:
                 raise RunError(
-                    f"client {self.setup.data.client_name(members[0])} alone needs more memory than "
+                    f"client {self.setup.data.shown_name(members[0])} alone needs more memory than "
                     f"{self.setup.device} has; choose a smaller --batch-size or model, or --device cpu"
                 ) from None
         # Outside of the handler, whose traceback holds the tensors of the attempt.

@@ -59,7 +59,7 @@ class Measured(NamedTuple):
 
 def who(setup: Setup, client: int, round: int) -> str:
     """A client and a round, for messages."""
-    return f"client {setup.data.client_name(client)} in round {round}"
+    return f"client {setup.data.shown_name(client)} in round {round}"
 
 
 # -- what is there --------------------------------------------------------------------------------------------------

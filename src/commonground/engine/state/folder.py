@@ -29,6 +29,7 @@ from commonground.data import FederatedDataset, TableSchema
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
 from commonground.engine.state.files import remove_parts, sync_file, write_atomically
 from commonground.errors import ConfigError, DataError, RunError
+from commonground.spreadsheet import cell, without_apostrophe
 
 __all__ = ["NOISE", "SCHEMA", "START", "RunFolder", "describe", "plain_settings", "write_atomically"]
 
@@ -339,20 +340,24 @@ class RunFolder:
     # -- results ------------------------------------------------------------------------------------------------
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``clients.csv``."""
+        """Write ``clients.csv``; a name is a cell that no spreadsheet computes, the true one is in ``split.json``."""
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({**row, "name": cell(str(row["name"]))} for row in rows)
         write_atomically(self.path / "clients.csv", text.getvalue())
 
     def clients(self) -> list[dict[str, Any]]:
-        """The rows of ``clients.csv``, numbers as numbers."""
+        """The rows of ``clients.csv``, numbers as numbers and names as in ``split.json``."""
         path = self.path / "clients.csv"
+        names = self.split()["client_names"] if (self.path / "split.json").is_file() else None
         try:
             with path.open(encoding="utf-8", newline="") as file:
-                return [{k: _number(v) if k != "name" else v for k, v in row.items()} for row in csv.DictReader(file)]
-        except (OSError, ValueError, TypeError, csv.Error) as error:
+                rows = [{k: _number(v) if k != "name" else v for k, v in row.items()} for row in csv.DictReader(file)]
+            for row in rows:
+                row["name"] = without_apostrophe(str(row["name"])) if names is None else names[int(row["client"])]
+            return rows
+        except (OSError, ValueError, TypeError, KeyError, IndexError, csv.Error) as error:
             raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
