@@ -62,5 +62,5 @@ def test_a_run_with_hostile_names(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_errors_show_names_escaped() -> None:
     data = made_data([6, 2], client_names=["ward", "\x1b[2J\u202e"])
     with pytest.raises(cg.CommonGroundError, match=r"client \\x1b\[2J\\u202e has") as caught:
-        limit_samples(data, 5, None, 0)
+        limit_samples(data, "train", 5, 0)
     assert str(caught.value).isprintable()

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from commonground.adapt import load_run
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, RunError
+from commonground.report import write_run_report
 from tests.campaign.damage import damage, every_round_saved, go
 from tests.helpers import Notes, rows_without_time
 
@@ -269,3 +270,32 @@ def test_settings_are_compared_as_they_are_written(tmp_path: Path) -> None:
     assert go(tmp_path, resume=True, model_options={"hidden": (5,)}).run.summary["rounds"] == 8
     with pytest.raises((RunError, ConfigError), match="model_options"):
         go(tmp_path, resume=True, model_options={"hidden": (6,)})
+
+
+def test_files_under_each_others_names(tmp_path: Path) -> None:
+    """Each is sound by itself: its name is part of what it says."""
+    go(tmp_path, "fedrep", engine="messages")
+    pairs = [sorted((tmp_path / folder).glob("round-*"))[-2:] for folder in ("clients/client-2", "checkpoint")]
+    for one, other in pairs:
+        mine, theirs = one.read_bytes(), other.read_bytes()
+        one.write_bytes(theirs)
+        other.write_bytes(mine)
+        with pytest.raises(RunError, match=rf"{other}' cannot be read: it is the file .* under another name"):
+            load_run(tmp_path).trained.own(2)
+        one.write_bytes(mine)
+        other.write_bytes(theirs)
+    load_run(tmp_path).trained.own(2)
+
+
+def test_a_report_and_a_loaded_run_show_only_what_the_run_wrote(tmp_path: Path) -> None:
+    go(tmp_path)
+    for name, before, after in (("clients.csv", "\n0,0,5", "\n0,0,6"), ("config.toml", "lr = 0.1", "lr = 0.2")):
+        path = tmp_path / name
+        text = path.read_text()
+        assert before in text
+        path.write_text(text.replace(before, after))
+        for read in (write_run_report, load_run):
+            with pytest.raises(RunError, match=rf"{name}' (is not what the run wrote|was changed)"):
+                read(tmp_path)
+        path.write_text(text)
+    assert write_run_report(tmp_path).is_file()

@@ -2,8 +2,8 @@
 
 The metadata of the file holds its ``content`` as JSON (its name, round, totals, settings, digests of the run's other
 files, the segments that hold the clients' state, and a sha256 over the file's tensors) and the sha256 of that text. The
-last two checkpoints are kept, with them that of the best round so far of each (``best_round`` in its totals), if a run looks for
-one, and the segments that these name.
+last two checkpoints are kept, with them that of the best round so far of each (``best_round`` in its totals), if a run
+looks for one, and the segments that these name.
 """
 
 from __future__ import annotations

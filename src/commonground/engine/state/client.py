@@ -99,6 +99,8 @@ class ClientStates:
 
     def _read(self, path: Path) -> Tensors:
         segment = Segment.open(path)
+        if not path.stem.endswith(f"-{segment.round:06d}"):
+            raise RunError(f"'{path}' cannot be read: it is the file of round {segment.round} under another name")
         if segment.clients.tolist() != [self.client]:
             raise RunError(f"'{path}' does not hold the state of client {self.client}")
         segment.check()
