@@ -45,7 +45,7 @@ def read_samples(path: Path) -> npt.NDArray[np.float64]:
         raise DataError(f"the input file '{path}' is an archive of several arrays; one array is needed")
     if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
         raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
-    return np.asarray(x, dtype=np.float64)
+    return np.array(x, dtype=np.float64)  # a copy: the file must not be written to
 
 
 def _read_array(path: Path) -> Any:
