@@ -25,11 +25,12 @@ LAYERS = (
     ("adapters", "config"),
     ("engine",),
     ("adapt", "console", "export"),
+    ("serve",),
     ("report",),
     ("compare",),
     ("", "demo", "papers"),
     ("cli_options",),
-    ("cli_adapt", "cli_compare", "cli_export", "cli_list", "cli_reproduce", "cli_tables"),
+    ("cli_adapt", "cli_compare", "cli_export", "cli_list", "cli_reproduce", "cli_serve", "cli_tables"),
     ("cli",),
     ("__main__",),
 )

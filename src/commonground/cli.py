@@ -18,6 +18,7 @@ from commonground.cli_export import export
 from commonground.cli_list import list_
 from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
+from commonground.cli_serve import serve
 from commonground.cli_tables import example, inspect
 from commonground.errors import AggregateError, CommonGroundError, ConfigError
 from commonground.quoting import escaped, visible
@@ -103,7 +104,7 @@ def demo(seeds: int, quiet: bool) -> None:
     run_demo(seeds, quiet)
 
 
-for command in (list_, compare, adapt, predict, export, reproduce, report, inspect, example):
+for command in (list_, compare, adapt, predict, export, serve, reproduce, report, inspect, example):
     cli.add_command(command)
 
 

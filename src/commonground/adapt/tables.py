@@ -26,7 +26,7 @@ from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.tasks import Headline
 
-__all__ = ["TableAnswers", "predict_table"]
+__all__ = ["TableAnswers", "predict_table", "targets_of"]
 
 Note = Callable[[str], None]
 Rows = npt.NDArray[np.int64]
@@ -155,7 +155,7 @@ def _metric(trained: Trained, raw: RawTable, schema: TableSchema, outputs: Tenso
     """The headline metric over the rows that have a target, in words; empty if there is none."""
     if not all(name in raw.columns for name in schema.targets):
         return ""
-    y, known = _targets(trained, raw, schema)
+    y, known = targets_of(trained, raw, schema)
     if not known.any():
         return ""
     task, headline = trained.task, Headline.of(trained.task)
@@ -176,7 +176,7 @@ def _metric(trained: Trained, raw: RawTable, schema: TableSchema, outputs: Tenso
     return said
 
 
-def _targets(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[Any, npt.NDArray[np.bool_]]:
+def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[Any, npt.NDArray[np.bool_]]:
     """Targets in the task's stored form, and which rows have one; classes that the run does not know count as wrong."""
     if trained.task.softmax:
         cells = words_of(raw.columns[schema.targets[0]], keep=True)

@@ -1,0 +1,63 @@
+"""``commonground serve``: a run's models as a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from commonground.cli_options import trust_code
+from commonground.errors import ConfigError
+
+__all__ = ["serve"]
+
+
+@click.command(
+    short_help="A run's models as a service over HTTP.",
+    epilog="Example: commonground serve runs/churn --token-for north; commonground serve runs/churn --port 8000",
+)
+@click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
+@click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="port; 0 takes a free one")
+@click.option("--token-for", metavar="CLIENT", help="give out a token for this client, print it, and stop")
+@click.option("--token-to-enrol", is_flag=True, help="give out a token that adds clients, print it, and stop")
+@click.option("--revoke", metavar="CLIENT", help="end all tokens of this client, and stop")
+@trust_code
+def serve(
+    run_dir: Path,
+    host: str,
+    port: int,
+    token_for: str | None,
+    token_to_enrol: bool,
+    revoke: str | None,
+    trust_code: bool,
+) -> None:
+    """Answer clients of RUN_DIR over HTTP, each with its own model (POST /v1/predict with its token).
+
+    Tokens are given out here and kept as hashes. With an enrolment token, POST /v1/clients adds a client from examples
+    and gives it a token. /health, /metrics (Prometheus) and a page to try it need none. The service speaks plain HTTP:
+    put a proxy with TLS before it where others can reach it.
+    """
+    try:
+        import uvicorn
+
+        from commonground.serve import RunModels, Tokens, make_app
+        from commonground.serve.tokens import ENROL
+    except ImportError:
+        raise ConfigError("serve needs the extra: pip install 'commonground[serve]'") from None
+    from commonground.engine.run import load_run
+
+    if sum((token_for is not None, token_to_enrol, revoke is not None)) > 1:
+        raise ConfigError("give one of --token-for, --token-to-enrol and --revoke")
+    run = load_run(run_dir, trust_code=trust_code)
+    models, tokens = RunModels(run), Tokens(run_dir)
+    if token_for is not None:
+        print(tokens.issue(run.trained.names[run.trained.client(token_for)]))
+    elif token_to_enrol:
+        print(tokens.issue(ENROL))
+    elif revoke is not None:
+        print(f"{tokens.revoke(revoke)} tokens ended")
+    else:
+        if not len(tokens):
+            click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)
+        uvicorn.run(make_app(models, tokens), host=host, port=port, log_level="warning", server_header=False)

@@ -1,0 +1,190 @@
+"""The service's doors: health, metrics, prediction, new clients, and a page to try them."""
+
+# Annotations are evaluated here, not later: the doors' name what make_app itself makes.
+
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from commonground.errors import CommonGroundError
+from commonground.quoting import escaped
+from commonground.serve.models import RunModels
+from commonground.serve.page import page
+from commonground.serve.tokens import ENROL, Tokens
+
+__all__ = ["make_app"]
+
+MOST_ROWS = 10_000
+MOST_BYTES = 16 * 1024 * 1024
+
+# Whole numbers that a float holds exactly: a longer one in a table is an identifier, which is written as text.
+Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+Cell = str | Whole | float | bool | None
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Rows(_Strict):
+    """Rows to be judged: objects by column name for tables, lists of numbers otherwise."""
+
+    rows: list[dict[str, Cell] | list[Any]] = Field(min_length=1, max_length=MOST_ROWS)
+
+
+class Said(BaseModel):
+    """What the client's own model says of a row."""
+
+    answer: str
+    values: dict[str, float]
+
+
+class Predictions(BaseModel):
+    """An answer for each row, in their order."""
+
+    client: str
+    predictions: list[Said]
+
+
+class Examples(_Strict):
+    """A new client's rows with their targets."""
+
+    client: str = Field(min_length=1, max_length=200)
+    rows: list[dict[str, Cell]] = Field(min_length=1, max_length=MOST_ROWS)
+
+
+class Added(BaseModel):
+    """A client that was added: its token, told once, and how well its head does on the last quarter of its rows."""
+
+    client: str
+    token: str
+    metric: str
+    value: float | None
+
+
+class Health(BaseModel):
+    """Whether the service answers, and for whom."""
+
+    status: str
+    version: str
+    clients: int
+    columns: list[str]
+
+
+class Refused(BaseModel):
+    """Why a request was not answered, in a sentence."""
+
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Refused, "description": "bytes that are no JSON"},
+    401: {"model": Refused, "description": "no token, or one that was never given out"},
+    403: {"model": Refused, "description": "a token for something else"},
+    413: {"model": Refused, "description": "too long a request"},
+    422: {"model": Refused, "description": "rows of another form, in a sentence"},
+}
+
+
+def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
+    """The service of a run as an ASGI application.
+
+    Every client asks with a token of its own and is answered by its own model alone; which client that is, is in the
+    token, not in the request.
+
+    Args:
+        models: of the run.
+        tokens: given out for it.
+    """
+    app = FastAPI(title="CommonGround", version=version("commonground"), docs_url=None, redoc_url=None)
+    registry = CollectorRegistry()
+    requests = Counter("commonground_requests", "Requests by path and status.", ["path", "status"], registry=registry)
+    seconds = Histogram("commonground_seconds", "Seconds from request to answer.", ["path"], registry=registry)
+    rows_seen = Counter("commonground_rows", "Rows that were judged.", registry=registry)
+    bearer = HTTPBearer(auto_error=False, description="a token of `commonground serve RUN --token-for CLIENT`")
+
+    def asker(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> str:
+        whose = None if given is None else tokens.whose(given.credentials)
+        if whose is None:
+            raise HTTPException(401, "a valid token is needed", {"WWW-Authenticate": "Bearer"})
+        return whose
+
+    def client_of(whose: Annotated[str, Depends(asker)]) -> str:
+        if whose == ENROL:
+            raise HTTPException(403, "this token adds clients; a client's own is needed")
+        return whose
+
+    def enrolling(whose: Annotated[str, Depends(asker)]) -> None:
+        if whose != ENROL:
+            raise HTTPException(403, "this token is a client's; one that adds clients is needed")
+
+    @app.middleware("http")
+    async def watched(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        began = time.perf_counter()
+        length = request.headers.get("content-length", "")
+        if request.method == "POST" and not (length.isdecimal() and int(length) <= MOST_BYTES):
+            response: Response = JSONResponse({"detail": f"a body of known length, at most {MOST_BYTES:,} bytes"}, 413)
+        else:
+            response = await call_next(request)
+        route = request.scope.get("route")
+        path = str(getattr(route, "path", "other"))
+        requests.labels(path, str(response.status_code)).inc()
+        seconds.labels(path).observe(time.perf_counter() - began)
+        return response
+
+    @app.exception_handler(RequestValidationError)
+    async def not_the_form(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"][1:])
+        return JSONResponse({"detail": escaped(f"{place or 'the body'}: {first['msg']}"[:400])}, 422)
+
+    @app.exception_handler(CommonGroundError)
+    async def refused(request: Request, error: CommonGroundError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)[:1000]}, 422)
+
+    @app.exception_handler(RecursionError)
+    async def too_deep(request: Request, error: RecursionError) -> JSONResponse:
+        return JSONResponse({"detail": "the body is nested too deeply"}, 422)
+
+    @app.get("/health")
+    def health() -> Health:
+        """Whether the service answers."""
+        count = len(models.run.trained.names)
+        return Health(status="ok", version=version("commonground"), clients=count, columns=models.columns)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> str:
+        """Counts and times, as Prometheus reads them."""
+        return generate_latest(registry).decode()
+
+    @app.get("/", response_class=HTMLResponse)
+    def home() -> str:
+        """A page to try the service."""
+        return page(models.columns)
+
+    @app.post("/v1/predict", responses=REFUSALS)
+    async def predict(body: Rows, client: Annotated[str, Depends(client_of)]) -> Predictions:
+        """What the asking client's own model says of rows."""
+        answers = await run_in_threadpool(models.predict, client, body.rows)
+        rows_seen.inc(len(answers))
+        said = [Said(answer=a.answer, values=a.values) for a in answers]
+        return Predictions(client=client, predictions=said)
+
+    @app.post("/v1/clients", responses=REFUSALS, status_code=201, dependencies=[Depends(enrolling)])
+    async def add(body: Examples) -> Added:
+        """Add a client from examples, with a head of its own on the run's body."""
+        kept = await run_in_threadpool(models.add, body.client, body.rows)
+        metric = models.run.trained.task.metric
+        value = kept.mean if kept.mean == kept.mean else None
+        return Added(client=body.client, token=tokens.issue(body.client), metric=metric, value=value)
+
+    return app

@@ -1,0 +1,186 @@
+"""A run's models behind a service: asked by client, kept ready, and joined by new clients."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from commonground.adapt.keep import Kept, keep_clients
+from commonground.adapt.tables import targets_of
+from commonground.data import FederatedDataset
+from commonground.data.tables.features import check_columns, known_features
+from commonground.data.tables.read import RawTable, raw_of_frame
+from commonground.engine.portable import PortableModel
+from commonground.engine.run import Run
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import escaped
+
+__all__ = ["Answer", "RunModels"]
+
+Row = Mapping[str, str | float | bool | None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says of one row.
+
+    Attributes:
+        answer: in words: a class, numbers, labels.
+        values: by name: each class's probability, each number, each label's probability.
+    """
+
+    answer: str
+    values: dict[str, float]
+
+
+class RunModels:
+    """The models of a run's clients. All methods may be called from several threads.
+
+    Args:
+        run: in a folder, of numbers, images or a table; no language model.
+        ready: how many clients' models are kept in memory.
+
+    Raises:
+        ConfigError: the run is of texts, or in no folder.
+    """
+
+    def __init__(self, run: Run, ready: int = 256) -> None:
+        trained = run.trained
+        if trained.reads_text:
+            raise ConfigError(f"{trained.where} is of texts; a service is for tables and numbers")
+        if run.folder is None:
+            raise ConfigError("a service needs a run in a folder; train with out=…")
+        self.run, self._ready = run, ready
+        self._models: OrderedDict[int, PortableModel] = OrderedDict()
+        self._lock = threading.Lock()
+        self._adding = threading.Lock()
+
+    @property
+    def columns(self) -> list[str]:
+        """What rows consist of: a table's columns; empty where samples are plain numbers."""
+        schema = self.run.trained.schema
+        return [] if schema is None else schema.needed
+
+    def predict(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Answer]:
+        """What a client's own model says.
+
+        Args:
+            client: its name.
+            rows: of a table, a mapping from column names to cells each; else samples as nested lists of numbers.
+
+        Raises:
+            ConfigError: there is no such client.
+            DataError: the rows are not of the training rows' form.
+        """
+        trained = self.run.trained
+        number = trained.client(client)
+        x: Any = _numbers(rows) if trained.schema is None else trained.rows_of(_frame(rows), number)
+        model = self._model(number)
+        with torch.no_grad():
+            said = model.predict(x, "this service", trained.device)
+        if not np.isfinite(said).all():
+            raise DataError("the model gives no finite numbers for these rows")
+        names = trained.split["class_names"]
+        columns = names if trained.task.softmax else trained.task.columns(names)
+        answers = trained.task.choose(said, names)
+        return [
+            Answer(answer, {name: float(v) for name, v in zip(columns, row, strict=True)})
+            for answer, row in zip(answers, said, strict=True)
+        ]
+
+    def add(self, client: str, rows: Sequence[Row], *, epochs: int = 30) -> Kept:
+        """Add a client with a head fitted on examples of its own, the last quarter of which tests it.
+
+        Args:
+            client: its name.
+            rows: with the target's columns; at least 4.
+            epochs: passes over them.
+
+        Raises:
+            ConfigError: the run is of no table, scales by clients' own statistics, or has a client of this name.
+            DataError: too few rows, or rows of another form.
+        """
+        trained = self.run.trained
+        schema = trained.schema
+        if schema is None:
+            raise ConfigError(f"{trained.where} is of no table; new clients are added by `commonground adapt --keep`")
+        if schema.client_scales:
+            raise ConfigError(
+                f"{trained.where} scales by each client's own statistics; new clients are added by `commonground adapt "
+                "--keep`"
+            )
+        if not client.strip() or client != client.strip() or not client.isprintable() or len(client) > 200:
+            raise DataError("a client's name is 1 to 200 printable characters without spaces at its ends")
+        if len(rows) < 4:
+            raise DataError(f"{len(rows)} rows are too few for a head and a test of it; at least 4 are needed")
+        raw = raw_of_frame(_frame(rows))
+        check_columns(raw.path, raw.names, [*schema.needed, *schema.targets])
+        data = self._examples(client, raw)
+        with self._adding:
+            if client in self.run.trained.names:
+                raise ConfigError(f"there is a client '{client}' already")
+            kept = keep_clients(self.run, data, epochs=epochs)
+            with self._lock:
+                self.run = kept.run
+        return kept
+
+    def _examples(self, client: str, raw: RawTable) -> FederatedDataset:
+        """Posted rows as a data set of one client."""
+        trained = self.run.trained
+        assert trained.schema is not None
+        x, _ = known_features(raw, trained.schema)
+        y, known = targets_of(trained, raw, trained.schema)
+        lacking = np.flatnonzero(~known | (y < 0 if y.ndim == 1 else False))
+        if len(lacking):
+            what = " or ".join(trained.schema.targets)
+            raise DataError(f"row {int(lacking[0])} has no {what}, or one that the run does not know")
+        test = max(1, len(x) // 4)
+        return FederatedDataset.from_arrays(
+            [(x[:-test], y[:-test], x[-test:], y[-test:])],
+            name="posted examples",
+            classes=int(trained.split["classes"]),
+            class_names=trained.split["class_names"],
+            client_names=[client],
+            preprocess=trained.format.preprocess,
+            task=trained.task,
+        )
+
+    def _model(self, client: int) -> PortableModel:
+        with self._lock:
+            if client not in self._models:
+                self._models[client] = self.run.trained.portable(client)
+                while len(self._models) > self._ready:
+                    self._models.popitem(last=False)
+            self._models.move_to_end(client)
+            return self._models[client]
+
+
+def _frame(rows: Sequence[Any]) -> Any:
+    import pandas as pd
+
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise DataError("rows of a table are objects with its columns' names")
+    for number, row in enumerate(rows):
+        for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
+            if not _whole(text):
+                raise DataError(f"row {number} holds half of a character, {escaped(text)}")
+    return pd.DataFrame([dict(row) for row in rows])
+
+
+def _whole(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair alone, which JSON can say and no file can hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _numbers(rows: Sequence[Any]) -> npt.NDArray[np.float64]:
+    try:
+        return np.asarray(rows, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        raise DataError("samples are lists of numbers, all of one shape") from None

@@ -1,0 +1,289 @@
+"""The service: own models only, tokens, new clients, every refusal in a sentence, and never a 5xx."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import commonground as cg
+from commonground.cli import main
+
+pytest.importorskip("fastapi")
+pytest.importorskip("httpx")
+from fastapi.testclient import TestClient
+
+from commonground.serve import RunModels, Tokens, make_app
+from commonground.serve.tokens import ENROL
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+SHOPS = ("north", "south", "east")
+
+
+def rows(shop: int, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Rows whose label hangs on a and b, each shop in its own way."""
+    rng = np.random.default_rng([seed, shop])
+    found = []
+    for _ in range(count):
+        a, b = rng.normal(size=2).round(4).tolist()
+        plan = "xyz"[int(rng.integers(3))]
+        found.append({"a": a, "b": b, "plan": plan, "label": "yes" if a + (shop - 1) * b > 0 else "no"})
+    return found
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    table = pd.DataFrame([{"shop": name, **row} for i, name in enumerate(SHOPS) for row in rows(i, 80)])
+    table.to_csv(folder / "shops.csv", index=False)
+    columns = ["--client-column", "shop", "--target", "label", "--rounds", "8", "--quiet"]
+    assert main(["train", "fedrep", "--data", str(folder / "shops.csv"), *columns, "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def service(run_dir: Path) -> tuple[TestClient, Tokens]:
+    tokens = Tokens(run_dir)
+    return TestClient(make_app(RunModels(cg.load_run(run_dir)), tokens), raise_server_exceptions=False), tokens
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def features(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "label"} for row in given]
+
+
+def test_each_client_is_answered_by_its_own_model(service: tuple[TestClient, Tokens], run_dir: Path) -> None:
+    client, tokens = service
+    asked = features(rows(0, 25, seed=1))
+    said = {}
+    for name in SHOPS:
+        response = client.post("/v1/predict", json={"rows": asked}, headers=bearer(tokens.issue(name)))
+        assert response.status_code == 200
+        body = response.json()
+        assert body["client"] == name
+        wanted = cg.load_run(run_dir).predict(pd.DataFrame(asked), name)
+        got = [[one["values"]["no"], one["values"]["yes"]] for one in body["predictions"]]
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-12)
+        assert [one["answer"] for one in body["predictions"]] == [["no", "yes"][row.argmax()] for row in wanted]
+        said[name] = got
+    assert said["north"] != said["east"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({}, 401), (bearer("nonsense"), 401), ({"Authorization": "Basic abc"}, 401), (bearer(""), 401)],
+)
+def test_who_has_no_token_hears_nothing(
+    headers: dict[str, str], status: int, service: tuple[TestClient, Tokens]
+) -> None:
+    response = service[0].post("/v1/predict", json={"rows": features(rows(0, 1))}, headers=headers)
+    assert response.status_code == status
+    assert response.json() == {"detail": "a valid token is needed"}
+
+
+def test_tokens_are_kept_as_hashes_and_can_be_ended(run_dir: Path, service: tuple[TestClient, Tokens]) -> None:
+    client, tokens = service
+    token = tokens.issue("south")
+    text = (run_dir / "tokens.json").read_text()
+    assert token not in text
+    assert (run_dir / "tokens.json").stat().st_mode & 0o777 == 0o600
+    assert Tokens(run_dir).whose(token) == "south"
+    ask = {"rows": features(rows(0, 1))}
+    assert client.post("/v1/predict", json=ask, headers=bearer(token)).status_code == 200
+    assert tokens.revoke("south") >= 1
+    assert client.post("/v1/predict", json=ask, headers=bearer(token)).status_code == 401
+
+
+def test_a_token_opens_one_door(service: tuple[TestClient, Tokens]) -> None:
+    client, tokens = service
+    ask = {"rows": features(rows(0, 1))}
+    enrol, own = tokens.issue(ENROL), tokens.issue("north")
+    assert client.post("/v1/predict", json=ask, headers=bearer(enrol)).status_code == 403
+    body = {"client": "x", "rows": rows(0, 8)}
+    assert client.post("/v1/clients", json=body, headers=bearer(own)).status_code == 403
+    named = tokens.issue("client /enrol")
+    assert client.post("/v1/clients", json=body, headers=bearer(named)).status_code == 403
+
+
+def test_a_new_client_is_added_from_examples(service: tuple[TestClient, Tokens], run_dir: Path) -> None:
+    client, tokens = service
+    enrol = bearer(tokens.issue(ENROL))
+    examples = rows(2, 60, seed=5)
+    added = client.post("/v1/clients", json={"client": "west", "rows": examples}, headers=enrol)
+    assert added.status_code == 201, added.text
+    body = added.json()
+    assert (body["client"], body["metric"]) == ("west", "accuracy")
+    assert body["value"] > 0.6
+    fresh = rows(2, 60, seed=6)
+    said = client.post("/v1/predict", json={"rows": features(fresh)}, headers=bearer(body["token"])).json()
+    right = [one["answer"] == row["label"] for one, row in zip(said["predictions"], fresh, strict=True)]
+    assert np.mean(right) > 0.75
+    assert cg.load_run(run_dir).trained.names == [*sorted(SHOPS), "west"]
+    again = client.post("/v1/clients", json={"client": "west", "rows": examples}, headers=enrol)
+    assert again.status_code == 422
+    assert again.json()["detail"] == "there is a client 'west' already"
+    for wrong, says in (
+        ({"client": "n", "rows": rows(0, 3)}, "3 rows are too few"),
+        ({"client": "n", "rows": features(rows(0, 9))}, "label"),
+        ({"client": "n", "rows": [*rows(0, 8), {**rows(0, 1)[0], "label": "perhaps"}]}, "row 8 has no label, or one"),
+        ({"client": " n", "rows": rows(0, 8)}, "a client's name is"),
+    ):
+        response = client.post("/v1/clients", json=wrong, headers=enrol)
+        assert response.status_code == 422, response.text
+        assert says in response.json()["detail"]
+
+
+WRONG: dict[str, Any] = {
+    "no rows": {"rows": []},
+    "a column lacks": {"rows": [{"a": 1.0, "plan": "x"}]},
+    "words for a number": {"rows": [{"a": "one", "b": 1.0, "plan": "x"}]},
+    "lists": {"rows": [[1.0, 2.0]]},
+    "nothing": {},
+    "more": {"rows": [{"a": 1, "b": 2, "plan": "x"}], "client": "south"},
+    "a long number": {"rows": [{"a": 10**400, "b": 2, "plan": "x"}]},
+    "half a character": {"rows": [{"a": 1, "b": 2, "plan": "\ud800"}]},
+    "a name with half a character": {"rows": [{"a": 1, "b": 2, "plan": "x", "\udfff": 1}]},
+    "an object": {"rows": [{"a": {"deep": 1}, "b": 2, "plan": "x"}]},
+}
+
+
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_refused_in_a_sentence(body: Any, service: tuple[TestClient, Tokens]) -> None:
+    client, tokens = service
+    headers = {**bearer(tokens.issue("north")), "content-type": "application/json"}
+    response = client.post("/v1/predict", content=json.dumps(body).encode(), headers=headers)
+    assert response.status_code == 422, response.text
+    assert 0 < len(response.json()["detail"]) <= 1000
+    assert "\n" not in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"{", 422),
+        (b"\xff\xfe", 422),
+        (b'{"rows": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (b'{"rows": [{"a": NaN, "b": Infinity, "plan": "x"}]}', 422),
+        (b" " * (16 * 1024 * 1024 + 1), 413),
+    ],
+)
+def test_bytes_that_are_no_request(content: bytes, status: int, service: tuple[TestClient, Tokens]) -> None:
+    client, tokens = service
+    headers = {**bearer(tokens.issue("north")), "content-type": "application/json"}
+    response = client.post("/v1/predict", content=content, headers=headers)
+    assert response.status_code == status, response.text
+    assert "\n" not in response.json()["detail"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
+CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | JSON
+TABLE = st.lists(st.fixed_dictionaries({"a": CELLS, "b": CELLS, "plan": CELLS}, optional={"c": CELLS}), max_size=4)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.one_of(JSON, st.fixed_dictionaries({"rows": TABLE | JSON})), door=st.sampled_from(["predict", "clients"])
+)
+def test_no_body_makes_the_service_fail(body: Any, door: str, service: tuple[TestClient, Tokens]) -> None:
+    client, tokens = service
+    given = {"client": "z", **body} if door == "clients" and isinstance(body, dict) else body
+    headers = bearer(_token(tokens, "north" if door == "predict" else ENROL)) | {"content-type": "application/json"}
+    response = client.post(f"/v1/{door}", content=json.dumps(given).encode(), headers=headers)
+    assert response.status_code in (200, 422), response.text
+
+
+_KEPT: dict[str, str] = {}
+
+
+def _token(tokens: Tokens, whose: str) -> str:
+    if whose not in _KEPT:
+        _KEPT[whose] = tokens.issue(whose)
+    return _KEPT[whose]
+
+
+def test_health_metrics_page_and_openapi(service: tuple[TestClient, Tokens]) -> None:
+    client, _ = service
+    health = client.get("/health").json()
+    assert health["status"] == "ok"
+    assert health["clients"] >= len(SHOPS)
+    assert health["columns"] == ["a", "b", "plan"]
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "&quot;plan&quot;" in page.text
+    assert "https://" not in page.text, "nothing is loaded from elsewhere"
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(paths) == {"/health", "/metrics", "/", "/v1/predict", "/v1/clients"}
+    assert client.get("/nowhere").status_code == 404
+    text = client.get("/metrics").text
+    assert 'commonground_requests_total{path="/health",status="200"}' in text
+    for name in SHOPS:
+        assert name not in text, "no client's name in what anybody may read"
+
+
+def test_numbers_without_a_table(tmp_path: Path) -> None:
+    run = cg.train("fedrep", "digits", clients=4, rounds=1, local_epochs=1, workers=1, out=tmp_path / "run")
+    data = cg.load_data("digits", 4)
+    tokens = Tokens(tmp_path / "run")
+    client = TestClient(make_app(RunModels(run), tokens), raise_server_exceptions=False)
+    headers = bearer(tokens.issue("2"))
+    x = data.x_test[:3]
+    said = client.post("/v1/predict", json={"rows": x.tolist()}, headers=headers).json()
+    got = [list(one["values"].values()) for one in said["predictions"]]
+    np.testing.assert_allclose(got, run.predict(x, 2), atol=1e-12)
+    flat = client.post("/v1/predict", json={"rows": x.reshape(3, -1).tolist()}, headers=headers).json()
+    assert flat == said
+    assert client.post("/v1/predict", json={"rows": [[1.0]]}, headers=headers).status_code == 422
+    examples = {"client": "n", "rows": [{"a": 1}] * 5}
+    refused = client.post("/v1/clients", json=examples, headers=bearer(tokens.issue(ENROL)))
+    assert refused.status_code == 422
+    assert "is of no table" in refused.json()["detail"]
+
+
+def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", str(run_dir), "--token-for", "nobody"]) == 2
+    assert "has no client 'nobody'" in capsys.readouterr().err
+    assert main(["serve", str(run_dir), "--token-for", "east"]) == 0
+    token = capsys.readouterr().out.strip()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "commonground", "serve", str(run_dir), "--port", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        base = f"http://127.0.0.1:{port}"
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{base}/health").read()
+                break
+            except OSError:
+                assert process.poll() is None, process.communicate()[1]
+                time.sleep(0.1)
+        body = json.dumps({"rows": features(rows(0, 2))}).encode()
+        headers = {**bearer(token), "content-type": "application/json"}
+        request = urllib.request.Request(f"{base}/v1/predict", body, headers)
+        assert json.loads(urllib.request.urlopen(request).read())["client"] == "east"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert process.returncode in (0, -signal.SIGTERM, 130, 143)
