@@ -159,3 +159,10 @@ def test_adapting_takes_no_rate_out_of_range() -> None:
     for lr in (1e39, float("nan"), 0.0, -1.0):
         with pytest.raises(CommonGroundError, match="--lr must be a positive number"):
             adapt(run, made_data(seed=1), [1], lr=lr)
+
+
+def test_a_value_of_thousands_of_digits_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "fedavg", "--local-steps", "1" * 5000]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--local-steps" in line
+    assert len(line) < 1100

@@ -134,7 +134,7 @@ def main(args: list[str] | None = None) -> int:
         print(error.format_message())
         return 2
     except click.ClickException as error:
-        print(f"commonground: {visible(' '.join(error.format_message().split()))}", file=sys.stderr)
+        print(f"commonground: {visible(_cut(error.format_message()))}", file=sys.stderr)
         return 2
     except CommonGroundError as error:
         print(f"commonground: {visible(' '.join(str(error).split()))}", file=sys.stderr)
@@ -157,6 +157,12 @@ def main(args: list[str] | None = None) -> int:
         why = reason(error, error.filename) if isinstance(error.filename, str) else error.strerror or error
         print(f"commonground: {visible(f'{where}{why}')}", file=sys.stderr)
         return 2
+
+
+def _cut(text: str) -> str:
+    """A message in one line, without the thousands of characters that a value in it may have."""
+    line = " ".join(text.split())
+    return line if len(line) <= 1000 else f"{line[:1000]}…"
 
 
 def _out_of_memory(error: Exception) -> bool:
