@@ -214,3 +214,18 @@ def test_the_page_of_a_run_tells_of_it(tmp_path: Path) -> None:
     page = write_run_report(tmp_path / "run").read_text("utf-8")
     assert f"those of round {run.summary['early_stopping']['best_round']}, the best on rows held out" in page
     assert "the same, on validation rows" in page
+
+
+def test_a_run_that_its_user_stops_has_its_last_models_and_goes_on(tmp_path: Path) -> None:
+    whole = go(out=tmp_path / "whole")
+    at = whole.summary["early_stopping"]["best_round"] + 1
+    stopped = go(out=tmp_path / "run", on_round=lambda row: row["round"] < at)
+    assert stopped.summary["stopped_after"] == at
+    assert "early_stopping" not in stopped.summary
+    assert stopped.summary["weights_sha256"] == go(rounds=at, patience=None).summary["weights_sha256"]
+    np.testing.assert_array_equal(
+        load_run(tmp_path / "run").predict(data().x_test, client=1), stopped.predict(data().x_test, client=1)
+    )
+    resumed = go(out=tmp_path / "run", resume=True)
+    for key in ("weights_sha256", "early_stopping", "rounds"):
+        assert resumed.summary[key] == whole.summary[key], key

@@ -48,8 +48,8 @@ def finish(
         RunError: the results cannot be written.
     """
     everyone, config = range(setup.data.clients), setup.config
-    early = {} if stopping is None else stopping.summary()
     stopped = progress.done < config.rounds and not (stopping is not None and stopping.exhausted)
+    early = {} if stopping is None or stopped else stopping.summary()
     # The last round's test is the final one, unless it covered a panel only or was before a resume.
     all_scores = progress.last_scores or {
         which: engine.evaluate(everyone, progress.shared, which, progress.models_of)
