@@ -273,8 +273,8 @@ def predict(
             run.trained, file, client=number, shared=use_global, note=_say, separator=separator, encoding=encoding
         )
         writer.writerows(_cells([answers.header, *answers.rows]))
-        if answers.metric:
-            _say(answers.metric)
+        for line in answers.metric.splitlines():
+            _say(line)
     else:
         if client is None and not use_global:
             raise ConfigError("give either --client ID or --global")
@@ -292,7 +292,8 @@ def _table_settings(
     """How a table of new clients is read: by the run's schema, clients by the same column unless otherwise said."""
     given = {} if client_column is None else {"client_column": client_column}
     if run.trained.schema is None:
-        return given
+        texts = run.config.text_column
+        return given if texts is None else {**given, "text_column": texts}
     settings = run.config.table_settings() if data is None else {}
     if partition is None and classes_per_client is None:
         column = client_column or run.trained.schema.client_column

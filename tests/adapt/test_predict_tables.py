@@ -64,6 +64,11 @@ def test_the_table_itself_with_ids_and_the_metric(ask: Any, folder: Path) -> Non
     right = np.mean(np.array(answers["class"]) == frame().label)
     assert f"accuracy {100 * right:.1f} % over 120 rows" in said
     assert "as the mean over 4 clients" in said
+    figures = said.splitlines()[1]
+    recall = np.mean([np.mean(np.array(answers["class"])[frame().label == name] == name) for name in ("rich", "poor")])
+    assert figures.startswith(f"balanced accuracy {100 * recall:.1f} % (")
+    assert all(f" {name} " in figures for name in ("F1", "AUC", "log loss", "calibration error"))
+    assert figures.endswith("over all rows (as means over clients)")
     run = load_run(folder / "run")
     assert run.trained.schema is not None
 

@@ -220,3 +220,21 @@ def test_glue_knows_pairs(place: Path, tmp_path: Path) -> None:
         classify(glue, read_texts(tmp_path / "a.txt"), 0)
     with pytest.raises(ConfigError, match="classifies texts and does not answer"):
         answer(run, ["w1"], 0)
+
+
+def test_texts_in_columns_that_the_run_was_told(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"w{i % 5} w{i % 7};k{i % 2};c{i % 2};{i}" for i in range(24)]
+    table = tmp_path / "t.csv"
+    table.write_bytes("\n".join(["wörds;kind;who;other", *lines]).encode("latin-1"))
+    given = ["--data", str(table), "--text-column", "wörds", "--label", "kind", "--client-column", "who", *SET]
+    common = ["--model", f"hf:{place / 'bert'}", "--rounds", "1", "--quiet", "--out", str(tmp_path / "run")]
+    assert main(["train", "rolora", *given, *common]) == 0
+    assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 0
+    assert len(_table(capsys.readouterr().out)) == 25
+    newcomers = ["--data", str(table), "--client-column", "who", "--shots", "2", "--epochs", "1", "--repeats", "1"]
+    assert main(["adapt", str(tmp_path / "run"), *newcomers, "--quiet"]) == 0
+    table.write_text("words;kind\nw1;k1\n", "utf-8")
+    assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 2
+    assert "has no column 'wörds' (did you mean 'words'?)" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from commonground.adapt.samples import read_samples
 from commonground.adapt.texts import answer, classify, read_instructions, read_texts
+from commonground.data.tables.options import names_in
 from commonground.engine.run import Run
 from commonground.errors import ConfigError
 
@@ -70,7 +71,7 @@ class TextPredictor(_Scores):
     """Of texts or pairs."""
 
     def _predicted(self, path: Path, client: int | None, note: Note) -> npt.NDArray[np.float64]:
-        return classify(self.run, read_texts(path), client, note)
+        return classify(self.run, read_texts(path, names_in(self.run.config.text_column)), client, note)
 
 
 class AnswerPredictor(Predictor):

@@ -25,6 +25,8 @@ from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.tasks import Headline
+from commonground.tasks.figures import class_figures
+from commonground.tasks.headline import Metric
 
 __all__ = ["TableAnswers", "predict_table", "targets_of"]
 
@@ -89,7 +91,8 @@ def predict_table(
     kept = [name for name in (schema.client_column, *schema.ids) if name is not None and name in raw.columns]
     beside = [_shown(raw, name) for name in kept]
     rows = [[str(row), *(cells[row] for cells in beside), *answer] for row, answer in enumerate(answers)]
-    return TableAnswers(["sample", *kept, *header], rows, _metric(trained, raw, schema, outputs, [r for _, r in parts]))
+    metric = _metric(trained, raw, schema, outputs, predicted, [r for _, r in parts])
+    return TableAnswers(["sample", *kept, *header], rows, metric)
 
 
 def _shown(raw: RawTable, column: str) -> list[str]:
@@ -151,8 +154,15 @@ def _outputs(trained: Trained, schema: TableSchema, x: Any, parts: list[tuple[in
     return outputs
 
 
-def _metric(trained: Trained, raw: RawTable, schema: TableSchema, outputs: Tensor, parts: list[Rows]) -> str:
-    """The headline metric over the rows that have a target, in words; empty if there is none."""
+def _metric(
+    trained: Trained,
+    raw: RawTable,
+    schema: TableSchema,
+    outputs: Tensor,
+    predicted: npt.NDArray[np.float64],
+    parts: list[Rows],
+) -> str:
+    """The metrics over the rows that have a target, in words; empty if there is none."""
     if not all(name in raw.columns for name in schema.targets):
         return ""
     y, known = targets_of(trained, raw, schema)
@@ -173,7 +183,24 @@ def _metric(trained: Trained, raw: RawTable, schema: TableSchema, outputs: Tenso
     clients = over(own)
     if len(own) > 1 and not np.isnan(clients).all():
         said += f", {headline.show(float(np.nanmean(clients)))} as the mean over {len(own):,} clients"
-    return said
+    return said + (_class_figures(y, predicted, known, own) if task.softmax else "")
+
+
+def _class_figures(y: Rows, predicted: npt.NDArray[np.float64], known: npt.NDArray[np.bool_], own: list[Rows]) -> str:
+    """What classes are judged by beside accuracy, in words: over all rows, and as means over the clients."""
+    inside = known & (y >= 0)  # classes that the run does not know have no probability
+    parts = [rows[inside[rows]] for rows in own if inside[rows].any()]
+    if not parts:
+        return ""
+    whole = class_figures(y[inside], predicted[inside])
+    each = [class_figures(y[rows], predicted[rows]) for rows in parts] if len(parts) > 1 else []
+    shown = []
+    for key, value in whole.items():
+        metric = Metric(key, key in ("balanced_accuracy", "calibration_error"))
+        text = f"{metric.name} {metric.show(None if np.isnan(value) else value)}"
+        clients = [figures[key] for figures in each if not np.isnan(figures[key])]
+        shown.append(text + (f" ({metric.show(float(np.mean(clients)))})" if clients else ""))
+    return f"\n{', '.join(shown)} over all rows{' (as means over clients)' if each else ''}"
 
 
 def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[Any, npt.NDArray[np.bool_]]:

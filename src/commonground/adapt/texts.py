@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from commonground.data.sources.glue import TASKS
 from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
+from commonground.data.tables.features import check_columns
+from commonground.data.tables.read import is_table, read_raw
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.engine.run import Run
 from commonground.errors import ConfigError, DataError
@@ -27,34 +28,27 @@ __all__ = ["answer", "classify", "read_instructions", "read_texts"]
 _KINDS = ".tsv, .csv, .jsonl or .txt"
 
 
-def read_texts(path: Path) -> TextSamples:
+def read_texts(path: Path, columns: Sequence[str] = ()) -> TextSamples:
     """Texts or pairs without labels.
 
     Args:
-        path: a .tsv or .csv table with a header and columns such as ``sentence`` or ``sentence1`` and ``sentence2``
-            (others are left alone); a .jsonl file with an object of such fields a line; or a .txt file with a text a
-            line.
+        path: a .txt file with a text a line, or a table (.tsv, .csv, .jsonl, .parquet, …) with a column or two of
+            texts, such as ``sentence`` or ``sentence1`` and ``sentence2`` (others are left alone). In a .tsv file
+            quotation marks are ordinary characters.
+        columns: the texts' columns, if they are called otherwise.
 
     Raises:
         DataError: the file is missing, of another kind, empty, or without such columns (line named).
     """
-    kind = path.suffix.lower()
-    if kind == ".txt":
+    if path.suffix.lower() == ".txt":
         lines = _lines(path)
         return _samples(path, [[line] for line in lines], range(1, len(lines) + 1))
-    if kind == ".jsonl":
-        rows = [(number, line) for number, line in enumerate(_lines(path), 1) if line.strip()]
-        objects = [_object(path, number, line) for number, line in rows]
-        names = text_columns(str(path), list(objects[0]) if objects else [])
-        cells = [[row.get(name) for name in names] for row in objects]
-        return _samples(path, cells, [number for number, _ in rows])
-    if kind in (".tsv", ".csv"):
-        header, table, numbers = read_table(
-            _there(path), delimiter="\t" if kind == ".tsv" else ",", quoted=kind == ".csv"
-        )
-        places = [header.index(name) for name in text_columns(str(path), header)]
-        return _samples(path, [[row[place] for place in places] for row in table], numbers)
-    raise DataError(f"the input file '{path}' is not one of texts: {_KINDS}")
+    if not is_table(str(path)):
+        raise DataError(f"the input file '{path}' is not one of texts: {_KINDS}")
+    raw = read_raw(_there(path), quotes=".tsv" not in path.name.lower())
+    names = tuple(columns) or text_columns(str(path), raw.names)
+    check_columns(path, raw.names, names)
+    return _samples(path, list(zip(*(raw.columns[name].to_pylist() for name in names), strict=True)), raw.numbers())
 
 
 def read_instructions(path: Path) -> list[str]:
@@ -173,16 +167,6 @@ def _lines(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text") from None
     return lines[: len(lines) - (not lines[-1])]
-
-
-def _object(path: Path, number: int, line: str) -> dict[str, object]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise DataError(f"{path}, line {number} is no JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{path}, line {number} is {type(row).__name__}, not an object with fields")
-    return row
 
 
 def _samples(path: Path, rows: Sequence[Sequence[object]], numbers: Sequence[int]) -> TextSamples:

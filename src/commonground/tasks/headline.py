@@ -14,7 +14,7 @@ __all__ = ["FEW_TESTS", "Headline", "Metric", "in_figures"]
 
 FEW_TESTS = 5  # test samples below which a client's own figure is coarse
 
-_NAMES = {"f1": "F1", "mae": "MAE", "mse": "MSE", "r2": "R²", "rmse": "RMSE"}
+_NAMES = {"auc": "AUC", "f1": "F1", "mae": "MAE", "mse": "MSE", "r2": "R²", "rmse": "RMSE"}
 _NAMES_OF_ONE = {"classes": "class"}
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 

@@ -77,6 +77,7 @@ def load_or_sentence(path: Path, **options: Any) -> None:
 @QUICK
 @given(raw=tables())
 @example(raw=b"")
+@example(raw=b"a,\x00,a: sine of year,who,label\n" + b"2024-01-01,1,2,c0,x\n2024-02-01,2,3,c0,y\n" * 4)
 @example(raw=b"\n\n\n")
 @example(raw=b"who,label\nc0,x\nc0,y\nc1,x\nc1,y\n")
 @example(raw=b"a,who,label\n" + b"1,c0,x\n" * 3)

@@ -42,13 +42,13 @@ def test_the_rebuilt_transformer_is_the_one_that_scikit_learn_fits(tmp_path: Pat
     schema = TableSchema.from_json(TableSchema(known, ("label",), "classification", ("x", "y")).to_json())
     assert schema.features == known
     frame = to_frame(known, columns, np.arange(raw.rows))
-    parts = [name for name in frame if name.startswith("since:")]
+    parts = [name for name in frame if name.startswith("c3.")]
     assert len(parts) == 6  # year, week and day
     fitted = ColumnTransformer([
-        ("numbers", SimpleImputer(strategy="median", add_indicator=True), ["age", "income", "since"]),
-        ("truths", SimpleImputer(strategy="most_frequent", add_indicator=True), ["active"]),
+        ("numbers", SimpleImputer(strategy="median", add_indicator=True), ["c0", "c1", "c3"]),
+        ("truths", SimpleImputer(strategy="most_frequent", add_indicator=True), ["c4"]),
         ("dates", SimpleImputer(strategy="constant", fill_value=0.0), parts),
-        ("categories", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["plan"]),
+        ("categories", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["c2"]),
     ]).fit(frame[training])  # fmt: skip
     np.testing.assert_array_equal(transformer(schema).transform(frame), fitted.transform(frame))
     x = encode(schema, {column.name: column for column in columns}, raw.rows)

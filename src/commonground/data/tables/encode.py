@@ -48,10 +48,11 @@ def transformer(schema: TableSchema) -> ColumnTransformer:
 
     made = _make(schema.features)
     rows = {}
-    for name, column in _frame_columns(schema.features):
-        fill = column.fill if name == column.name and column.kind != "category" else 0.0
-        lacks = column.missing and name == column.name and column.kind != "category"
-        rows[name] = [fill, np.nan if lacks else fill]
+    for place, column in enumerate(schema.features):
+        category = column.kind == "category"
+        fill = 0.0 if category else column.fill
+        rows[f"c{place}"] = [fill, np.nan if column.missing and not category else fill]
+        rows |= {key: [0.0, 0.0] for key in _part_keys(place, column)}
     return made.fit(pd.DataFrame(rows, dtype=np.float64))
 
 
@@ -105,21 +106,21 @@ def _make(columns: Sequence[ColumnSchema]) -> ColumnTransformer:
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import OneHotEncoder
 
-    def names(*kinds: str) -> list[str]:
-        return [column.name for column in columns if column.kind in kinds]
+    def keys(*kinds: str) -> list[str]:
+        return [f"c{place}" for place, column in enumerate(columns) if column.kind in kinds]
 
     categories = [column for column in columns if column.kind == "category"]
     steps = [
         ("numbers", SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True),
-         names("number", "date")),
+         keys("number", "date")),
         ("truths", SimpleImputer(strategy="most_frequent", add_indicator=True, keep_empty_features=True),
-         names("boolean")),
+         keys("boolean")),
         ("dates", SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True),
-         [part for column in columns for part in column.parts]),
+         [key for place, column in enumerate(columns) for key in _part_keys(place, column)]),
         ("categories", OneHotEncoder(
             categories=[np.arange(_inputs_of(column), dtype=np.float64) for column in categories],
             handle_unknown="ignore", sparse_output=False, dtype=np.float32),
-         [column.name for column in categories]),
+         keys("category")),
     ]  # fmt: skip
     return ColumnTransformer([step for step in steps if step[2]], verbose_feature_names_out=False)
 
@@ -128,27 +129,30 @@ def _inputs_of(column: ColumnSchema) -> int:
     return len(column.categories) + column.missing
 
 
-def _frame_columns(columns: Sequence[ColumnSchema]) -> list[tuple[str, ColumnSchema]]:
-    """Columns of the frame of numbers, each with the feature it comes from."""
-    return [(name, column) for column in columns for name in (column.name, *column.parts)]
+def _part_keys(place: int, column: ColumnSchema) -> list[str]:
+    """What the parts of a date are called in the frame: not by the column's name, which may be anything."""
+    return [f"c{place}.{part}" for part in range(len(column.parts))]
 
 
 def to_frame(known: Sequence[ColumnSchema], columns: Sequence[Column], rows: Any) -> pd.DataFrame:
-    """Rows as numbers: days and parts of dates, places of categories (−1 where it has no input), NaN where missing."""
+    """Rows as numbers: days and parts of dates, places of categories (−1 where it has no input), NaN where missing.
+
+    Columns are called by their places, ``c0``, ``c1``, …, and parts of dates ``c1.0``, ….
+    """
     import pandas as pd
 
     values: dict[str, Floats] = {}
-    for column, read in zip(known, columns, strict=True):
+    for place, (column, read) in enumerate(zip(known, columns, strict=True)):
         if column.kind == "category":
             assert read.cells is not None
-            places = {word: float(place) for place, word in enumerate(column.categories)}
+            inputs = {word: float(number) for number, word in enumerate(column.categories)}
             none = float(len(column.categories)) if column.missing else -1.0
-            table = np.array([places.get(word, -1.0) for word in read.cells.words] + [none])
-            values[column.name] = table[read.cells.codes[rows]]
+            table = np.array([inputs.get(word, -1.0) for word in read.cells.words] + [none])
+            values[f"c{place}"] = table[read.cells.codes[rows]]
             continue
         assert read.numbers is not None
-        values[column.name] = read.numbers[rows]
-        waves = [2 * np.pi * values[column.name] / length for name, length in _CYCLES if name != "day" or column.times]
-        for place, part in enumerate(column.parts):
-            values[part] = (np.sin, np.cos)[place % 2](waves[place // 2])
+        days = values[f"c{place}"] = read.numbers[rows]
+        waves = [2 * np.pi * days / length for name, length in _CYCLES if name != "day" or column.times]
+        for part, key in enumerate(_part_keys(place, column)):
+            values[key] = (np.sin, np.cos)[part % 2](waves[part // 2])
     return pd.DataFrame(values)

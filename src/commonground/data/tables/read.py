@@ -227,8 +227,9 @@ def _read_lines(path: Path, encoding: str | None) -> RawTable:
         table = arrow_json.read_json(pa.BufferReader(file.content))
     except pa.ArrowException as error:
         raise DataError(f"{path} could not be read as a table: {_bad_object(file, str(error))}") from None
-    notes = (f"read as {file.encoding}",) if file.encoding not in ("utf-8", "utf-8-sig") else ()
-    return RawTable(path, _flat(path, table), True, _line_number, partial(_counted, len(table)), "line", notes)
+    columns, notes = _flat(path, table)
+    notes += (f"read as {file.encoding}",) if file.encoding not in ("utf-8", "utf-8-sig") else ()
+    return RawTable(path, columns, True, _line_number, partial(_counted, len(table)), "line", notes)
 
 
 def _bad_object(file: TextFile, reason: str) -> str:
@@ -265,7 +266,8 @@ def _read_binary(path: Path) -> RawTable:
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} could not be read as a table: {quoted(str(error))}") from None
     _check_names(path, table.column_names)
-    return RawTable(path, _flat(path, table), True, _row_number, partial(_counted, len(table)))
+    columns, notes = _flat(path, table)
+    return RawTable(path, columns, True, _row_number, partial(_counted, len(table)), notes=notes)
 
 
 def raw_of_frame(frame: Any) -> RawTable:
@@ -283,20 +285,22 @@ def raw_of_frame(frame: Any) -> RawTable:
         table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
     except pa.ArrowException as error:
         raise DataError(f"the DataFrame cannot be read as a table: {quoted(str(error))}") from None
-    return RawTable(path, _flat(path, table), True, _row_number, partial(_counted, len(table)))
+    columns, notes = _flat(path, table)
+    return RawTable(path, columns, True, _row_number, partial(_counted, len(table)), notes=notes)
 
 
-def _flat(path: Path, table: Any) -> dict[str, Any]:
-    """Columns by name; what holds lists or objects is refused."""
+def _flat(path: Path, table: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Columns by name, and a sentence about those that hold lists, objects or bytes, which are left out."""
     import pyarrow as pa
 
-    for name in table.column_names:
-        kind = table.schema.field(name).type
-        if pa.types.is_nested(kind) or (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-            raise DataError(f"{path}: the column {quoted(name)} holds {kind}; numbers, words, dates or truths are read")
-    if not table.num_columns:
-        raise DataError(f"{path} has no columns")
-    return {name.strip(): table.column(name) for name in table.column_names}
+    kinds = {name: table.schema.field(name).type for name in table.column_names}
+    other = [
+        n for n, k in kinds.items() if pa.types.is_nested(k) or pa.types.is_binary(k) or pa.types.is_large_binary(k)
+    ]
+    if len(other) == len(kinds):
+        raise DataError(f"{path} has no columns of numbers, words, dates or truths")
+    notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
+    return {name.strip(): table.column(name) for name in kinds if name not in other}, notes
 
 
 def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
