@@ -17,6 +17,7 @@ from commonground.compare.grid import validation_split
 from commonground.console import result_table
 from commonground.data import hold_out
 from commonground.engine.backends.base import Engine
+from commonground.engine.keeper import Keeper
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.report import write_run_report
 from tests.helpers import ENGINES, EXACT, digits, engines_changed, made_data, rows_without_time
@@ -180,6 +181,16 @@ def test_a_killed_run_ends_as_one_that_was_not(killed_in: int, engine: str, tmp_
     for key in ("weights_sha256", "early_stopping", "personal_accuracy", "rounds"):
         assert run.summary[key] == whole.summary[key], key
     assert rows_without_time(run.history) == rows_without_time(whole.history)
+
+
+def test_clients_keep_their_state_of_the_best_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where many checkpoints were written since, of which only the last two count otherwise."""
+    monkeypatch.setattr(Keeper, "save_if_due", Keeper.save)
+    runs = [go(engine=engine, patience=6, out=tmp_path / engine) for engine in ("serial", "messages")]
+    told = runs[0].summary["early_stopping"]
+    assert runs[0].summary["rounds"] >= told["best_round"] + 4
+    assert runs[1].summary["weights_sha256"] == runs[0].summary["weights_sha256"]
+    assert runs[1].clients == runs[0].clients
 
 
 def test_old_checkpoints_go_and_the_best_one_stays(tmp_path: Path) -> None:
