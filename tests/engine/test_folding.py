@@ -24,7 +24,15 @@ from tests.language import tiny_model, token_data
 
 pytest.importorskip("transformers")
 
-SETTINGS: dict[str, Any] = {"rounds": 3, "batch_size": 3, "lr": 0.5, "seed": 5, "dtype": "float64"}
+# Adam divides by what it has seen of gradients, and rounding grows with that: other tests compare its engines.
+SETTINGS: dict[str, Any] = {
+    "rounds": 3,
+    "batch_size": 3,
+    "optimizer": "sgd",
+    "lr": 0.5,
+    "seed": 5,
+    "dtype": "float64",
+}
 OPTIONS = {"rank": 3, "alpha": 6, "layers": "1,2"}
 
 

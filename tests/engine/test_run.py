@@ -356,7 +356,7 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     run = cg.train("fedavg", digits(), engine="serial", **DIGITS)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ConfigError, match="pip install 'commonground"):
+    with pytest.raises(ConfigError, match="to_pandas needs pandas: pip install pandas"):
         run.to_pandas()
 
 
