@@ -134,6 +134,22 @@ def test_numbers_have_their_own_metric_and_models(ask: Any, folder: Path) -> Non
     assert answers["price"][:2] == [own["w0"][0], own["w1"][1]]
 
 
+def test_decimal_commas_in_the_target_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = pd.read_csv(folder / "p.csv"), tmp_path / "run"
+    table.to_csv(tmp_path / "p.csv", index=False, sep=";", decimal=",")
+    table.to_parquet(tmp_path / "p.parquet")
+    given = ["--client-column", "who", "--label", "price", "--task", "regression", "--rounds", "1", "--quiet"]
+    assert main(["train", "fedper", "--data", str(tmp_path / "p.csv"), *given, "--out", str(out)]) == 0
+    said = []
+    for data in (tmp_path / "p.csv", tmp_path / "p.parquet"):
+        assert main(["predict", str(out), str(data)]) == 0
+        said.append(capsys.readouterr().err.splitlines()[-1])
+    assert said[0].startswith("RMSE ")
+    assert said[0] == said[1]
+    assert main(["predict", str(out), str(folder / "p.csv")]) == 2  # 3000.5 is no number where 3000,5 is one
+    assert "column 'income': '" in capsys.readouterr().err
+
+
 def test_unseen_categories_and_classes_are_said(ask: Any) -> None:
     table = frame().assign(plan="gold")
     _, said, code = ask(table)

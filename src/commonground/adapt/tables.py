@@ -211,8 +211,8 @@ def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[An
         numbers = np.array([place.get(word, -1) for word in cells.words] + [-1], dtype=np.int64)
         return numbers[cells.codes], cells.codes >= 0
     values = []
-    for name in schema.targets:
-        column = read_column(raw.path, name, raw.columns[name], Reading("number"), raw.where)
+    for name, decimal in zip(schema.targets, schema.target_decimals, strict=True):
+        column = read_column(raw.path, name, raw.columns[name], Reading("number", decimal), raw.where)
         assert column.numbers is not None
         values.append(column.numbers)
     y = np.stack(values, axis=1)

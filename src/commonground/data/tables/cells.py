@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MISSING", "ORDERS", "Cells", "Floats", "date_numbers", "number_of", "plain_numbers", "words_of"]
+__all__ = ["MISSING", "ORDERS", "Cells", "Floats", "date_numbers", "is_text", "number_of", "plain_numbers", "words_of"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -128,7 +128,7 @@ def words_of(array: Any, *, keep: bool = False) -> Cells:
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
         whole = pc.all(pc.equal(array, pc.trunc(array))).as_py() and pc.max(pc.abs(array)).as_py() < 2**53
         array = array.cast(pa.int64()) if whole else array
-    if not _is_text(array.type):
+    if not is_text(array.type):
         array = array.cast(pa.string())
     coded = _without_missing(array, MISSING[:1] if keep else MISSING)
     coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
@@ -141,7 +141,7 @@ def plain_numbers(array: Any) -> Floats | None:
     """A column of numbers at once, NaN where a cell is missing; None if some cell is no plain number."""
     import pyarrow as pa
 
-    if _is_text(array.type):
+    if is_text(array.type):
         array = _without_missing(array, MISSING)
     try:
         values = array.cast(pa.float64(), safe=False)
@@ -151,7 +151,8 @@ def plain_numbers(array: Any) -> Floats | None:
     return np.asarray(numbers, dtype=np.float64)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether a pyarrow type is one of strings."""
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -9,7 +9,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from commonground.data.tables.cells import ORDERS, Cells, Floats, date_numbers, number_of, plain_numbers, words_of
+from commonground.data.tables.cells import (
+    ORDERS,
+    Cells,
+    Floats,
+    date_numbers,
+    is_text,
+    number_of,
+    plain_numbers,
+    words_of,
+)
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
@@ -198,7 +207,8 @@ def read_column(
 def _numbers(
     path: Path, name: str, array: Any, reading: Reading, where: Callable[[int], str], cells: Cells | None
 ) -> Floats:
-    numbers = plain_numbers(array) if cells is None and reading.decimal == "point" else None
+    as_typed = cells is None and (reading.decimal == "point" or not is_text(array.type))
+    numbers = plain_numbers(array) if as_typed else None
     if numbers is None:
         cells = words_of(array) if cells is None else cells
         values = cells.numbers(reading.decimal)

@@ -82,6 +82,7 @@ def load_table(
         class_names=targets.names,
         client_column=options.client_column,
         beside=beside,
+        target_decimals=targets.decimals,
         scaling=options.scaling,
         few_rows=rows.owners.few,
         split=rows.how,

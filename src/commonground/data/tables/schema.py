@@ -71,6 +71,7 @@ class TableSchema:
         few_rows: what became of clients with few rows: ``how``, ``min_rows``, ``clients`` (their names), ``rows``.
         split: how test rows were chosen.
         beside: columns that said so, which are no features.
+        target_decimals: how the numbers of each target are written; empty for classes.
         notes: sentences for people about how the table was read.
     """
 
@@ -88,6 +89,7 @@ class TableSchema:
     few_rows: Mapping[str, Any] = field(default_factory=dict)
     split: str = ""
     beside: tuple[str, ...] = ()
+    target_decimals: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def of_kind(self, *kinds: str) -> list[ColumnSchema]:

@@ -32,6 +32,7 @@ class Targets:
         names: of classes, targets or labels.
         task: what is learnt.
         strata, stratum: what rows are held out evenly over where there are no clients: names, and whose each row is.
+        decimals: how the numbers of each target are written (:class:`~commonground.data.tables.kinds.Reading`).
     """
 
     y: Array
@@ -39,6 +40,7 @@ class Targets:
     task: Task
     strata: list[str]
     stratum: npt.NDArray[np.int64]
+    decimals: tuple[str, ...] = ()
 
     def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_]) -> str:
         """A sentence about test rows of classes that no training row has; empty if there are none."""
@@ -66,10 +68,10 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
     """
     chosen = make_task(task or ("classification" if len(labels) == 1 else "multilabel"))
     if isinstance(chosen, Regression | MultiLabel):
-        numbers = np.stack([_numbers(raw, label) for label in labels], axis=1).astype(np.float32)
-        return Targets(
-            chosen.targets(numbers, labels[0]), tuple(labels), chosen, ["any"], np.zeros(raw.rows, dtype=np.int64)
-        )
+        columns = [_numbers(raw, label) for label in labels]
+        numbers = np.stack([values for values, _ in columns], axis=1).astype(np.float32)
+        everyone, decimals = np.zeros(raw.rows, dtype=np.int64), tuple(decimal for _, decimal in columns)
+        return Targets(chosen.targets(numbers, labels[0]), tuple(labels), chosen, ["any"], everyone, decimals)
     if not isinstance(chosen, Classification):
         raise ConfigError(f"a table is for classification, regression or multilabel, not for {chosen.name}")
     if len(labels) > 1:
@@ -113,8 +115,8 @@ def full_words(raw: RawTable, column: str) -> Cells:
     return cells
 
 
-def _numbers(raw: RawTable, column: str) -> npt.NDArray[np.float64]:
-    """A column of numbers, none of which may be missing."""
+def _numbers(raw: RawTable, column: str) -> tuple[npt.NDArray[np.float64], str]:
+    """A column of numbers, none of which may be missing, and how they are written."""
     read = understand(raw.path, column, raw.columns[column], raw.typed, raw.where)
     if read.reading.kind not in ("number", "boolean"):
         raise DataError(f"{raw.path}: {quoted(column)} holds no numbers; a target of this task must be numeric")
@@ -123,4 +125,4 @@ def _numbers(raw: RawTable, column: str) -> npt.NDArray[np.float64]:
         raise DataError(
             f"{raw.path}, {raw.where(int(row))}, column {quoted(column)}: the value is missing; a number is expected"
         )
-    return read.numbers
+    return read.numbers, read.reading.decimal
