@@ -22,6 +22,7 @@ PARTS: dict[str, tuple[int, int]] = {
     "commands": (500, 10),
     "tables": (150, 4),
     "messages": (600, 8),
+    "models": (200, 6),
 }
 MINUTES = 30.0  # of one part, at most
 
