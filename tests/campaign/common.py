@@ -108,6 +108,7 @@ def ended(child: mp.process.BaseProcess, seconds: float, send: Callable[[], None
 
 def _command(args: list[str], folder: Path, out: int, err: int) -> None:
     os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the campaign itself runs in the background
     os.chdir(folder)
     os.dup2(out, 1)
     os.dup2(err, 2)
