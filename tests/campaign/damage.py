@@ -150,7 +150,8 @@ def _resumed(sound: Sound, folder: Path) -> str:
 def _loaded(sound: Sound, folder: Path) -> str:
     run = load_run(folder)
     for client, own in enumerate(sound.models):
-        if any(not torch.equal(own[name], value) for name, value in run.trained.own(client).items()):
+        found = run.trained.own(client)
+        if found.keys() != own.keys() or any(not torch.equal(own[name], value) for name, value in found.items()):
             return f"predict has another model of client {client}"
     if rows_without_time(run.history) != rows_without_time(sound.whole.run.history):
         return "load_run has other rounds"

@@ -259,6 +259,8 @@ def spoil_text(path: Path, how: str) -> None:
 def test_a_summary_that_was_removed_is_written_again(tmp_path: Path) -> None:
     whole = go(tmp_path)
     (tmp_path / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"summary.json' is missing, though .* --resume writes it again"):
+        load_run(tmp_path)
     again = go(tmp_path, resume=True)
     assert again.sha == whole.sha
     assert json.loads((tmp_path / "summary.json").read_text())["weights_sha256"] == whole.sha

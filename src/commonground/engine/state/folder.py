@@ -389,6 +389,11 @@ class RunFolder:
     def check_results(self) -> None:
         """Raise a RunError if a file of a finished run is not what the run wrote, its settings included."""
         written = self._summary()
+        if written is None and (self.path / "clients.csv").is_file():
+            raise RunError(
+                f"'{self.path / 'summary.json'}' is missing, though the run has written the results of its clients: "
+                "--resume writes it again"
+            )
         self.check_files({} if written is None else written[1])
         settings = self.checkpoints.settings()
         if settings is not None:
