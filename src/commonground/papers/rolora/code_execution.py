@@ -1,10 +1,10 @@
 """Running generated code against tests, as HumanEval needs it: in a process of its own, with limits.
 
 The limits (processor and wall time, memory, file sizes, open files, an empty folder and environment, a session of its
-own that is ended as a whole) stop runaway programs. They are no sandbox: a program may still read files, use the network
-and start or end processes with the user's rights. Nor do they protect the verdict: a program shares its interpreter with
-its tests, and one that is written to deceive can report that they passed. So nothing here runs unless the user asks for
-it; do so in a container or on a machine without network that holds nothing of value.
+own that is ended as a whole) stop runaway programs. They are no sandbox: a program may still read files, use the
+network and start or end processes with the user's rights. Nor do they protect the verdict: a program shares its
+interpreter with its tests, and one that is written to deceive can report that they passed. So nothing here runs unless
+the user asks for it; do so in a container or on a machine without network that holds nothing of value.
 """
 
 from __future__ import annotations
