@@ -27,15 +27,20 @@ def end_while_loading() -> None:
 
 @contextmanager
 def stops_raise() -> Iterator[None]:
-    """While open, SIGTERM raises KeyboardInterrupt as Ctrl-C does (in the main thread alone)."""
-    before = {}
+    """While open, SIGTERM raises KeyboardInterrupt as Ctrl-C does (in the main thread alone).
+
+    Where Python drops what is raised (in destructors and callbacks of weak references), it is raised again.
+    """
+    before, hook = {}, sys.unraisablehook
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) in (_end, signal.SIG_DFL):
                 before[number] = signal.signal(number, _raise)
+        sys.unraisablehook = _raise_again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -51,6 +56,14 @@ def is_command() -> bool:
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, b"commonground: interrupted\n")
     os._exit(130)
+
+
+def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        signal.signal(signal.SIGALRM, _raise)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)  # when Python has left the place at which nothing can be raised
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

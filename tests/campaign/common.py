@@ -55,7 +55,7 @@ class Outcome:
         if self.code is None:
             return "it hung"
         if "Traceback" in self.err or self.code not in (0, 2, 130):
-            return f"exit {self.code}: {' '.join(self.err.split())[-200:]}"
+            return f"exit {self.code}: {self.err.strip().splitlines()[-1][:200] if self.err.strip() else ''}"
         lines = self.err.strip("\n").split("\n")
         if self.code == 2 and not self.out and not lines[-1].startswith("commonground: "):
             return f"exit 2 without a sentence: {lines[-1][:200]!r}"

@@ -102,7 +102,8 @@ def test_predict_names_the_cell_and_the_unfinished_run(
     table.write_text("1,2,3,4\n5,6,7,8\n")
     assert main(asked) == 0
     assert capsys.readouterr().err == ""
-    (tmp_path / "run" / "summary.json").unlink()
+    for name in ("summary.json", "clients.csv"):  # as before the run's end
+        (tmp_path / "run" / name).unlink()
     assert main(asked) == 0
     printed = capsys.readouterr()
     assert "is not finished: these are its models at the last checkpoint" in printed.err

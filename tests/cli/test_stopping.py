@@ -58,6 +58,22 @@ def test_sigterm_before_a_run_listens() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def test_a_signal_that_python_drops_comes_again() -> None:
+    class Ending:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            for _ in range(3):
+                pass  # here the handler raises, in a destructor
+
+    def ends() -> None:
+        made = Ending()
+        del made
+        time.sleep(20)
+
+    with stops_raise(), pytest.raises(KeyboardInterrupt):
+        ends()
+
+
 def test_sigterm_to_all_processes_of_a_run(tmp_path: Path) -> None:
     """As systemd and Slurm end a job, twice at once as ``timeout`` does."""
     flags = ["--data", "digits", "--clients", "8", "--rounds", "3000", "--workers", "3", "--engine", "processes"]
