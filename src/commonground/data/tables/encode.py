@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,11 +45,16 @@ def transformer(schema: TableSchema) -> ColumnTransformer:
     Its statistics are those of the schema: a row of every column's fill and one that lacks what was missing have the
     same medians and the same missing columns.
     """
+    return _fitted(schema.features)
+
+
+@lru_cache(maxsize=32)  # a service is asked row by row, and fitting takes longer than all the rest
+def _fitted(features: tuple[ColumnSchema, ...]) -> ColumnTransformer:
     import pandas as pd
 
-    made = _make(schema.features)
+    made = _make(features)
     rows = {}
-    for place, column in enumerate(schema.features):
+    for place, column in enumerate(features):
         category = column.kind == "category"
         fill = 0.0 if category else column.fill
         rows[f"c{place}"] = [fill, np.nan if column.missing and not category else fill]
