@@ -145,7 +145,7 @@ def test_the_command_and_whose_code_it_runs(file: Path, tmp_path: Path, capsys: 
     assert not mark.exists()
     assert main([*asked["predict"], "--trust-code"]) == 0
     assert main([*asked["adapt"], "--trust-code"]) == 0
-    assert "no LoRA adapter to export" in said(capsys, *asked["export"], "--trust-code")
+    assert "FedRep has no global model; name a client" in said(capsys, *asked["export"], "--trust-code")
     assert mark.exists()
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = ["FORMS", "RawTable", "first_fields", "is_table", "raw_of_frame", "rea
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 LINES = (".jsonl", ".ndjson")
+BLOCK = 1 << 24  # bytes of a text file that are read at once, and by several threads if there are more
 BINARY = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 FORMS = ".csv, .tsv, .jsonl (each also .gz), .parquet, .arrow, .feather, or a folder of such files"
 
@@ -146,9 +148,12 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
         raise DataError(f"{path} has 0 rows below its header; a header line and at least one row are expected")
     places = [str(place) for place in range(len(names))]
     try:
-        table = arrow_csv.read_csv(
+        table = _beside(
+            arrow_csv.read_csv,
             pa.BufferReader(file.content),
-            read_options=arrow_csv.ReadOptions(column_names=places, block_size=1 << 24),
+            read_options=arrow_csv.ReadOptions(
+                column_names=places, block_size=BLOCK, use_threads=len(file.content) > BLOCK
+            ),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=file.separator, quote_char='"' if quotes else False, newlines_in_values=quotes
             ),
@@ -163,6 +168,16 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
     notes = (file.note,) if file.note else ()
     where, numbers = partial(_line_of, file, quotes), partial(_lines_of, file, quotes)
     return RawTable(path, columns, False, where, numbers, "line", notes)
+
+
+def _beside(read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function of pyarrow gives, called in a thread of its own.
+
+    In the main thread it would listen for Ctrl-C by a handler and a C++ thread of its own, which now and then outlives
+    a process that ends right afterwards and takes it down ("terminate called without an active exception").
+    """
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(read, *args, **kwargs).result()
 
 
 def _records(file: TextFile, quotes: bool) -> Iterator[tuple[int, list[str]]]:
