@@ -29,7 +29,7 @@ LAYERS = (
     ("report",),
     ("compare",),
     ("", "demo", "papers"),
-    ("cli_options",),
+    ("cli_help", "cli_options"),
     ("cli_adapt", "cli_compare", "cli_export", "cli_list", "cli_reproduce", "cli_serve", "cli_tables"),
     ("cli",),
     ("__main__",),

@@ -15,6 +15,7 @@ from commonground.access import reason
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_export import export
+from commonground.cli_help import SectionedCommand
 from commonground.cli_list import list_
 from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
@@ -31,7 +32,11 @@ def cli() -> None:
     """Federated representation learning: many clients, one shared representation, a model for each."""
 
 
-@cli.command(short_help="Train one algorithm.")
+@cli.command(
+    cls=SectionedCommand,
+    short_help="Train one algorithm.",
+    epilog="Example: commonground train fedrep --data digits --clients 20 --classes-per-client 2 --rounds 30",
+)
 @click.argument("algorithm", required=False)
 @run_options
 @click.option(

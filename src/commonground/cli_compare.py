@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from commonground.cli_help import SectionedCommand
 from commonground.cli_options import run_options, run_values
 from commonground.errors import ConfigError
 
@@ -21,7 +22,12 @@ __all__ = ["compare"]
 _NOT_ITS_NAME = {"seeds", "reference", "to_accuracy", "out", "resume", "quiet", "workers", "data_dir"}
 
 
-@click.command(short_help="Compare methods on the same data, starts and seeds.")
+@click.command(
+    cls=SectionedCommand,
+    short_help="Compare methods on the same data, starts and seeds.",
+    epilog="Example: commonground compare fedrep fedavg+ft fedper --data digits --clients 50 --classes-per-client 5 "
+    "--seeds 5",
+)
 @click.argument("methods", nargs=-1, metavar="METHOD…")
 @click.option("--seeds", default=3, show_default=True, type=int, help="number of seeds, from --seed upwards")
 @click.option("--reference", metavar="METHOD", help="what the others are compared with  [default: the first method]")
