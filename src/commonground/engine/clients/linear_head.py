@@ -25,8 +25,8 @@ class HeadOptimizer(StackedOptimizer):
     runs hang on that last bit.
     """
 
-    def _moved(self, name: str, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
-        moved = super()._moved(name, tensors, gradient, lr)
+    def _moved(self, own: Rates, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
+        moved = super()._moved(own, tensors, gradient, lr)
         return [tensors[0] - lr * moved[1], moved[1]] if self._rates.optimizer == "sgd" else moved
 
 

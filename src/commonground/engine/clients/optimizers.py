@@ -225,9 +225,17 @@ class StackedOptimizer:
 
     def __init__(self, values: Tensors, names: Sequence[str], rates: Rates) -> None:
         self._values, self._names, self._rates = values, names, rates
-        self._own = {name: replace(rates, weight_decay=rates.decay(name)) for name in names}
         self._rule = OPTIMIZERS[rates.optimizer]
-        self._memory = {n: [torch.zeros_like(values[n]) for _ in range(self._rule.remembers)] for n in names}
+        # By name: what is remembered, the settings, and the share of the learning rate. A head phase is thousands of
+        # tiny steps, so all that does not change is looked up once.
+        self._plan = {
+            name: (
+                [torch.zeros_like(values[name]) for _ in range(self._rule.remembers)],
+                replace(rates, weight_decay=rates.decay(name)),
+                rates.factor(name),
+            )
+            for name in names
+        }
         self._steps = 0
         self._leaves: Tensors = {}
 
@@ -248,20 +256,21 @@ class StackedOptimizer:
         self._steps += 1
         if self._rates.clip_norm is not None:
             gradients = _clipped(gradients, self._rates.clip_norm)
-        for name, gradient in zip(self._names, gradients, strict=True):
+        for (name, (memory, own, factor)), gradient in zip(self._plan.items(), gradients, strict=True):
             if gradient is None:
                 continue
-            tensors, own = [self._values[name], *self._memory[name]], lr * self._rates.factor(name)
+            value = self._values[name]
             if active is None:
-                self._rule.move(tensors[0], gradient, tensors[1:], self._own[name], own, self._steps)
+                self._rule.move(value, gradient, memory, own, lr * factor, self._steps)
                 continue
-            for old, new in zip(tensors, self._moved(name, tensors, gradient, own), strict=True):
+            tensors = [value, *memory]
+            for old, new in zip(tensors, self._moved(own, tensors, gradient, lr * factor), strict=True):
                 old.copy_(keep_inactive(active, old, new))
 
-    def _moved(self, name: str, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
+    def _moved(self, own: Rates, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
         """Where a step takes a tensor and what is remembered of it, as copies."""
         moved = [tensor.clone() for tensor in tensors]
-        self._rule.move(moved[0], gradient, moved[1:], self._own[name], lr, self._steps)
+        self._rule.move(moved[0], gradient, moved[1:], own, lr, self._steps)
         return moved
 
 
