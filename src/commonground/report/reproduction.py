@@ -8,7 +8,8 @@ from typing import Any
 
 from commonground.errors import RunError
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
-from commonground.report.comparison import add_comparison, read_comparison
+from commonground.report.compared import read_comparison
+from commonground.report.comparison import add_comparison
 from commonground.report.format import number, slug
 from commonground.report.page import Cell, Page, draw_table, measured_cell, table
 from commonground.report.read import read_json

@@ -1,0 +1,99 @@
+"""A comparison as its folder holds it: several methods, each with the runs of several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commonground.errors import RunError
+from commonground.report.format import number
+from commonground.report.read import RunFiles, algorithm_title, headline_of, read_json, read_run
+from commonground.tasks import Headline
+
+__all__ = ["Comparison", "Method", "read_comparison"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of a comparison.
+
+    Attributes:
+        title: for people.
+        entry: what ``comparison.json`` says of it.
+        runs: the runs whose folders are here.
+        color: number of its colour, the same in every figure.
+    """
+
+    title: str
+    entry: Mapping[str, Any] = field(repr=False)
+    runs: list[RunFiles] = field(repr=False)
+    color: int
+
+    def value(self, key: str, part: str = "mean") -> float | None:
+        """A figure over seeds; one without a spread is its own mean."""
+        value = self.entry.get(key)
+        if isinstance(value, Mapping):
+            return number(value.get(part))
+        return number(value) if part == "mean" else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison as read from its folder; ``missing`` are runs it names that are not here."""
+
+    folder: Path
+    headline: Headline
+    entry: Mapping[str, Any] = field(repr=False)
+    methods: list[Method] = field(repr=False)
+    missing: list[str] = field(repr=False)
+
+    @property
+    def seeds(self) -> int:
+        """How many."""
+        return len(self.entry.get("seeds") or [0])
+
+    @property
+    def over(self) -> str:
+        """What a mean is over, for a sentence."""
+        return f"mean over {self.seeds} seeds" if self.seeds > 1 else "one seed"
+
+    @property
+    def reference(self) -> str:
+        """The title of the method that the others are compared with; empty if there is none."""
+        name = next((d["reference"] for m in self.methods if (d := m.entry.get("differences"))), "")
+        same = (m.title for m in self.methods if name in (m.entry.get("method"), m.entry.get("algorithm")))
+        return next(same, str(name))
+
+    def best(self, key: str) -> Method | None:
+        """The method that is best in a figure; the first of equally good ones."""
+        best = self.headline.best(method.value(key) for method in self.methods)
+        return next((method for method in self.methods if method.value(key) == best is not None), None)
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """Read ``comparison.json`` and the runs beneath.
+
+    Raises:
+        RunError: it is missing or damaged, or a run is.
+    """
+    path = folder / "comparison.json"
+    entry = read_json(path)
+    listed = entry.get("methods")
+    if not isinstance(listed, list) or not listed:
+        raise RunError(f"'{path}' is damaged: it should hold a list of methods")
+    headline = headline_of(entry, path)
+    methods, missing = [], []
+    for index, one in enumerate(listed):
+        name = one.get("title") or one.get("algorithm") if isinstance(one, dict) else None
+        if not name or not isinstance(one.get(headline.personal), dict):
+            raise RunError(f"'{path}' is damaged: method {index + 1} should have a title and a {headline.personal}")
+        runs = []
+        for run in one.get("runs") or []:
+            if (folder / str(run) / "summary.json").is_file():
+                runs.append(read_run(folder / str(run)))
+            else:
+                missing.append(str(run))
+        methods.append(Method(str(one.get("title") or algorithm_title(str(name))), one, runs, index))
+    return Comparison(folder, headline, entry, methods, missing)

@@ -1,0 +1,143 @@
+"""The tables of a comparison's page: figures of merit, differences, costs, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from commonground.report.compared import Comparison, Method
+from commonground.report.format import Unit, number, unit_of, unit_of_change
+from commonground.report.page import Cell, escape, table
+from commonground.table import Column
+from commonground.tasks import Metric
+
+__all__ = ["cost_table", "difference_table", "headline_table", "metric_table", "settings_table"]
+
+
+def _spread(metric: Metric, method: Method, index: int, key: str, best: float | None = None) -> Cell:
+    mean, std = method.value(key), method.value(key, "std")
+    text = None if mean is None else metric.spread({"mean": mean, "std": std}).replace("-", "−")
+    path = f"methods[{index}].{key}" + (".mean" if isinstance(method.entry.get(key), Mapping) else "")
+    kind = "best" if mean is not None and mean == best else ""
+    return Cell.of(mean, unit_of(metric), path, text=text, kind=kind)
+
+
+def headline_table(comparison: Comparison, place: str) -> str:
+    """The headline metric over clients, of the last rounds and of the global model; each column's best is bold."""
+    headline, methods = comparison.headline, comparison.methods
+    keys = {
+        headline.personal: headline.title,
+        "last10": "Last 10 rounds",
+        headline.worst_tenth: "Worst tenth",
+        headline.worst: "Worst client",
+        headline.shared: f"Global {headline.name}",
+    }
+    best = {key: headline.best(m.value(key) for m in methods) for key in keys}
+    keys = {key: name for key, name in keys.items() if best[key] is not None}
+    columns = [Column("Method"), *(Column(f"{name}{headline.sign}", True) for name in keys.values())]
+    rows = [
+        [Cell(method.title), *(_spread(headline, method, index, key, best[key]) for key in keys)]
+        for index, method in enumerate(methods)
+    ]
+    name = "Accuracies" if headline.key == "accuracy" else headline.title
+    return table(name, columns, rows, [f"{place}comparison.json"])
+
+
+def metric_table(comparison: Comparison, place: str) -> str:
+    """The task's other metrics, if it has any."""
+    others = comparison.headline.others(comparison.methods[0].entry)
+    if not others:
+        return ""
+    columns = [Column("Method"), *(Column(f"{metric.title}{metric.sign}", True) for metric in others)]
+    rows = []
+    for index, method in enumerate(comparison.methods):
+        values = method.entry.get("metrics") or {}
+        cells = []
+        for metric in others:
+            value = values.get(metric.key) or {"mean": None, "std": None}
+            key = f"methods[{index}].metrics.{metric.key}.mean"
+            cells.append(Cell.of(value["mean"], unit_of(metric), key, text=metric.spread(value).replace("-", "−")))
+        rows.append([Cell(method.title), *cells])
+    return table("Other metrics", columns, rows, [f"{place}comparison.json"])
+
+
+def difference_table(comparison: Comparison, place: str) -> str:
+    """Differences to the reference, with their intervals and tests; nothing where there is no reference."""
+    found = [(i, m, d) for i, m in enumerate(comparison.methods) if (d := m.entry.get("differences"))]
+    if not found:
+        return ""
+    headline, unit = comparison.headline, unit_of_change(comparison.headline)
+    about = ", points" if headline.percent else "" if headline.higher_is_better else " (below 0 is better)"
+    units: list[tuple[str, str, Unit]] = [
+        ("mean", f"Δ to {comparison.reference}{about}", unit),
+        ("low", "95 % from", unit),
+        ("high", "to", unit),
+        ("p_clients", "p over clients", "p"),
+        ("p_adjusted", "the same, Holm", "p"),
+        ("p_seeds", "p over seeds", "p"),
+    ]
+    units = [unit for unit in units if any(number(d.get(unit[0])) is not None for _, _, d in found)]
+    columns = [Column("Method"), *(Column(name, True) for _, name, _ in units)]
+    rows = []
+    for i, m, d in found:
+        parts = ("mean", "low", "high")
+        texts = dict(zip(parts, headline.changes([number(d.get(part)) for part in parts], 3), strict=True))
+        cells = []
+        for key, _, unit in units:
+            text = texts[key].replace("-", "−") if key in texts else None
+            cells.append(Cell.of(d.get(key), unit, f"methods[{i}].differences.{key}", text=text))
+        rows.append([Cell(m.title), *cells])
+    return table("Differences", columns, rows, [f"{place}comparison.json"])
+
+
+def cost_table(comparison: Comparison, place: str) -> str:
+    """Bytes and seconds of a run, and what the target accuracy costs; nothing where none was measured."""
+    costs: list[tuple[str, str, Unit]] = [
+        ("bytes_up", "Sent by clients", "bytes"),
+        ("bytes_down", "Sent by the server", "bytes"),
+        ("seconds", "Time", "seconds"),
+    ]
+    costs = [cost for cost in costs if any(m.value(cost[0]) is not None for m in comparison.methods)]
+    target = next((t["target"] for m in comparison.methods if (t := m.entry.get("to_accuracy"))), None)
+    reached: list[tuple[str, str, Unit]] = []
+    if target is not None:
+        goal = f"to {100 * target:g} %"
+        reached = [("rounds", f"Rounds {goal}", "number"), ("bytes", f"Bytes {goal}", "bytes"),
+                   ("seconds", f"Time {goal}", "seconds")]  # fmt: skip
+    if not costs and not reached:
+        return ""
+    columns = [Column("Method"), *(Column(name, True) for _, name, _ in [*costs, *reached])]
+    rows = []
+    for index, method in enumerate(comparison.methods):
+        where, to = f"methods[{index}]", method.entry.get("to_accuracy") or {}
+        row = [Cell(method.title)]
+        row += [Cell.of(method.value(key), unit, f"{where}.{key}") for key, _, unit in costs]
+        row += [Cell.of(to.get(key), unit, f"{where}.to_accuracy.{key}") for key, _, unit in reached]
+        rows.append(row)
+    return table("Costs", columns, rows, [f"{place}comparison.json"])
+
+
+def settings_table(comparison: Comparison) -> str:
+    """What the methods were run with, their folders, the command, the machine."""
+    rows = []
+    for method in comparison.methods:
+        settings = method.entry.get("settings") or {}
+        text = ", ".join(f"{key} {value}" for key, value in settings.items())
+        links = "; ".join(_link(comparison.folder, str(run)) for run in method.entry.get("runs") or [])
+        rows.append([Cell(method.title), Cell(text or "–", kind="how"), Cell(links or "–", kind="how", html=True)])
+    columns = [Column("Method"), Column("Settings"), Column("Runs")]
+    parts = [table("Settings", columns, rows, ["comparison.json"], sortable=False)]
+    if comparison.entry.get("command"):
+        parts.insert(0, f"<p>Again: <code>{escape(str(comparison.entry['command']))}</code></p>")
+    facts = {**(comparison.entry.get("machine") or {}), **(comparison.entry.get("versions") or {})}
+    if facts:
+        rows = [[Cell(str(key)), Cell(str(value), kind="how")] for key, value in facts.items()]
+        parts.append(table("Machine", [Column("Machine"), Column("")], rows, ["comparison.json"], sortable=False))
+    return "<br>".join(parts)
+
+
+def _link(folder: Path, run: str) -> str:
+    page = f"{run}/report.html"
+    name = f"<code>{escape(run)}</code>"
+    return f'<a href="{escape(quote(page))}">{name}</a>' if (folder / page).is_file() else name
