@@ -81,8 +81,9 @@ def compare(
 
     Local Only is added unless --no-local-only is given; its counterpart is the METHOD pooled, one model trained on all
     clients' rows together, which is not federated. A --grid tunes every method that has the setting, for every
-    seed, on a part of the clients' training data. The folder gets comparison.json, table.csv and METHOD/seed-K/, each
-    a run's folder; runs that are there already are taken or continued if their settings and data are the same.
+    seed, on a part of the clients' training data. The folder gets comparison.json, table.csv, table.tex,
+    table.md, report.html and METHOD/seed-K/, each a run's folder; runs that are there already are taken or continued
+    if their settings and data are the same.
     """  # noqa: D301 (\b is click's)
     from commonground.compare import compare as run_comparison
     from commonground.compare.grid import parse_grid

@@ -51,6 +51,10 @@ frame.onload = () => {
       svg.dispatchEvent(new w.PointerEvent("pointerleave", {}));
       return [text, moved, shown && p.querySelector(".tip").hidden];
     });
+    found.copies = [...d.querySelectorAll(".copy")].map(p => {
+      p.querySelector("button").click();
+      return [w.getSelection().toString(), p.querySelector("pre").innerText];
+    });
     found.width_after = [root.scrollWidth, root.clientWidth];
     found.errors = root.dataset.errors ?? "";
   } catch (error) { found.harness = String(error); }

@@ -15,13 +15,15 @@ from commonground.report.comparison_tables import (
 )
 from commonground.report.format import number, show, unit_of
 from commonground.report.page import Page, escape
+from commonground.report.result_tables import comparison_to_typeset, copied, write_typeset
 from commonground.report.tuning import tuning_table
 
 __all__ = ["add_comparison", "write_comparison_report"]
 
 
 def write_comparison_report(folder: str | Path) -> Path:
-    """Write ``report.html`` and ``figures/`` into a comparison's folder, from ``comparison.json`` and the runs beneath.
+    """Write ``report.html`` and ``figures/`` into a comparison's folder, from ``comparison.json`` and the runs beneath,
+    and the table of results as ``table.tex`` and ``table.md``.
 
     Args:
         folder: of the comparison.
@@ -55,6 +57,7 @@ def write_comparison_report(folder: str | Path) -> Path:
     add_comparison(page, comparison)
     page.section("Settings and machine", "What the methods were run with, and the folder of each run.")
     page.add(settings_table(comparison))
+    write_typeset(comparison_to_typeset(comparison), comparison.folder)
     return page.write()
 
 
@@ -69,6 +72,7 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
     below = comparison.folder.relative_to(page.folder).as_posix()
     place = "" if below == "." else f"{below}/"
     page.add(headline_table(comparison, place))
+    page.add(copied(comparison_to_typeset(comparison)))
     page.add(metric_table(comparison, place))
     page.add(difference_table(comparison, place))
     page.add(cost_table(comparison, place))

@@ -34,6 +34,18 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 
+// Texts to take away: the button copies what stands under it, or at least selects it.
+for (const part of document.querySelectorAll(".copy")) {
+  const text = part.querySelector("pre"), said = part.querySelector("[role=status]");
+  part.querySelector("button").addEventListener("click", async () => {
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    getSelection().removeAllRanges(); getSelection().addRange(range);
+    const copied = await (navigator.clipboard?.writeText(text.textContent) ?? Promise.reject()).then(() => true, () => document.execCommand("copy"));
+    said.textContent = copied ? "Copied" : "Selected: press Ctrl-C";
+  });
+}
+
 // Figures: the values nearest to the pointer, or to the arrow keys.
 const scaled = v => { for (const u of ["B", "kB", "MB", "GB"]) { if (Math.abs(v) < 1000) return +v.toFixed(2) + " " + u; v /= 1000; } return +v.toFixed(2) + " TB"; };
 const sign = text => text.replace("-", "−");

@@ -13,6 +13,7 @@ from commonground.report.comparison import add_comparison
 from commonground.report.format import number, slug
 from commonground.report.page import Cell, Page, draw_table, measured_cell, table
 from commonground.report.read import read_json
+from commonground.report.result_tables import cells_to_typeset, copied, write_typeset
 from commonground.table import Column, Table
 
 __all__ = ["write_reproduction_report"]
@@ -22,7 +23,8 @@ MOST_PICTURES, LARGEST_PICTURE = 12, 400_000
 
 
 def write_reproduction_report(folder: str | Path) -> Path:
-    """Write ``report.html`` and ``figures/`` into a reproduction's folder, from ``results.json`` and what is beside it.
+    """Write ``report.html`` and ``figures/`` into a reproduction's folder, from ``results.json`` and what is beside it;
+    and, of a paper's table, ``table.tex`` and ``table.md``.
 
     Args:
         folder: of the reproduction; ``cells.json`` (a paper's table, a row per cell with ``paper`` and ``measured``),
@@ -63,6 +65,9 @@ def write_reproduction_report(folder: str | Path) -> Path:
     if cells:
         page.section("The paper's table", "Reported beside measured, cell by cell.")
         page.add(draw_table(Table.of("The paper's table", cells), ["cells.json"]))
+        typeset = cells_to_typeset(cells, name)
+        page.add(copied(typeset))
+        write_typeset(typeset, folder)
         page.figures(_charts(cells, "cells.json", "cells", "The paper's table"))
     for one in sorted(folder.rglob("comparison.json")):
         comparison = read_comparison(one.parent)

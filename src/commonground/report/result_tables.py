@@ -1,0 +1,129 @@
+"""The table of results to take into a paper or a repository: ``table.tex`` and ``table.md``, and both on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from commonground.access import reason
+from commonground.engine.state.folder import write_atomically
+from commonground.errors import RunError
+from commonground.report.compared import Comparison, Method
+from commonground.report.format import number, show
+from commonground.report.page import escape, measured_cell
+from commonground.report.typeset import TypesetTable
+from commonground.tasks import Metric
+
+__all__ = ["cells_to_typeset", "comparison_to_typeset", "copied", "write_typeset"]
+
+
+def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
+    """The methods with their figures (± one standard deviation over seeds) and their differences to the reference."""
+    headline, entry = comparison.headline, comparison.entry
+    keys = {
+        headline.personal: headline.title,
+        headline.worst_tenth: "Worst tenth",
+        headline.shared: f"Global {headline.name}",
+    }
+    best = {key: comparison.best(key) for key in keys}
+    keys = {key: name for key, name in keys.items() if best[key] is not None}
+    others = headline.others(comparison.methods[0].entry)
+    compared = any(method.entry.get("differences") for method in comparison.methods)
+    heads = ["Method", *(f"{name}{headline.sign}" for name in keys.values()), *(f"{m.title}{m.sign}" for m in others)]
+    heads += [f"Δ to {comparison.reference} [95 %]", "p (Holm)"] if compared else []
+    bold, rows = set[tuple[int, int]](), []
+    for index, method in enumerate(comparison.methods):
+        own = [_figure(headline, method, key) for key in keys]
+        bold |= {(index, place) for place, key in enumerate(keys, 1) if best[key] is method}
+        metrics = method.entry.get("metrics") or {}
+        own += [m.spread(metrics.get(m.key) or {"mean": None, "std": None}).replace("-", "−") for m in others]
+        rows.append([method.title, *own, *(_difference(comparison, method) if compared else [])])
+    facts = [
+        str(entry.get("data", "")),
+        f"{entry['clients']:,} clients" if number(entry.get("clients")) else "",
+        f"{entry['rounds']:,} rounds" if number(entry.get("rounds")) else "",
+    ]
+    spread = f"mean ± standard deviation over {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
+    over = f"{headline.title}: mean over clients, {spread}"
+    worst = f"worst tenth: {headline.percentile} over clients"
+    delta = "; Δ with the 95 % bootstrap interval of its mean over clients, p by Wilcoxon's signed-rank test, Holm"
+    caption = f"{', '.join(fact for fact in facts if fact)}. {over}; {worst}{delta if compared else ''}."
+    return TypesetTable(caption, heads, rows, frozenset(bold))
+
+
+def _figure(metric: Metric, method: Method, key: str) -> str:
+    return metric.spread({"mean": method.value(key), "std": method.value(key, "std")}).replace("-", "−")
+
+
+def _difference(comparison: Comparison, method: Method) -> list[str]:
+    """The difference with its interval, and its p; dashes for the reference."""
+    found = method.entry.get("differences")
+    if not found:
+        return ["–", "–"]
+    mean, low, high = comparison.headline.changes([number(found.get(part)) for part in ("mean", "low", "high")], 3)
+    between = "" if number(found.get("low")) is None else f" [{low}, {high}]"
+    return [f"{mean}{between}".replace("-", "−"), show(found.get("p_adjusted"), "p")]
+
+
+def cells_to_typeset(cells: Sequence[Mapping[str, Any]], title: str) -> TypesetTable:
+    """A paper's table beside ours: a row per method, and for each of its columns the paper's number and ours.
+
+    Args:
+        cells: with ``method``, ``column``, ``paper``, ``measured`` and, where they are known, ``low`` and ``high``.
+            Cells of other kinds are a row each.
+        title: for the caption.
+    """
+    known = all({"method", "column", "paper", "measured"} <= set(cell) for cell in cells)
+    places = [(str(cell.get("method")), str(cell.get("column"))) for cell in cells]
+    if not known or len(set(places)) < len(places):
+        names = list(dict.fromkeys(key for cell in cells for key in cell))
+        rows = [[measured_cell(cell.get(name)).text for name in names] for cell in cells]
+        return TypesetTable(f"{title}.", names, rows)
+    columns = list(dict.fromkeys(column for _, column in places))
+    at = dict(zip(places, cells, strict=True))
+    heads = ["Method", *(head for column in columns for head in (f"{column}: paper", "here [95 %]"))]
+    rows = []
+    for method in dict.fromkeys(method for method, _ in places):
+        row = [method]
+        for column in columns:
+            cell = at.get((method, column), {})
+            row += [_rounded(cell.get("paper")), _measured(cell)]
+        rows.append(row)
+    return TypesetTable(f"{title}: reported beside measured, with the 95 % interval.", heads, rows)
+
+
+def _rounded(value: Any) -> str:
+    count = number(value)
+    return measured_cell(value).text if count is None else f"{count:.1f}" if abs(count) > 1 else show(count)
+
+
+def _measured(cell: Mapping[str, Any]) -> str:
+    low, high = number(cell.get("low")), number(cell.get("high"))
+    between = "" if low is None or high is None else f" [{_rounded(low)}, {_rounded(high)}]"
+    return f"{_rounded(cell.get('measured'))}{between}"
+
+
+def write_typeset(table: TypesetTable, folder: Path) -> None:
+    """Write ``table.tex`` and ``table.md``.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    for name, text in (("table.tex", table.latex()), ("table.md", table.markdown())):
+        try:
+            write_atomically(folder / name, text)
+        except OSError as error:
+            raise RunError(f"'{folder / name}' cannot be written: {reason(error, folder / name)}") from None
+
+
+def copied(table: TypesetTable) -> str:
+    """Both forms for the page, folded, each with a button that copies it."""
+    parts = []
+    for name, text in (("LaTeX", table.latex()), ("Markdown", table.markdown())):
+        parts.append(
+            f'<details class="copy"><summary>As {name}</summary><button type="button">Copy {name}</button> '
+            f'<span role="status"></span><pre tabindex="0" aria-label="The table as {name}">{escape(text)}</pre>'
+            "</details>"
+        )
+    return f'<div class="copies">{"".join(parts)}</div>'
