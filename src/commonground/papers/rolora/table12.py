@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from commonground.keys import numpy_stream
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment, Request, printed
 from commonground.papers.outcome import Cell, Outcome
-from commonground.papers.rolora.code_execution import Limits, run_program
+from commonground.papers.rolora.code_execution import Limits, require_confinement, run_program
 from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer
 from commonground.papers.rolora.language import (
@@ -54,9 +56,10 @@ class Generation(LanguageSettings):
         humaneval: HumanEval.jsonl.
         benchmarks: any of HumanEval, MMLU.
         shots: answered questions before each of MMLU's.
-        execute: run the programs the model writes for HumanEval, in processes with limits. They are written by a model
-            and could do anything the user may do: switch this on in a container only. Without it they are written and
-            not judged.
+        execute: run the programs the model writes for HumanEval, in processes that the kernel confines. Without it they
+            are written and not judged.
+        confined: do not run them where the kernel cannot confine them. Otherwise a program could do what the user may
+            do: switch this off in a container only.
         seconds, memory: limits of a program (bytes).
     """
 
@@ -66,14 +69,17 @@ class Generation(LanguageSettings):
     benchmarks: tuple[str, ...] = (CODE, GENERAL)
     shots: int = Field(default=5, ge=0)
     execute: bool = False
+    confined: bool = True
     seconds: int = Field(default=5, ge=1)
     memory: int = Field(default=1 << 30, ge=1 << 26)
 
     def check(self) -> None:
-        """Refuse unknown benchmarks."""
+        """Refuse unknown benchmarks, and programs that could not be confined."""
         super().check()
         if not self.benchmarks or not set(self.benchmarks) <= {CODE, GENERAL}:
             raise ConfigError(f"benchmarks is {list(self.benchmarks)}; known are {CODE}, {GENERAL}")
+        if self.execute and self.confined and CODE in self.benchmarks:
+            require_confinement()
 
 
 PAPER = Generation(
@@ -213,12 +219,24 @@ def _passed(writer: Writer, programs: Sequence[Row], settings: Generation) -> di
     if not settings.execute:
         return {}
     limits = Limits(settings.seconds, settings.memory)
-    passed = [
-        run_program(f"{row['prompt']}{_cut(text)}\n\n{row['test']}\n\ncheck({row['entry_point']})\n", limits)
-        == "passed"
-        for row, text in zip(programs, written, strict=True)
-    ]
+    passed = []
+    for row, text in zip(programs, written, strict=True):
+        prompt, tests, name = (str(row[field]) for field in ("prompt", "test", "entry_point"))
+        helpers = _helpers(prompt)
+        verdict = run_program(
+            prompt + _cut(text), tests, name, helpers=helpers, limits=limits, confined=settings.confined
+        )
+        passed.append(verdict == "passed")
     return {CODE: float(np.mean(passed))}
+
+
+def _helpers(prompt: str) -> str:
+    """What a prompt defines for its tests; some tests use a function that stands above the one to be written."""
+    for source in (prompt, f"{prompt}\n    pass\n"):  # the last function may have no body yet
+        with contextlib.suppress(SyntaxError, ValueError):
+            ast.parse(source)
+            return source
+    return ""
 
 
 def _cut(text: str) -> str:
@@ -271,11 +289,13 @@ def _made_up_texts() -> list[str]:
 
 
 def _notes(settings: Generation, made_up: bool) -> list[str]:
+    how = "confined by the kernel" if settings.confined else "with confined=false"
     run = (
-        f"HumanEval's programs were run in processes of their own ({settings.seconds} s, {settings.memory >> 20} MiB)."
+        f"HumanEval's programs were run in processes of their own, {how} ({settings.seconds} s, "
+        f"{settings.memory >> 20} MiB), and their tests in others, which decide."
         if settings.execute
         else "Programs for HumanEval are written and not run, so it has no score; --set execute=true runs them, in "
-        "processes with limits (do that in a container)."
+        "processes that the kernel confines."
     )
     if made_up:
         return [
