@@ -25,7 +25,7 @@ LAYERS = (
     ("adapters", "config"),
     ("engine",),
     ("adapt", "console", "export"),
-    ("serve",),
+    ("serve", "sklearn"),
     ("report",),
     ("compare",),
     ("", "demo", "papers"),

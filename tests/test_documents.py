@@ -35,6 +35,15 @@ def test_the_readme_example_runs_and_learns() -> None:
     assert 0 < float(median) < 0.05
 
 
+def test_the_code_of_the_page_on_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From top to bottom, as one program."""
+    monkeypatch.chdir(tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n".join(_code("docs/PYTHON.md")), "docs/PYTHON.md", "exec"), {})
+    assert float(printed.getvalue().split()[0]) > 0.9
+
+
 def test_the_algorithm_of_the_contributing_guide_runs_in_every_engine(tmp_path: Path) -> None:
     (code,) = _code("CONTRIBUTING.md")
     file = tmp_path / "fedrep_prox.py"

@@ -1,0 +1,67 @@
+"""A finished run in a form that can be copied and pickled, and its answers row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.algorithms import Tensors
+from commonground.engine import Run
+from commonground.engine.trained import Trained
+
+__all__ = ["answers", "in_memory"]
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The clients' own tensors, by number."""
+
+    tensors: dict[int, Tensors]
+
+    def __call__(self, client: int) -> Tensors:
+        return self.tensors[client]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a run has trained."""
+
+    trained: Trained
+
+    def __call__(self) -> Trained:
+        return self.trained
+
+
+def in_memory(run: Run) -> Run:
+    """The same run with all tensors in plain mappings: no engine, no files, nothing that pickle cannot take."""
+    trained = run.trained
+    own = {client: trained.own(client) for client in range(trained.clients)}
+    return replace(run, folder=None, _read=_Held(replace(trained, path=None, _kept=_Own(own))))
+
+
+def answers(run: Run, x: npt.NDArray[np.floating], client: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """What each row's own client's model says of it.
+
+    Args:
+        run: finished.
+        x: [rows, …].
+        client: [rows] numbers; −1 for nobody's: answered by the global model, or where the method has none by the mean
+            of what all clients' own models say.
+
+    Returns:
+        [rows, outputs].
+    """
+    trained = run.trained
+    said = np.empty((len(x), trained.split["classes"]))
+    order = np.argsort(client, kind="stable")
+    starts = np.flatnonzero(np.diff(client[order], prepend=-2))
+    for rows in np.split(order, starts[1:]) if len(order) else []:
+        whose = int(client[rows[0]])
+        if whose >= 0 or trained.has_global_model:
+            said[rows] = trained.predict(x[rows], None if whose < 0 else whose)
+        else:
+            each = (trained.predict(x[rows], number) for number in range(trained.clients))
+            said[rows] = sum(each) / trained.clients
+    return said
