@@ -26,8 +26,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "server_epsilon finetune_epochs"
     ),
     "Local training": _of(
-        "local_epochs local_steps batch_size optimizer lr head_lr body_lr lr_schedule warmup momentum weight_decay "
-        "no_decay_bias clip_norm class_weights loss"
+        "local_epochs local_steps batch_size optimizer lr head_lr body_lr lr_schedule warmup momentum betas eps "
+        "weight_decay no_decay_bias clip_norm class_weights loss"
     ),
     "Tests": _of("eval_every eval_last eval_clients metrics validation_fraction early_stopping"),
     "Computing": _of("seed engine workers threads device precision dtype"),

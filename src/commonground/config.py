@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,6 +108,10 @@ class RunConfig(BaseModel):
     )
     clip_norm: float | None = Field(None, gt=0, description="largest L2 norm of a client's gradient at a step")
     momentum: float = Field(0.5, ge=0, lt=1, description="momentum of sgd, fresh in every round")
+    betas: str | None = Field(
+        None, description="of adam and adamw, as in torch.optim: BETA1,BETA2 (default: 0.9,0.999)"
+    )
+    eps: float | None = Field(None, gt=0, description="of adam and adamw, as in torch.optim (default: 1e-8)")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to gradients; of adamw, apart from them")
     no_decay_bias: bool = Field(False, description="weight decay spares biases and scales (vectors of the model)")
     class_weights: str | None = Field(
@@ -165,6 +170,20 @@ class RunConfig(BaseModel):
             raise ValueError("is a function, which train(…, loss=f) takes; elsewhere write it as file.py:function")
         return value
 
+    @field_validator("betas", mode="before")
+    @classmethod
+    def _two_betas(cls, value: object) -> object:
+        if value is None:
+            return None
+        parts = value if isinstance(value, list | tuple) else re.split("[,:]", str(value))
+        try:
+            betas = [float(part) for part in parts]
+        except (TypeError, ValueError):
+            betas = []
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"{value!r} is not two numbers from 0 to below 1, such as 0.9,0.999")
+        return ",".join(map(repr, betas))
+
     @field_validator("class_weights")
     @classmethod
     def _weights_are_numbers(cls, value: str | None) -> str | None:
@@ -180,7 +199,7 @@ class RunConfig(BaseModel):
         "lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon", "clients",
         "classes_per_client", "train_samples", "test_samples", "rounds", "local_epochs", "local_steps", "batch_size",
         "head_lr", "body_lr", "warmup", "clip_norm", "early_stopping", "finetune_epochs", "workers", "eval_every",
-        "eval_last", "eval_clients",
+        "eval_last", "eval_clients", "eps",
     )  # fmt: skip
     @classmethod
     def _in_range(cls, value: float | None) -> float | None:
@@ -232,6 +251,14 @@ class RunConfig(BaseModel):
     def to_toml(self) -> str:
         """The configuration as TOML, settings left at their automatic value omitted."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+    @property
+    def adam_betas(self) -> tuple[float, float] | None:
+        """``betas`` as numbers."""
+        if self.betas is None:
+            return None
+        first, second = map(float, self.betas.split(","))
+        return first, second
 
     def lr_after(self, done: float) -> float:
         """Learning rate when this share of the run is done, from 0 to 1."""

@@ -30,12 +30,14 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def by_torch(optimizer: str, phases: list[tuple[tuple[str, ...], int]], client: int) -> dict[str, torch.Tensor]:
+def by_torch(
+    optimizer: str, phases: list[tuple[tuple[str, ...], int]], client: int, **given: Any
+) -> dict[str, torch.Tensor]:
     """A client's tensors after phases of (names, epochs), each with a new optimizer of PyTorch."""
     model, data = network().double(), problem()
     parameters = dict(model.named_parameters())
     for number, (names, epochs) in enumerate(phases, 1):
-        trained = TORCH[optimizer]([parameters[n] for n in names], lr=0.03, weight_decay=DECAY)
+        trained = TORCH[optimizer]([parameters[n] for n in names], lr=0.03, weight_decay=DECAY, **given)
         for x, y in plan_batches(data, client, 1, number, epochs=epochs):
             trained.zero_grad()
             F.cross_entropy(model(torch.from_numpy(x)), torch.from_numpy(y)).backward()
@@ -50,6 +52,39 @@ def test_every_client_trains_as_with_torch(optimizer: str, engine: str) -> None:
     whole = train_whole("local", problem(), model=network(), engine=engine, optimizer=optimizer, **SETTINGS)
     for client, tensors in enumerate(whole.personal):
         assert_tensors_close(tensors, by_torch(optimizer, [(ALL, 3)], client), 1e-12)
+
+
+OWN = {"betas": (0.7, 0.9), "eps": 1e-3}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("optimizer", ADAPTIVE)
+def test_betas_and_eps_are_those_of_torch(optimizer: str, engine: str) -> None:
+    """FedRep's head phase, whose gradient is written out, and its body phase."""
+    settings = {**SETTINGS, **OWN, "engine": engine, "optimizer": optimizer, "options": {"head_epochs": 4}}
+    whole = train_whole("fedrep", problem(), model=network(), **settings)
+    expected = [by_torch(optimizer, [(HEAD, 4), (BODY, 3)], client, **OWN) for client in range(3)]
+    usual = by_torch(optimizer, [(HEAD, 4), (BODY, 3)], 0)
+    assert not torch.allclose(usual["fc.weight"], expected[0]["fc.weight"], atol=1e-3)
+    for client, tensors in enumerate(whole.personal):
+        assert_tensors_close(tensors, {n: expected[client][n] for n in HEAD}, 1e-12)
+    assert_tensors_close(whole.run.shared, {n: sum(e[n] for e in expected) / 3 for n in BODY}, 1e-12)
+    assert (whole.run.summary["betas"], whole.run.summary["eps"]) == ("0.7,0.9", 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"betas": "0.9"}, "betas.+'0.9' is not two numbers from 0 to below 1"),
+        ({"betas": (0.9, 1.0)}, "betas.+is not two numbers"),
+        ({"eps": 0.0}, "eps"),
+        ({"betas": "0.9:0.95", "optimizer": "sgd"}, "--betas is a setting of adam and adamw, and FedAvg is trained by"),
+        ({"eps": 1e-6}, "--eps is a setting of adam and adamw"),
+    ],
+)
+def test_betas_and_eps_that_do_not_fit(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        train("fedavg", digits(), rounds=1, **given)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -140,7 +140,7 @@ def summarise(
 
 def _options(setup: Setup) -> dict[str, Any]:
     """Options of local training beside the usual ones, where they were used."""
-    names = ("head_lr", "body_lr", "warmup", "clip_norm", "no_decay_bias", "loss")
+    names = ("head_lr", "body_lr", "warmup", "betas", "eps", "clip_norm", "no_decay_bias", "loss")
     used: dict[str, Any] = {name: value for name in names if (value := getattr(setup.config, name))}
     if setup.class_weights is not None:
         used["class_weights"] = dict(zip(setup.data.class_names, setup.class_weights, strict=True))

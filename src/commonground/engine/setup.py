@@ -20,7 +20,7 @@ from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
 from commonground.engine.clients.batches import check_lengths
-from commonground.engine.clients.optimizers import Rates
+from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.trial import Trial, try_model
 from commonground.errors import ConfigError
 from commonground.generators import keyed_generators
@@ -67,6 +67,12 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
         raise ConfigError(
             f"--early-stopping {config.early_stopping} needs rows to judge by; add --validation-fraction, such as 0.2"
         )
+    for name in ("betas", "eps"):
+        if getattr(config, name) is not None and config.optimizer not in ("adam", "adamw"):
+            raise ConfigError(
+                f"--{name} is a setting of adam and adamw, and {algorithm.title} is trained by {config.optimizer}; "
+                f"add --optimizer adamw, or leave out --{name}"
+            )
     if config.no_decay_bias and not config.weight_decay:
         raise ConfigError("--no-decay-bias says what --weight-decay spares, and there is no weight decay")
 
@@ -398,6 +404,8 @@ class Setup:
             self.config.clip_norm,
             self._lr_factors,
             self._undecayed,
+            self.config.adam_betas or BETAS,
+            EPSILON if self.config.eps is None else self.config.eps,
         )
 
     @cached_property

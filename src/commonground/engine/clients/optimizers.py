@@ -2,7 +2,7 @@
 
 - ``sgd``: m ← βm + (g + λw), w ← w − ηm;
 - ``adam``: with g ← g + λw, m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², w ← w − η (m/(1 − β₁ᵗ)) / (√(v/(1 − β₂ᵗ)) + ε)
-  with β₁ = 0.9, β₂ = 0.999, ε = 1e-8 (Kingma and Ba 2015);
+  with β₁ = 0.9, β₂ = 0.999, ε = 1e-8 unless given otherwise (Kingma and Ba 2015);
 - ``adamw``: the same with λ = 0 after w ← (1 − ηλ)w (Loshchilov and Hutter 2019).
 
 What an optimizer remembers (m, v and t) starts from zero in every call of ``fit`` and never travels.
@@ -22,6 +22,8 @@ from commonground.algorithms import Tensors
 from commonground.errors import ModelError
 
 __all__ = [
+    "BETAS",
+    "EPSILON",
     "OPTIMIZERS",
     "OptimizerName",
     "Rates",
@@ -48,6 +50,8 @@ class Rates:
         clip_norm: largest norm of a client's gradient of all trained tensors together, at each step; None for any.
         factors: by which the learning rate of single tensors is multiplied, by name.
         undecayed: names of tensors without weight decay.
+        betas: β₁ and β₂ of Adam and AdamW.
+        eps: ε of Adam and AdamW.
     """
 
     lr: float
@@ -57,6 +61,8 @@ class Rates:
     clip_norm: float | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
     undecayed: frozenset[str] = frozenset()
+    betas: tuple[float, float] = BETAS
+    eps: float = EPSILON
 
     def factor(self, name: str) -> float:
         """By which a tensor's learning rate is multiplied."""
@@ -120,13 +126,13 @@ class Adam(Rule):
 
     @staticmethod
     def of_torch(parameters: list[dict[str, Any]], rates: Rates) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, rates.lr, BETAS, EPSILON, fused=True)
+        return torch.optim.Adam(parameters, rates.lr, rates.betas, rates.eps, fused=True)
 
     @staticmethod
     def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
         if rates.weight_decay:
             gradient = gradient.add(value, alpha=rates.weight_decay)
-        _adam(value, gradient, memory, lr, step)
+        _adam(value, gradient, memory, rates, lr, step)
 
 
 class AdamW(Rule):
@@ -136,20 +142,20 @@ class AdamW(Rule):
 
     @staticmethod
     def of_torch(parameters: list[dict[str, Any]], rates: Rates) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, rates.lr, BETAS, EPSILON, fused=True)
+        return torch.optim.AdamW(parameters, rates.lr, rates.betas, rates.eps, fused=True)
 
     @staticmethod
     def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
         value.mul_(1 - lr * rates.weight_decay)
-        _adam(value, gradient, memory, lr, step)
+        _adam(value, gradient, memory, rates, lr, step)
 
 
-def _adam(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], lr: float, step: int) -> None:
-    first, second = memory
-    first.lerp_(gradient, 1 - BETAS[0])
-    second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-    scale = (second.sqrt() / (1 - BETAS[1] ** step) ** 0.5).add_(EPSILON)
-    value.addcdiv_(first, scale, value=-lr / (1 - BETAS[0] ** step))
+def _adam(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
+    (first, second), (beta1, beta2) = memory, rates.betas
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    scale = (second.sqrt() / (1 - beta2**step) ** 0.5).add_(rates.eps)
+    value.addcdiv_(first, scale, value=-lr / (1 - beta1**step))
 
 
 OPTIMIZERS: dict[OptimizerName, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
