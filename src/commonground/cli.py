@@ -86,8 +86,8 @@ def train(
     elif not resume:
         RunFolder(out).check_free()
     setup = prepare_setup(config, data_dir=data_dir)
-    if setup.data.schema is not None and not quiet:
-        for note in setup.data.schema.notes:
+    if not quiet:
+        for note in setup.data.about.get("notes", ()):
             print(f"{setup.data.name}: {escaped(note, 1000)}", file=sys.stderr)
     observer = ConsoleProgress(quiet)
     run = run_training(setup, out=out, resume=resume, observer=observer, allow_other_numerics=allow_other_numerics)

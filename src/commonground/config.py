@@ -70,6 +70,9 @@ class RunConfig(BaseModel):
     test_share: float | None = Field(
         None, gt=0, lt=1, description="share of a table's rows that is held out (default: 0.25)"
     )
+    missing_target: Literal["refuse", "drop"] | None = Field(
+        None, description="a table's rows without a target: refuse the table (default), or drop them and say how many"
+    )
     classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
     partition: str | None = Field(
         None, description="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME"

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from commonground.data.tables import scale
 from commonground.data.tables.cells import words_of
+from commonground.data.tables.divide import owners_of
 from commonground.data.tables.features import ignored, known_features
 from commonground.data.tables.kinds import Reading, read_column
-from commonground.data.tables.load import owners_of
 from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW

@@ -24,13 +24,16 @@ def headline_table(result: Mapping[str, Any]) -> Table:
     names = (f"{headline.name}{sign}", f"worst\ntenth{sign}", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
     means = [entry[headline.personal]["mean"] for entry in result["methods"]]
     rows = []
-    for entry in result["methods"]:
+    shown, worst = (
+        headline.spreads([e[key] for e in result["methods"]]) for key in (headline.personal, headline.worst_tenth)
+    )
+    for index, entry in enumerate(result["methods"]):
         d = entry["differences"]
         rows.append(
             (
                 entry["title"],
-                headline.spread(entry[headline.personal]),
-                headline.spread(entry[headline.worst_tenth]),
+                shown[index],
+                worst[index],
                 _difference(headline, entry, result["reference"]),
                 "" if d is None else _p(d["p_adjusted"]),
                 "" if d is None else _p(d["p_seeds"]),
@@ -64,7 +67,8 @@ def metric_table(result: Mapping[str, Any]) -> Table | None:
     metrics = Headline.of(result).others(result["methods"][0])
     if not metrics:
         return None
-    rows = [(entry["title"], *(m.spread(entry["metrics"][m.key]) for m in metrics)) for entry in result["methods"]]
+    columns = [m.spreads([entry["metrics"][m.key] for entry in result["methods"]]) for m in metrics]
+    rows = [(entry["title"], *cells) for entry, *cells in zip(result["methods"], *columns, strict=True)]
     return _table("other metrics, means over clients", ("method",), [f"{m.name}{m.sign}" for m in metrics], rows)
 
 

@@ -43,4 +43,6 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         preprocess=source.preprocess,
         task=source.task,
         schema=source.schema,
+        about=source.about if source.schema is None else source.schema.summary(),
+        relearn=source.relearn,
     )

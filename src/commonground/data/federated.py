@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,9 @@ from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 from commonground.quoting import escaped
 from commonground.tasks import CLASSIFICATION, Task, make_task
+
+if TYPE_CHECKING:
+    from commonground.data.sources.base import Source
 
 __all__ = ["FederatedDataset"]
 
@@ -58,6 +62,9 @@ class FederatedDataset:
         schema: of a table, what its columns are and how they became samples.
         validation_index, validation_offsets: rows of ``x_train`` that each client holds out to judge a run's rounds by,
             in the same form; None where there are none.
+        about: of a table, how it was read and split, for a run's summary.
+        relearn: of a table, what its source is if some training rows teach encoders and scales nothing
+            (:class:`~commonground.data.sources.base.Source`).
 
     Raises:
         DataError: lengths that disagree, a label or row number out of range, a row owned twice, a client without
@@ -82,6 +89,8 @@ class FederatedDataset:
     schema: TableSchema | None = None
     validation_index: Indices | None = None
     validation_offsets: Indices | None = None
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    relearn: Callable[[npt.NDArray[np.bool_]], Source] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:

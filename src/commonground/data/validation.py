@@ -14,7 +14,7 @@ from commonground.keys import numpy_stream
 if TYPE_CHECKING:
     from commonground.data.federated import FederatedDataset
 
-__all__ = ["held_rows", "hold_out"]
+__all__ = ["held_rows", "hold_out", "relearnt"]
 
 
 def held_rows(data: FederatedDataset, clients: Sequence[int], fraction: float, seed: int) -> list[tuple[Any, Any]]:
@@ -46,7 +46,9 @@ def held_rows(data: FederatedDataset, clients: Sequence[int], fraction: float, s
 
 
 def hold_out(data: FederatedDataset, fraction: float, seed: int) -> FederatedDataset:
-    """The same clients with a part of their training rows held out for validation; test rows are untouched.
+    """The same clients with a part of their training rows held out for validation; test rows are the same ones.
+
+    A table's encoders and scales are learnt anew, from the training rows that stay.
 
     Args:
         data, fraction, seed: as of :func:`held_rows`.
@@ -60,12 +62,30 @@ def hold_out(data: FederatedDataset, fraction: float, seed: int) -> FederatedDat
     if not any(len(rows) for rows in held):
         raise DataError(f"no client of {data.name!r} has two training samples, of which one could be held out")
     return replace(
-        data,
+        relearnt(data, np.concatenate(held)),
         train_index=np.concatenate(kept),
         train_offsets=np.cumsum([0, *map(len, kept)]),
         validation_index=np.concatenate(held),
         validation_offsets=np.cumsum([0, *map(len, held)]),
     )
+
+
+def relearnt(data: FederatedDataset, held: Any) -> FederatedDataset:
+    """The same rows of a table with encoders and scales that know nothing of those held out; other data as they are.
+
+    Args:
+        data: the federated data set.
+        held: numbers of rows of ``x_train``; those that it holds out already are left out as well.
+    """
+    if data.relearn is None:
+        return data
+    marks = np.zeros(len(data.y_train), dtype=np.bool_)
+    marks[held] = True
+    if data.validation_index is not None:
+        marks[data.validation_index] = True
+    source = data.relearn(marks)
+    changed = {name: getattr(source, name) for name in ("x_train", "x_test", "preprocess", "task", "schema")}
+    return replace(data, **changed, about=data.about if source.schema is None else source.schema.summary())
 
 
 def _stratified(labels: Any, fraction: float, rng: np.random.Generator) -> Any:

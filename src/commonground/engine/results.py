@@ -108,7 +108,7 @@ def summarise(
         },
         f"personal_{metric}_of": _what_is_personal(setup, config.finetune_epochs if tuned else 0),
         **setup.algorithm.summary_fields(),
-        **({} if setup.data.schema is None else {"table": setup.data.schema.summary()}),
+        **({"table": dict(setup.data.about)} if setup.data.about else {}),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
         f"global_{metric}": None if global_scores is None else spread_of(global_scores.headline)["mean"],
         f"global_{metric}_last10": _last10(until, f"global_{metric}"),

@@ -16,6 +16,7 @@ FEW_TESTS = 5  # test samples below which a client's own figure is coarse
 
 _NAMES = {"auc": "AUC", "f1": "F1", "mae": "MAE", "mse": "MSE", "r2": "R²", "rmse": "RMSE"}
 _NAMES_OF_ONE = {"classes": "class"}
+_PLAIN = (1e-4, 1e9)  # sizes of numbers that are written out
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -56,15 +57,28 @@ class Metric:
             return "–"
         return f"{100 * value:.1f}" if self.percent else in_figures(value)
 
-    def spread(self, value: Mapping[str, float | None]) -> str:
-        """A ``mean`` with its ``std``, without the unit; both have as many decimals."""
+    def spread(self, value: Mapping[str, float | None], raised: bool = False) -> str:
+        """A ``mean`` with its ``std``, without the unit; both have as many decimals.
+
+        Args:
+            value: both, as far as there are such.
+            raised: in powers of ten, whatever the size.
+        """
         mean, std = value["mean"], value["std"]
-        if mean is None or std is None:
+        if mean is None or self.percent and std is None:
             return self.bare(mean)
         if self.percent:
-            return f"{100 * mean:.1f} ± {100 * std:.1f}"
+            return f"{100 * mean:.1f} ± {100 * (std or 0.0):.1f}"
+        if std is None:
+            return in_figures(mean, raised=raised)
         larger = max(abs(mean), std)
-        return f"{in_figures(mean, 3, like=larger)} ± {in_figures(std, 3, like=larger)}"
+        return " ± ".join(in_figures(number, 3, like=larger, raised=raised) for number in (mean, std))
+
+    def spreads(self, values: Sequence[Mapping[str, float | None]]) -> list[str]:
+        """:meth:`spread` of a column's values, all in one notation: in powers of ten if one of them needs that."""
+        sizes = [max(abs(v["mean"] or 0.0), v["std"] or 0.0) for v in values]
+        raised = not self.percent and any(size and not _PLAIN[0] <= size < _PLAIN[1] for size in sizes)
+        return [self.spread(value, raised) for value in values]
 
     def changes(self, values: Sequence[float | None], figures: int = 2) -> list[str]:
         """Differences with their signs, in percentage points or in the metric's own unit, all with as many decimals."""
@@ -180,7 +194,9 @@ class Headline(Metric):
         return f"{few:,} of {len(clients):,} clients {have}, {last:,} of them in the worst tenth."
 
 
-def in_figures(value: float, figures: int = 4, *, like: float | None = None, sign: str = "") -> str:
+def in_figures(
+    value: float, figures: int = 4, *, like: float | None = None, sign: str = "", raised: bool = False
+) -> str:
     """A number in a few significant figures, written out unless it is very small or large.
 
     Args:
@@ -188,12 +204,13 @@ def in_figures(value: float, figures: int = 4, *, like: float | None = None, sig
         figures: how many of them.
         like: with as many decimals as this number has.
         sign: ``+`` to write the sign of positive ones, too.
+        raised: in powers of ten, whatever its size.
 
     >>> in_figures(0.31274), in_figures(123456.7), in_figures(0.00213, like=0.31274), in_figures(1.5e-7)
     ('0.3127', '123,457', '0.0021', '1.500·10⁻⁷')
     """
     size = abs(value if like is None else like)
-    if size and not 1e-4 <= size < 1e9:
+    if raised or (size and not _PLAIN[0] <= size < _PLAIN[1]):
         digits, exponent = f"{value:{sign}.{figures - 1}e}".split("e")
         return f"{digits}·10{str(int(exponent)).translate(_RAISED)}"
     decimals = max(0, figures - 1 - math.floor(math.log10(size))) if size else figures - 1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import platformdirs
 
 from commonground.data.arrays import Array, Preprocess
@@ -31,6 +34,9 @@ class Source:
         train_columns, test_columns: further columns by name, one value per sample (for example who a sample is from).
         task: what is learnt from them.
         schema: of a table, what its columns are and how they became samples.
+        about: of a table of texts, how it was read and split.
+        relearn: of a table, reads it anew with encoders and scales that know nothing of some training rows, which are
+            marked [training rows].
 
     Raises:
         DataError: samples and targets differ in number, or a target is out of range.
@@ -48,6 +54,8 @@ class Source:
     test_columns: Mapping[str, Array] = field(default_factory=dict)
     task: Task = CLASSIFICATION
     schema: TableSchema | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    relearn: Callable[[npt.NDArray[np.bool_]], Source] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for split, x, y in (("training", self.x_train, self.y_train), ("test", self.x_test, self.y_test)):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from commonground.data.arrays import Array
-from commonground.data.names import sorted_names
-from commonground.data.sources.table import cells_of, given_split, held_out, positions
+from commonground.data.tables.divide import divided, split_column, with_targets
+from commonground.data.tables.features import check_columns
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import read_raw
+from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.targets import read_targets
 from commonground.data.text.samples import TextData, TextSamples
-from commonground.errors import DataError
+from commonground.errors import ConfigError, DataError
 
 __all__ = ["TEXT_COLUMNS", "load_text_table", "text_columns"]
 
@@ -40,72 +43,92 @@ def load_text_table(
     """Texts from a table (:data:`~commonground.data.tables.read.FORMS`).
 
     The texts are in the columns that the options name, or in a column ``text`` or ``sentence``, or in two,
-    ``sentence1`` and ``sentence2`` (see :data:`TEXT_COLUMNS`). A column ``split`` of ``train`` and ``test`` says which
-    rows are test rows; without it a quarter of each client's rows (of each class's rows when there is no client column)
-    is held out at random. Every other column may say whom a row belongs to. In a .tsv file quotation marks are ordinary
-    characters, as in GLUE's.
+    ``sentence1`` and ``sentence2`` (see :data:`TEXT_COLUMNS`). Test rows are chosen as in other tables
+    (:func:`~commonground.data.tables.load.load_table`): by a column ``split`` or one that is named, by time, by group,
+    or at random; so are clients with few rows and rows without a label. Every other column may say whom a row belongs
+    to. In a .tsv file quotation marks are ordinary characters, as in GLUE's.
 
     Args:
         path: the file.
         label: the label's column; its values may be any text and become classes in sorted order.
         client_column: the column that says whom a row belongs to.
         seed: keys the hold-out.
-        options: names of text columns, columns to drop, separator and encoding, and the column that says the split.
+        options: names of text columns, columns to drop, separator and encoding, and how rows are split.
 
     Raises:
+        ConfigError: an option is for columns of numbers.
         DataError: the file is missing or no such table, or a cell is empty (line and column named).
     """
-    options = options or TableOptions()
-    client_column = client_column or options.client_column
+    options = replace(
+        options or TableOptions(), client_column=client_column or (options or TableOptions()).client_column
+    )
+    _check_options(options)
     raw = read_raw(path, options.separator, options.encoding, quotes=".tsv" not in path.name.lower())
-    header = [name for name in raw.names if name not in options.drop]
-    texts = options.text_column or text_columns(str(path), header)
-    if len(texts) > 2:
-        raise DataError(f"{path}: a text or a pair of texts is read, and {len(texts)} columns are named")
-    for column in filter(None, (*texts, label, client_column)):
-        if column not in header:
-            raise DataError(f"{path} has no column {column!r}; its columns are: {', '.join(header)}")
-        if column in texts and column in (label, client_column):
-            raise DataError(f"{path}: the column {column!r} cannot be both the text and another column")
-    if label == client_column:
-        raise DataError(f"{path}: the column {label!r} cannot be both the label and the client column")
+    texts = _roles(path, [name for name in raw.names if name not in options.drop], label, options)
+    raw, lacking = with_targets(raw, [label], "classification", options)
+    targets = read_targets(raw, [label], "classification")
+    given = split_column(raw, [label], options)
+    rows = divided(raw, targets, given, options, seed)
     lines = raw.numbers()
-    columns = {name: _strings(raw.columns[name]) for name in header}
-    labels = cells_of(path, label, columns[label], lines)
-    owners = None if client_column is None else cells_of(path, client_column, columns[client_column], lines)
-    class_names = sorted_names(labels)
-    split = options.split_column or "split"
-    if split in header and client_column != split:
-        is_test = given_split(path, columns[split], lines)
-    else:
-        is_test = held_out(path, labels if owners is None else owners, owners is not None, seed)
-    if is_test.all() or not is_test.any():
-        raise DataError(
-            f"{path} has {(~is_test).sum()} training rows and {is_test.sum()} test rows; both need at least 1"
-        )
-    others = [name for name in header if name not in (*texts, label, split) and all(map(str.strip, columns[name]))]
-    values: dict[str, Array] = {name: np.array([cell.strip() for cell in columns[name]]) for name in others}
-    y = positions(labels, class_names)
+    beside = (*texts, label, given, options.time_column, options.group_column, options.client_column, *options.drop)
+    columns = {name: _strings(raw.columns[name]) for name in raw.names if name in texts or name not in beside}
+    values: dict[str, Array] = {n: np.array(cells) for n, cells in columns.items() if n not in texts and all(cells)}
+    if options.client_column is not None:
+        values[options.client_column] = np.array([*rows.owners.names, ""])[rows.owners.codes]
 
     def part(chosen: Array) -> TextSamples:
         index = np.flatnonzero(chosen).tolist()
-        first, *second = ([columns[name][i].strip() for i in index] for name in texts)
+        first, *second = ([columns[name][i] for i in index] for name in texts)
         return TextSamples(
             first,
             second[0] if second else None,
-            y[chosen],
+            targets.y[chosen],
             {name: cells[chosen] for name, cells in values.items()},
             str(path),
             raw.unit,
             [lines[i] for i in index],
         )
 
-    return TextData(path.name, part(~is_test), part(is_test), class_names)
+    about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
+                        missing_targets=lacking, notes=raw.notes, scaling="none")  # fmt: skip
+    return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=about.summary())
+
+
+def _check_options(options: TableOptions) -> None:
+    """Refuse what says how numbers are read, of which texts have none."""
+    plain = TableOptions()
+    for name in ("kinds", "scaling"):
+        if getattr(options, name) != getattr(plain, name):
+            raise ConfigError(
+                f"--{name} is for columns of numbers and categories, and a model of texts reads texts alone"
+            )
+    if options.few_rows == "shared":
+        raise ConfigError("--few-rows shared is for tables of numbers and categories; take --few-rows pool")
+
+
+def _roles(path: Path, header: Sequence[str], label: str, options: TableOptions) -> tuple[str, ...]:
+    """The columns of texts; every column that is named is there, and none has two roles.
+
+    Raises:
+        DataError: names the one that is not.
+    """
+    client_column = options.client_column
+    texts = options.text_column or text_columns(str(path), header)
+    if len(texts) > 2:
+        raise DataError(f"{path}: a text or a pair of texts is read, and {len(texts)} columns are named")
+    others = (label, client_column, options.split_column, options.time_column, options.group_column)
+    check_columns(path, header, filter(None, (*texts, *others)))
+    for column in texts:
+        if column in others:
+            raise DataError(f"{path}: the column {column!r} cannot be both the text and another column")
+    if label in others[1:]:
+        raise DataError(f"{path}: the column {label!r} cannot be both the label and another column")
+    return texts
 
 
 def _strings(array: Any) -> list[str]:
-    """A column's cells as texts, empty where there is none."""
-    return ["" if value is None else str(value) for value in array.to_pylist()]
+    """A column's cells as texts without blanks around them, empty where there is none."""
+    return ["" if value is None else str(value).strip() for value in array.to_pylist()]
 
 
 def text_columns(origin: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -46,4 +46,5 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         train_columns=data.train.columns,
         test_columns=data.test.columns,
         task=data.task,
+        about=data.about,
     )

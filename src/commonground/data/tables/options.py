@@ -38,6 +38,7 @@ class TableOptions:
         time_column: a client's last rows by it are the test rows; it is no feature.
         group_column: rows of one group are all training or all test rows; it is no feature.
         test_share: the share of each client's rows that is held out.
+        missing_target: what becomes of rows without a target: ``refuse`` the table, or ``drop`` them, counted.
 
     Raises:
         ConfigError: a value is none of these, or two ways of splitting are asked for.
@@ -56,6 +57,7 @@ class TableOptions:
     time_column: str | None = None
     group_column: str | None = None
     test_share: float = 0.25
+    missing_target: str = "refuse"
 
     def __post_init__(self) -> None:
         if self.scaling not in _SCALINGS and not self.scaling.startswith("bounds:"):
@@ -66,6 +68,8 @@ class TableOptions:
             assert self.bounds
         if self.few_rows not in _FEW_ROWS:
             raise ConfigError(f"few_rows is {quoted(self.few_rows)}; it is one of {', '.join(_FEW_ROWS)}")
+        if self.missing_target not in ("refuse", "drop"):
+            raise ConfigError(f"missing_target is {quoted(self.missing_target)}; it is drop or refuse")
         if self.min_rows < 2:
             raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
         if not 0 < self.test_share < 1:

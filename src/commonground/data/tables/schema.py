@@ -71,6 +71,7 @@ class TableSchema:
         few_rows: what became of clients with few rows: ``how``, ``min_rows``, ``clients`` (their names), ``rows``.
         split: how test rows were chosen.
         beside: columns that said so, which are no features.
+        missing_targets: rows that were left out because they lack a target.
         target_decimals: how the numbers of each target are written; empty for classes.
         notes: sentences for people about how the table was read.
     """
@@ -90,6 +91,7 @@ class TableSchema:
     split: str = ""
     beside: tuple[str, ...] = ()
     target_decimals: tuple[str, ...] = ()
+    missing_targets: int = 0
     notes: tuple[str, ...] = ()
 
     def of_kind(self, *kinds: str) -> list[ColumnSchema]:
@@ -125,7 +127,9 @@ class TableSchema:
     def summary(self) -> dict[str, Any]:
         """For a run's summary: how the table was read and split, and how many clients had few rows."""
         few = {**self.few_rows, "clients": len(self.few_rows["clients"])} if self.few_rows else {}
-        return {"notes": list(self.notes), "test_rows": self.split, "scaling": self.scaling, "few_rows": few}
+        lacking = {"missing_targets": self.missing_targets} if self.missing_targets else {}
+        said = {"notes": list(self.notes), "test_rows": self.split, "scaling": self.scaling, "few_rows": few}
+        return {**said, **lacking}
 
     @staticmethod
     def sentences(summary: Mapping[str, Any]) -> list[str]:

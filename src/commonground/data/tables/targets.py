@@ -18,7 +18,7 @@ from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.tasks import Classification, MultiLabel, Regression, Task, make_task
 
-__all__ = ["Targets", "full_words", "is_quantity", "read_targets"]
+__all__ = ["Targets", "full_words", "is_quantity", "lacks_target", "read_targets"]
 
 MOST_NUMBERS = 200  # more different numbers in a label column are rather a quantity than classes
 
@@ -76,7 +76,7 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
         raise ConfigError(f"a table is for classification, regression or multilabel, not for {chosen.name}")
     if len(labels) > 1:
         raise ConfigError(f"a classification has one label column, and {len(labels)} are named; take --task multilabel")
-    cells = full_words(raw, labels[0])
+    cells = full_words(raw, labels[0], "; --missing-target drop leaves such rows out")
     found = sorted_names(np.array(cells.words, dtype=np.str_))
     if task is None and is_quantity(found, raw.rows):
         raise DataError(
@@ -89,6 +89,18 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
     return Targets(y, classes, chosen, cells.words, cells.codes)
 
 
+def lacks_target(raw: RawTable, labels: Sequence[str], task: str | None) -> npt.NDArray[np.bool_]:
+    """Which rows have no value in one of the target columns [N]: an empty cell, or where numbers are learnt one that
+    says that there is none (``NA``).
+    """
+    chosen = make_task(task or ("classification" if len(labels) == 1 else "multilabel"))
+    numbers = isinstance(chosen, Regression | MultiLabel)
+    lacking = np.zeros(raw.rows, dtype=np.bool_)
+    for label in labels:
+        lacking |= words_of(raw.columns[label], keep=not numbers).codes < 0
+    return lacking
+
+
 def is_quantity(names: Sequence[str], rows: int) -> bool:
     """Whether a column's values are rather measured than named: many numbers, or fractions."""
     values = [number_of(name) for name in names]
@@ -98,8 +110,13 @@ def is_quantity(names: Sequence[str], rows: int) -> bool:
     return len(names) > MOST_NUMBERS or (fractions and len(names) > 0.2 * rows)
 
 
-def full_words(raw: RawTable, column: str) -> Cells:
+def full_words(raw: RawTable, column: str, hint: str = "") -> Cells:
     """A column's words, none of which may be missing.
+
+    Args:
+        raw: the table.
+        column: its name.
+        hint: what to do about empty cells, for the message.
 
     Raises:
         DataError: a cell is empty (line and column named), or holds a NUL.
@@ -109,7 +126,7 @@ def full_words(raw: RawTable, column: str) -> Cells:
     if empty.any():
         more = f" ({empty.sum():,} cells of the column are)" if empty.sum() > 1 else ""
         place = raw.where(int(np.argmax(empty)))
-        raise DataError(f"{raw.path}, {place}, column {quoted(column)}: the cell is empty{more}")
+        raise DataError(f"{raw.path}, {place}, column {quoted(column)}: the cell is empty{more}{hint}")
     if any("\0" in word for word in cells.words):
         raise DataError(f"{raw.path}: the column {quoted(column)} holds a cell with a NUL character, which is no text")
     return cells
@@ -123,6 +140,7 @@ def _numbers(raw: RawTable, column: str) -> tuple[npt.NDArray[np.float64], str]:
     assert read.numbers is not None
     for row in np.flatnonzero(np.isnan(read.numbers))[:1]:
         raise DataError(
-            f"{raw.path}, {raw.where(int(row))}, column {quoted(column)}: the value is missing; a number is expected"
+            f"{raw.path}, {raw.where(int(row))}, column {quoted(column)}: the value is missing; a number is expected "
+            "(--missing-target drop leaves such rows out)"
         )
     return read.numbers, read.reading.decimal

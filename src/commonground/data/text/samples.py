@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,7 @@ class TextData:
         train, test: the texts.
         class_names: one per class.
         task: whether the label or the second text is what is learnt.
+        about: of a table of texts, how it was read and split (:meth:`TableSchema.summary`).
 
     Raises:
         DataError: a part is empty, a label is out of range, or one part has pairs and the other has not.
@@ -81,6 +83,7 @@ class TextData:
     test: TextSamples
     class_names: tuple[str, ...]
     task: Task = CLASSIFICATION
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for part, samples in (("training", self.train), ("test", self.test)):

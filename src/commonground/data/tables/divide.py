@@ -1,0 +1,150 @@
+"""Whose a table's rows are and what each is for: of tables of numbers and of texts alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.tables import split
+from commonground.data.tables.cells import words_of
+from commonground.data.tables.kinds import understand
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.read import RawTable
+from commonground.data.tables.split import Owners
+from commonground.data.tables.targets import Targets, full_words, lacks_target
+from commonground.errors import DataError
+from commonground.quoting import quoted
+
+__all__ = ["Rows", "divided", "owners_of", "split_column", "with_targets"]
+
+LONGEST_NAME = 200  # characters of a client's name
+
+Marks = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Whose the rows are, and what each is for.
+
+    Attributes:
+        owners: of the rows.
+        train, test: which rows are training and test rows [N]; rows of clients that are left out are neither.
+        how: how the test rows were chosen, in words.
+    """
+
+    owners: Owners
+    train: Marks
+    test: Marks
+    how: str
+
+
+def with_targets(raw: RawTable, labels: Sequence[str], task: str | None, options: TableOptions) -> tuple[RawTable, int]:
+    """The table without the rows that lack a target, if the options say so, and how many these are.
+
+    Raises:
+        DataError: no row has a target.
+    """
+    lacking = lacks_target(raw, labels, task) if options.missing_target == "drop" else np.zeros(raw.rows, dtype=bool)
+    if not lacking.any():
+        return raw, 0
+    kept = np.flatnonzero(~lacking)
+    if not len(kept):
+        raise DataError(f"{raw.path}: no row has a value in the column {quoted(labels[0])}")
+    columns = {name: column.take(kept) for name, column in raw.columns.items()}
+    note = f"{lacking.sum():,} of {raw.rows:,} rows have no value in {', '.join(map(quoted, labels))} and are left out"
+    return replace(
+        raw,
+        columns=columns,
+        where=lambda row: raw.where(int(kept[row])),
+        numbers=partial(_taken, raw, kept),
+        notes=(*raw.notes, note),
+    ), int(lacking.sum())
+
+
+def _taken(raw: RawTable, kept: npt.NDArray[np.int64]) -> list[int]:
+    numbers = raw.numbers()
+    return [numbers[row] for row in kept]
+
+
+def owners_of(raw: RawTable, column: str | None) -> Owners:
+    """Whose each row is, by a column; without one, nobody's in particular.
+
+    Raises:
+        DataError: a cell is empty (line and column named), or a name is too long for one.
+    """
+    if column is None:
+        return Owners([""], np.zeros(raw.rows, dtype=np.int64))
+    cells = full_words(raw, column)
+    longest = max(cells.words, key=len)
+    if len(longest) > LONGEST_NAME:
+        raise DataError(
+            f"{raw.path}, column {quoted(column)}: {quoted(longest, 40)} has {len(longest):,} characters; a client's "
+            f"name has at most {LONGEST_NAME}"
+        )
+    return Owners(cells.words, cells.codes)
+
+
+def split_column(raw: RawTable, labels: Sequence[str], options: TableOptions) -> str | None:
+    """The column of ``train`` and ``test``, if the table has one."""
+    if options.split_column or options.time_column or options.group_column:
+        return options.split_column
+    taken = (*labels, options.client_column, *options.drop)
+    return "split" if "split" in raw.columns and "split" not in taken else None
+
+
+def divided(raw: RawTable, targets: Targets, column: str | None, options: TableOptions, seed: int) -> Rows:
+    """Whose the rows are, and which of them are test rows.
+
+    Args:
+        raw: the table.
+        targets: where there are no clients, test rows are held out evenly over their classes.
+        column: of ``train`` and ``test``, if there is one.
+        options: say how else, and what becomes of clients with few rows.
+        seed: keys the hold-out.
+
+    Raises:
+        DataError: a cell does not fit, a client has too few rows, or there are no training or no test rows.
+    """
+    owners, is_test = owners_of(raw, options.client_column), None
+    if column is not None:
+        is_test = split.given_tests(raw.path, column, words_of(raw.columns[column]), raw.where)
+    if options.client_column is not None:
+        owners = split.few_rows(raw.path, owners, options, is_test)
+    by = owners
+    if options.client_column is None:
+        by = Owners(targets.strata, targets.stratum)
+    how = f"by the column {column}"
+    if is_test is None:
+        is_test, how = _tests(raw, by, options, seed)
+    used = owners.codes >= 0
+    train, test = used & ~is_test, used & is_test
+    if not train.any() or not test.any():
+        raise DataError(f"{raw.path} has {train.sum()} training rows and {test.sum()} test rows; both need at least 1")
+    return Rows(owners, train, test, how)
+
+
+def _tests(raw: RawTable, by: Owners, options: TableOptions, seed: int) -> tuple[Marks, str]:
+    """Test rows where no column says train or test, and how they were chosen."""
+    share = options.test_share
+    if options.time_column is not None:
+        times = understand(
+            raw.path, options.time_column, raw.columns[options.time_column], raw.typed, raw.where
+        ).numbers
+        if times is None:
+            raise DataError(
+                f"{raw.path}: the time column {quoted(options.time_column)} holds neither dates nor numbers"
+            )
+        for row in np.flatnonzero(np.isnan(times))[:1]:
+            raise DataError(
+                f"{raw.path}, {raw.where(int(row))}, column {quoted(options.time_column)}: no time is given"
+            )
+        return split.last_tests(by.parts(), times, share), f"the last {share:.0%} by the column {options.time_column}"
+    if options.group_column is not None:
+        groups = full_words(raw, options.group_column)
+        chosen = split.grouped_tests(raw.path, by.parts(), groups, share, seed)
+        return chosen, f"{share:.0%} of the groups of the column {options.group_column}, at random"
+    return split.held_out_tests(by.parts(), raw.rows, share, seed), f"{share:.0%} at random"

@@ -1,0 +1,83 @@
+"""Rows held out to judge by teach a table's encoders and scales nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commonground.compare.grid import validation_split
+from commonground.data import FederatedDataset, hold_out, load_data
+
+ROWS = 40
+
+
+def table(tmp_path: Path) -> Path:
+    """Two clients; every row has a number that tells it from all others, and a category of its own in pairs."""
+    lines = [f"c{i % 2},{i * i},w{i // 2},{'yes' if i % 3 else 'no'},{'' if i == 5 else i}" for i in range(ROWS)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["who,n,word,label,m", *lines]) + "\n", "utf-8")
+    return path
+
+
+def loaded(tmp_path: Path, **options: Any) -> FederatedDataset:
+    return load_data(table(tmp_path), client_column="who", **options)
+
+
+def test_scales_and_categories_are_those_of_the_rows_that_stay(tmp_path: Path) -> None:
+    whole = loaded(tmp_path)
+    held = hold_out(whole, 0.4, 3)
+    assert held.schema is not None
+    assert whole.schema is not None
+    stay = np.concatenate([held.train_indices(c) for c in range(2)])
+    n = held.x_train[:, 0]
+    assert np.array_equal(n, whole.x_train[:, 0])  # the same rows in the same places
+    assert held.schema.mean[0] == pytest.approx(n[stay].mean(), rel=1e-6)
+    assert held.schema.std[0] == pytest.approx(n[stay].std(), rel=1e-6)
+    assert whole.schema.mean[0] == pytest.approx(n.mean(), rel=1e-6)
+    words = {f"w{round(value**0.5) // 2:.0f}" for value in n[stay]}
+    known = next(column for column in held.schema.features if column.name == "word")
+    assert set(known.categories) == words
+    assert len(words) < len(next(c for c in whole.schema.features if c.name == "word").categories)
+    assert held.preprocess.mean == held.schema.mean
+    assert held.about["notes"] == list(held.schema.notes)
+
+
+def test_a_grid_is_judged_on_rows_that_taught_nothing(tmp_path: Path) -> None:
+    whole = loaded(tmp_path)
+    inner = validation_split(whole, 0.3, 1)
+    stay = np.concatenate([inner.train_indices(c) for c in range(2)])
+    assert inner.preprocess.mean[0] == pytest.approx(inner.x_train[stay, 0].mean(), rel=1e-6)
+    assert np.array_equal(inner.x_test, inner.x_train)
+    again = hold_out(inner, 0.3, 2)  # early stopping inside of a tuning run
+    rest = np.concatenate([again.train_indices(c) for c in range(2)])
+    assert again.preprocess.mean[0] == pytest.approx(again.x_train[rest, 0].mean(), rel=1e-6)
+    outer = validation_split(hold_out(whole, 0.3, 2), 0.3, 1)
+    rest = np.concatenate([outer.train_indices(c) for c in range(2)])
+    assert outer.preprocess.mean[0] == pytest.approx(outer.x_train[rest, 0].mean(), rel=1e-6)
+
+
+def test_each_clients_own_scale_too(tmp_path: Path) -> None:
+    held = hold_out(loaded(tmp_path, scaling="client"), 0.4, 3)
+    for client in range(2):
+        stay = held.x_train[held.train_indices(client), 0]
+        assert stay.mean() == pytest.approx(0, abs=1e-5)
+        assert stay.std() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_targets_of_a_regression_too(tmp_path: Path) -> None:
+    held = hold_out(load_data(table(tmp_path), client_column="who", label="n", task="regression"), 0.4, 3)
+    stay = np.concatenate([held.train_indices(c) for c in range(2)])
+    assert held.task.mean[0] == pytest.approx(held.y_train[stay].mean(), rel=1e-6)  # type: ignore[attr-defined]
+
+
+def test_rows_without_a_target_are_left_out_and_counted(tmp_path: Path) -> None:
+    data = load_data(table(tmp_path), client_column="who", label="m", task="regression", missing_target="drop")
+    assert len(data.y_train) + len(data.y_test) == ROWS - 1
+    assert data.about["missing_targets"] == 1
+    assert data.about["notes"][0] == f"1 of {ROWS} rows have no value in 'm' and are left out"
+    assert 5 not in np.concatenate([data.y_train, data.y_test])
+    assert data.schema is not None
+    assert data.schema.missing_targets == 1
