@@ -108,3 +108,17 @@ def test_pairs_that_are_not_defined():
     assert same.mean == pytest.approx(np.mean([0.15, 0.1]))
     assert paired_difference(one, other, same_clients=False, rng=rng).pairs == 4
     assert paired_difference([one[0] * nan], [other[0]], same_clients=True, rng=rng).pairs == 0
+
+
+def test_figures_of_a_kept_round_are_not_called_those_of_the_last(tmp_path):
+    early = compare(["fedrep"], regression_data(), 1, tmp_path / "c", early_stopping=1, validation_fraction=0.3,
+                    local_only=False, **SMALL)  # fmt: skip
+    first = next(note for note in early.footnotes() if note.startswith("RMSE: "))
+    assert "test samples after the round that early stopping kept; " in first
+    assert "last 10 rounds up to that one." in first
+    assert not any("after the last round" in note for note in early.footnotes())
+    page = (tmp_path / "c" / "report.html").read_text("utf-8")
+    assert "own test samples after the round that early stopping kept" in page
+    assert "after the last round" not in page
+    plain = compare(["fedrep"], regression_data(), 1, local_only=False, **SMALL)
+    assert "test samples after the last round; " in plain.footnotes()[0]

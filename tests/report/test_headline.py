@@ -44,6 +44,16 @@ def test_numbers() -> None:
     assert in_figures(1.5e10) == "1.500·10¹⁰"
 
 
+def test_a_column_has_one_notation() -> None:
+    """A mean of squares may be 10⁻⁶ for one method and 0.2 for another."""
+    small, large = {"mean": 2.5e-6, "std": None}, {"mean": 0.2, "std": 0.01}
+    assert RMSE.spreads([large, large]) == ["0.200 ± 0.010"] * 2
+    assert RMSE.spreads([small, large]) == ["2.500·10⁻⁶", "2.00·10⁻¹ ± 1.00·10⁻²"]
+    none, zero = {"mean": None, "std": None}, {"mean": 0.0, "std": 0.0}
+    assert RMSE.spreads([small, none, zero])[1:] == ["–", "0.00·10⁰ ± 0.00·10⁰"]
+    assert ACCURACY.spreads([small, large]) == ["0.0", "20.0 ± 1.0"]
+
+
 def test_few_test_samples_are_told_where_they_are_among_the_worst() -> None:
     good = [(0.9, 40)] * 18
     assert ACCURACY.few_tests([*good, (0.1, 3), (0.2, 40)]) == (

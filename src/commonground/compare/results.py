@@ -26,6 +26,8 @@ PERCENTILES = (5, 25, 50, 75, 95)
 
 FEW_PAIRS = 20  # below, a bootstrap interval covers the mean clearly less often than it says
 
+_AT_THE_END = "after the last round"
+
 # Settings that a method may have of its own and that are always told.
 _TOLD = ("lr", "local_epochs", "batch_size")
 
@@ -81,7 +83,7 @@ def summarize(
         notes: sentences that come first in the footnotes.
         folder: of the comparison.
     """
-    one = runs[reference][0].summary
+    one, judged = runs[reference][0].summary, _judged(runs)
     headline = Headline.of(one)
     entries = [
         _entry(headline, method, runs[label], target, folder) | {"differences": None}
@@ -97,6 +99,7 @@ def summarize(
         "seeds": list(seeds),
         "reference": reference,
         "target": target,
+        "judged": judged,
         "data_fingerprints": [run.summary["data_fingerprint"] for run in runs[reference]],
         "methods": entries,
         "tuning": _tuning(headline, methods, tuning) if tuning else None,
@@ -104,7 +107,7 @@ def summarize(
             *notes,
             *_kept_rounds(methods, runs),
             *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
-            *_notes(headline, entries, reference, seeds, target, same_clients, bool(tuning)),
+            *_notes(headline, entries, reference, seeds, target, same_clients, bool(tuning), judged),
         ],
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("commonground", "torch", "numpy", "scipy")},
@@ -248,6 +251,15 @@ def _kept_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]
     ]
 
 
+def _judged(runs: Mapping[str, Sequence[Run]]) -> str:
+    """With which models the figures are, in words."""
+    early = [run.summary.get("early_stopping") is not None for own in runs.values() for run in own]
+    if not any(early):
+        return _AT_THE_END
+    kept = "after the round that early stopping kept"
+    return kept if all(early) else f"{_AT_THE_END}, or {kept}"
+
+
 def _tuning(headline: Headline, methods: Mapping[str, Method], tuning: Sequence[Tuning]) -> list[dict[str, Any]]:
     key = f"validation_{headline.key}"
     return [
@@ -275,15 +287,17 @@ def _notes(
     target: float | None,
     same_clients: bool,
     tuned: bool,
+    judged: str,
 ) -> list[str]:
     title = next(entry["title"] for entry in entries if entry["method"] == reference)
     many, name = len(seeds) > 1, headline.name
     notes = [
-        f"{name}: mean over clients of the {name} on each client's own test samples after the last round"
+        f"{name}: mean over clients of the {name} on each client's own test samples {judged}"
         + (", ± sample standard deviation (n - 1) over seeds; " if many else "; ")
         + ("" if headline.higher_is_better else "lower is better; ")
         + f"worst tenth: {headline.percentile} over clients; "
-        + "last 10: mean over the evaluated ones of the last 10 rounds.",
+        + "last 10: mean over the evaluated ones of the last 10 rounds"
+        + ("." if judged == _AT_THE_END else " up to that one."),
     ]
     kinds: dict[str, list[str]] = {}
     for entry in entries:

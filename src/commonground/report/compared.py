@@ -38,6 +38,11 @@ class Method:
             return number(value.get(part))
         return number(value) if part == "mean" else None
 
+    def metric(self, key: str) -> dict[str, float | None]:
+        """Mean and deviation over seeds of one of the task's other metrics; None where there is none."""
+        value = (self.entry.get("metrics") or {}).get(key) or {}
+        return {part: number(value.get(part)) for part in ("mean", "std")}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -53,6 +58,11 @@ class Comparison:
     def seeds(self) -> int:
         """How many."""
         return len(self.entry.get("seeds") or [0])
+
+    @property
+    def judged(self) -> str:
+        """With which models the figures are."""
+        return str(self.entry.get("judged", "after the last round"))
 
     @property
     def over(self) -> str:

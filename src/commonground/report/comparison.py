@@ -52,7 +52,7 @@ def write_comparison_report(folder: str | Path) -> Path:
     page.tiles(_tiles(comparison))
     figures = "Accuracies" if headline.key == "accuracy" else "Figures"
     page.section(
-        "Results", f"{figures} are means over clients, each tested on its own test samples after the last round."
+        "Results", f"{figures} are means over clients, each tested on its own test samples {comparison.judged}."
     )
     add_comparison(page, comparison)
     page.section("Settings and machine", "What the methods were run with, and the folder of each run.")

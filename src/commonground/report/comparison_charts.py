@@ -113,7 +113,7 @@ def _final(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Cha
     return IntervalChart(
         name=f"{prefix}final",
         title=f"Final {headline.name}",
-        reads=f"The marks are {marks} after the last round, {comparison.over}{bars}; further {better} is better.",
+        reads=f"The marks are {marks} {comparison.judged}, {comparison.over}{bars}; further {better} is better.",
         sources=sources,
         intervals=tuple(intervals),
         x_label=headline.name,

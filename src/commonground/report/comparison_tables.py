@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,12 +15,16 @@ from commonground.tasks import Metric
 __all__ = ["cost_table", "difference_table", "headline_table", "metric_table", "settings_table"]
 
 
-def _spread(metric: Metric, method: Method, index: int, key: str, best: float | None = None) -> Cell:
-    mean, std = method.value(key), method.value(key, "std")
-    text = None if mean is None else metric.spread({"mean": mean, "std": std}).replace("-", "−")
-    path = f"methods[{index}].{key}" + (".mean" if isinstance(method.entry.get(key), Mapping) else "")
-    kind = "best" if mean is not None and mean == best else ""
-    return Cell.of(mean, unit_of(metric), path, text=text, kind=kind)
+def _spreads(metric: Metric, methods: Sequence[Method], key: str, best: float | None = None) -> list[Cell]:
+    """A column: a figure of every method, all in one notation."""
+    cells = []
+    texts = metric.spreads([{part: method.value(key, part) for part in ("mean", "std")} for method in methods])
+    for index, (method, text) in enumerate(zip(methods, texts, strict=True)):
+        mean = method.value(key)
+        path = f"methods[{index}].{key}" + (".mean" if isinstance(method.entry.get(key), Mapping) else "")
+        kind = "best" if mean is not None and mean == best else ""
+        cells.append(Cell.of(mean, unit_of(metric), path, text=text.replace("-", "−"), kind=kind))
+    return cells
 
 
 def headline_table(comparison: Comparison, place: str) -> str:
@@ -36,10 +40,8 @@ def headline_table(comparison: Comparison, place: str) -> str:
     best = {key: headline.best(m.value(key) for m in methods) for key in keys}
     keys = {key: name for key, name in keys.items() if best[key] is not None}
     columns = [Column("Method"), *(Column(f"{name}{headline.sign}", True) for name in keys.values())]
-    rows = [
-        [Cell(method.title), *(_spread(headline, method, index, key, best[key]) for key in keys)]
-        for index, method in enumerate(methods)
-    ]
+    cells = [_spreads(headline, methods, key, best[key]) for key in keys]
+    rows = [[Cell(method.title), *own] for method, *own in zip(methods, *cells, strict=True)]
     name = "Accuracies" if headline.key == "accuracy" else headline.title
     return table(name, columns, rows, [f"{place}comparison.json"])
 
@@ -50,15 +52,15 @@ def metric_table(comparison: Comparison, place: str) -> str:
     if not others:
         return ""
     columns = [Column("Method"), *(Column(f"{metric.title}{metric.sign}", True) for metric in others)]
-    rows = []
-    for index, method in enumerate(comparison.methods):
-        values = method.entry.get("metrics") or {}
-        cells = []
-        for metric in others:
-            value = values.get(metric.key) or {"mean": None, "std": None}
+    cells = []
+    for metric in others:
+        values = [method.metric(metric.key) for method in comparison.methods]
+        column = []
+        for index, (value, text) in enumerate(zip(values, metric.spreads(values), strict=True)):
             key = f"methods[{index}].metrics.{metric.key}.mean"
-            cells.append(Cell.of(value["mean"], unit_of(metric), key, text=metric.spread(value).replace("-", "−")))
-        rows.append([Cell(method.title), *cells])
+            column.append(Cell.of(value["mean"], unit_of(metric), key, text=text.replace("-", "−")))
+        cells.append(column)
+    rows = [[Cell(method.title), *own] for method, *own in zip(comparison.methods, *cells, strict=True)]
     return table("Other metrics", columns, rows, [f"{place}comparison.json"])
 
 

@@ -13,7 +13,6 @@ from commonground.report.compared import Comparison, Method
 from commonground.report.format import number, show
 from commonground.report.page import escape, measured_cell
 from commonground.report.typeset import TypesetTable
-from commonground.tasks import Metric
 
 __all__ = ["cells_to_typeset", "comparison_to_typeset", "copied", "write_typeset"]
 
@@ -33,11 +32,12 @@ def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
     heads = ["Method", *(f"{name}{headline.sign}" for name in keys.values()), *(f"{m.title}{m.sign}" for m in others)]
     heads += [f"Δ to {comparison.reference} [95 %]", "p (Holm)"] if compared else []
     bold, rows = set[tuple[int, int]](), []
-    for index, method in enumerate(comparison.methods):
-        own = [_figure(headline, method, key) for key in keys]
+    methods = comparison.methods
+    figures = [headline.spreads([_figure(method, key) for method in methods]) for key in keys]
+    figures += [m.spreads([method.metric(m.key) for method in methods]) for m in others]
+    for index, (method, *own) in enumerate(zip(methods, *figures, strict=True)):
+        own = [text.replace("-", "−") for text in own]
         bold |= {(index, place) for place, key in enumerate(keys, 1) if best[key] is method}
-        metrics = method.entry.get("metrics") or {}
-        own += [m.spread(metrics.get(m.key) or {"mean": None, "std": None}).replace("-", "−") for m in others]
         rows.append([method.title, *own, *(_difference(comparison, method) if compared else [])])
     facts = [
         str(entry.get("data", "")),
@@ -52,8 +52,8 @@ def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
     return TypesetTable(caption, heads, rows, frozenset(bold))
 
 
-def _figure(metric: Metric, method: Method, key: str) -> str:
-    return metric.spread({"mean": method.value(key), "std": method.value(key, "std")}).replace("-", "−")
+def _figure(method: Method, key: str) -> dict[str, float | None]:
+    return {part: method.value(key, part) for part in ("mean", "std")}
 
 
 def _difference(comparison: Comparison, method: Method) -> list[str]:

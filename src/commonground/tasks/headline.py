@@ -65,7 +65,7 @@ class Metric:
             raised: in powers of ten, whatever the size.
         """
         mean, std = value["mean"], value["std"]
-        if mean is None or self.percent and std is None:
+        if mean is None or (self.percent and std is None):
             return self.bare(mean)
         if self.percent:
             return f"{100 * mean:.1f} ± {100 * (std or 0.0):.1f}"
