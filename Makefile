@@ -23,7 +23,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-gpu lint format typecheck campaign bench install install-dev clean distclean FORCE
+.PHONY: help demo test test-gpu lint format typecheck campaign paper-tables bench install install-dev clean distclean FORCE
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ typecheck: install-dev  ## Check the types (mypy, strict for src)
 
 campaign: install-dev  ## Try to break it: kills, damage, random command lines, tables, messages, models (half an hour)
 	@$(BIN)/python -m tests.campaign --seed 0 --out results/campaign.json $(ARGS)
+
+paper-tables: install  ## Measure the next missing cells of the papers' tables (ARGS="--device cuda --minutes 40 --out …")
+	@$(BIN)/commonground reproduce --paper-tables --out results/paper $(ARGS)
 
 bench: install  ## Time a CIFAR-10 round
 	@$(BIN)/python benchmarks/cifar_round.py $(ARGS)

@@ -128,6 +128,8 @@ def adapt(
     )
     if new.schema is not None and new.task.name == run.trained.task.name:
         new = replace(new, task=run.trained.task)  # numbers are scaled as in training
+    if new.x_train.dtype == "uint8":
+        new = replace(new, preprocess=run.trained.format.preprocess)  # pictures, likewise
     new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
     if keep:
         _keep(run, new, epochs=epochs, lr=lr, seed=seed, quiet=quiet)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
-import shlex
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,99 +16,163 @@ from commonground.suggest import meant
 from commonground.table import Column, Table
 
 if TYPE_CHECKING:
+    from commonground.papers.experiment import Experiment, Request
     from commonground.papers.outcome import Outcome
 
 __all__ = ["report", "reproduce"]
 
 
-@click.command(short_help="A paper's experiment, reported beside measured.")
-@click.argument("experiment")
-@click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
+@click.command(
+    short_help="A paper's experiment, reported beside measured.",
+    epilog='Example: commonground reproduce fedrep-table1 --scale paper --columns "CIFAR-10 (100, 2)" '
+    "--methods fedrep,fedper --seeds 3 --out table1",
+)
+@click.argument("experiment", required=False)
+@click.option("--scale", type=click.Choice(["small", "paper"]), help="[default: small; of --paper-tables: paper]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="first seed")
 @click.option("--seeds", type=click.IntRange(1), help="number of seeds  [default: the experiment's own]")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="another setting than the experiment's")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="folder for results, figures and runs")
+@click.option("--columns", multiple=True, metavar="LABEL", help="of a table: measure this column (may be repeated)")
+@click.option("--methods", help="of a table: measure these methods, separated by commas")
+@click.option("--variants", help="of a table: measure with one thing changed, separated by commas (`paper`: with none)")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="stop after so long; the same command goes on")
+@click.option("--out", type=click.Path(path_type=Path), help="folder for results, figures and runs")
 @click.option("--data-dir", help="folder of the data files")
+@click.option("--device", default="cpu", show_default=True, metavar="auto|cpu|cuda[:i]|mps", help="what computes")
+@click.option("--paper-tables", is_flag=True, help="measure the next missing cells of the papers' tables, in OUT")
 @click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    metavar="auto|cpu|cuda[:i]|mps",
-    help="what computes",
+    "--status", type=click.Path(path_type=Path), metavar="FOLDER", help="say which cells of a table are there"
 )
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def reproduce(
-    experiment: str,
-    scale: str,
+    experiment: str | None,
+    scale: str | None,
     seed: int,
     seeds: int | None,
     assignments: tuple[str, ...],
-    out: Path,
+    columns: tuple[str, ...],
+    methods: str | None,
+    variants: str | None,
+    minutes: float | None,
+    out: Path | None,
     data_dir: str | None,
     device: str,
+    paper_tables: bool,
+    status: Path | None,
     quiet: bool,
 ) -> None:
     """Repeat EXPERIMENT (see `commonground list experiments`) and judge the paper's claims.
 
     `--scale small` fits on two cores, mostly in under 20 minutes (RoLoRA's Figures 4 and 5 take over an hour),
     and says what it reduced; `--scale paper` is the paper's own setting. The same command again continues where it was
-    stopped.
+    stopped. A table is filled cell by cell: what is asked for is added to what is there.
     """
-    import torch
-
-    from commonground import __version__
-    from commonground.console import standard_output
-    from commonground.engine.backends.processes import default_workers
-    from commonground.papers import experiments
     from commonground.papers.experiment import Request
-    from commonground.papers.writing import write_outcome
+
+    if status is not None:
+        _say_status(status)
+        return
+    if out is None:
+        raise ConfigError("--out is missing: name the folder for results, figures and runs")
+    request = Request(
+        out,
+        "paper" if scale == "paper" or (paper_tables and scale is None) else "small",
+        seed,
+        seeds,
+        data_dir,
+        quiet,
+        dict(map(_setting, assignments)),
+        columns=columns,
+        methods=_names(methods),
+        variants=_names(variants),
+        minutes=minutes,
+    )
+    if paper_tables:
+        _next_cells(request, experiment, device)
+    elif experiment is None:
+        raise ConfigError("name an experiment, for example: commonground reproduce fedrep-table1 --out table1")
+    else:
+        _one(request, experiment, device)
+
+
+def _one(request: Request, name: str, device: str) -> None:
+    """Carry out one experiment and show what it found."""
+    from commonground.papers import experiments
+
+    if name not in experiments:
+        raise ConfigError(
+            f"unknown experiment '{name}'{meant(name, experiments)}; known are {', '.join(sorted(experiments))}"
+        )
+    chosen = experiments[name]
+    for option in ("columns", "methods", "variants", "minutes"):
+        if getattr(request, option) and chosen.table is None:
+            raise ConfigError(f"--{option} is for tables that are filled cell by cell, which {name} is not")
+    # A table's folder grows: other seeds are other cells.
+    fixed = {"seed": request.seed, "seeds": request.seeds} if chosen.table is None else {}
+    changed = sorted(f"{key}={value}" for key, value in request.overrides.items())
+    _check_free(request.folder, name, {"scale": request.scale, **fixed, "set": changed})
+    place = chosen.device(device)
+    _carry_out(replace(request, device=place), chosen)
+
+
+def _carry_out(request: Request, chosen: Experiment) -> None:
+    from commonground.console import standard_output
+    from commonground.papers.writing import about, write_outcome
     from commonground.report import write_reproduction_report
 
-    if experiment not in experiments:
-        raise ConfigError(
-            f"unknown experiment '{experiment}'{meant(experiment, experiments)}; "
-            f"known are {', '.join(sorted(experiments))}"
-        )
-    chosen = experiments[experiment]
-    _check_free(out, experiment, {"scale": scale, "seed": seed, "seeds": seeds, "set": sorted(assignments)})
-    place = chosen.device(device)
-    overrides = dict(map(_setting, assignments))
-    request = Request(out, "paper" if scale == "paper" else "small", seed, seeds, data_dir, quiet, overrides, place)
     began = time.perf_counter()
     outcome = chosen.run(request)
-    cores = default_workers()
-    about = {
-        "scale": scale,
-        "seed": seed,
-        "seeds": seeds,
-        "set": sorted(assignments),
-        "command": shlex.join(
-            ["commonground", "reproduce", experiment, "--scale", scale, "--seed", str(seed)]
-            + ([] if seeds is None else ["--seeds", str(seeds)])
-            + [part for assignment in assignments for part in ("--set", assignment)]
-            + ([] if place.type == "cpu" else ["--device", str(place)])
-            + ["--out", out.name]
-        ),
-        "minutes": round((time.perf_counter() - began) / 60, 1),
-        **({} if place.type == "cpu" else {"device": str(place)}),
-        "machine": f"{platform.system()} {platform.machine()}, {cores} core{'s' if cores != 1 else ''}",
-        "versions": {
-            "commonground": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-    }
-    write_outcome(outcome, chosen, about, out)
-    page = write_reproduction_report(out)
-    if quiet:
+    write_outcome(outcome, chosen, about(request, chosen, time.perf_counter() - began), request.folder)
+    page = write_reproduction_report(request.folder)
+    if request.quiet:
         return
     console = standard_output()
     if outcome.cells:
-        console.print(_cells(outcome, f"{chosen.source} (scale {scale}): paper | measured, percent").to_rich())
-    console.print(_claims(outcome).to_rich())
+        title = f"{chosen.source} (scale {request.scale}): paper | measured, percent"
+        console.print(_cells(outcome, title).to_rich())
+    if outcome.claims:
+        console.print(_claims(outcome).to_rich())
     for note in outcome.notes:
         console.print(f"• {note}")
     console.print(f"report: {page}")
+
+
+def _next_cells(request: Request, experiment: str | None, device: str) -> None:
+    """The papers' tables, stage by stage, each in a folder of its own."""
+    from commonground.papers import experiments
+    from commonground.papers.tables.queue import next_stage, stages
+
+    given = experiment is not None or request.columns or request.methods or request.variants or request.seeds
+    if given or request.overrides:
+        raise ConfigError("--paper-tables chooses experiments, columns, methods and seeds itself; leave them out")
+    until = request.until
+    tables = {name: one.table for name, one in experiments.items() if one.table is not None}
+    for table, stage in stages(tables):
+        folder = request.folder / table.name
+        left = None if until is None else (until - time.monotonic()) / 60
+        if left is not None and left <= 0:
+            break
+        if next_stage(table.at_scale(request.scale), stage, folder):
+            chosen = experiments[table.name]
+            _check_free(folder, table.name, {"scale": request.scale, "set": []})
+            asked = replace(request, folder=folder, columns=stage.columns, seeds=stage.seeds, minutes=left)
+            _carry_out(replace(asked, device=chosen.device(device)), chosen)
+
+
+def _say_status(folder: Path) -> None:
+    """Which cells of a table are there, and what is missing."""
+    from commonground.console import standard_output
+    from commonground.papers.tables.status import status_lines
+
+    table, lines = status_lines(folder)
+    console = standard_output()
+    console.print(table.to_rich())
+    for line in lines:
+        console.print(line)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
 def _cells(outcome: Outcome, title: str) -> Table:
@@ -117,7 +180,8 @@ def _cells(outcome: Outcome, title: str) -> Table:
     rows = {method: {"method": method} for method in dict.fromkeys(cell.method for cell in outcome.cells)}
     for cell in outcome.cells:
         paper = "–" if cell.paper is None else f"{cell.paper:.1f}"
-        rows[cell.method][cell.column] = f"{paper} | {cell.measured:.1f} [{cell.low:.1f}, {cell.high:.1f}]"
+        within = "" if cell.low is None or cell.high is None else f" [{cell.low:.1f}, {cell.high:.1f}]"
+        rows[cell.method][cell.column] = f"{paper} | {cell.measured:.1f}{within}"
     return Table.of(title, list(rows.values()))
 
 
@@ -130,7 +194,8 @@ def _claims(outcome: Outcome) -> Table:
         {
             "claim": claim.claim,
             "paper": claim.paper if isinstance(claim.paper, str) else show(claim.paper),
-            "measured (95 %)": f"{show(claim.measured)} [{show(claim.low)}, {show(claim.high)}]",
+            "measured (95 %)": show(claim.measured)
+            + (f" [{show(claim.low)}, {show(claim.high)}]" if claim.seeds > 1 else " (one seed)"),
             "holds": {True: "yes", False: "no", None: "open"}[claim.holds],
         }
         for claim in outcome.claims

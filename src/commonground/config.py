@@ -80,6 +80,9 @@ class RunConfig(BaseModel):
     feature_noise: float = Field(
         0.0, ge=0, description="how much of another client's image is subtracted from all samples"
     )
+    normalize: Literal["imagenet", "cifar10", "cifar100", "none"] | None = Field(
+        None, description="whose channel means and deviations images are normalised by (default: the data set's own)"
+    )
     train_samples: int | None = Field(None, ge=1, description="keep only so many training samples per client")
     test_samples: int | None = Field(None, ge=1, description="keep only so many test samples per client")
     augment: Augment = Field("none", description="random changes of training images: none, flip, crop or flip-crop")

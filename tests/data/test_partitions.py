@@ -53,6 +53,30 @@ def test_iid_uses_every_sample_once_in_equal_sizes(clients: int, train: int, tes
 # -- shards -----------------------------------------------------------------------------------------------------------
 
 
+def test_shuffled_shards_may_repeat_a_class() -> None:
+    """As the code of FedRep's authors deals them: by hand, 2 of 3 ways to deal four shards leave both with {0, 1}."""
+    source = labelled([8, 8], [4, 4])
+    seen = set()
+    for seed in range(20):
+        data = deal(source, Shards(2, repeats=True), 2, seed)
+        train, test = data.class_counts("train"), data.class_counts("test")
+        assert train.sum(axis=1).tolist() == [8, 8]
+        assert np.array_equal(train, 2 * test)
+        assert np.array_equal(train.sum(axis=0), [8, 8])
+        seen.add(tuple(train[0]))
+    assert seen == {(8, 0), (4, 4), (0, 8)}
+
+
+def test_one_in_eleven_of_the_papers_clients_has_one_class() -> None:
+    """Both shards of a client are of one class with probability 19/199 (20 shards of each of ten classes)."""
+    source = labelled([200] * 10, [40] * 10)
+    single = [
+        (deal(source, parse_partition("shards:2,repeats=yes"), 100, seed).class_counts("train") > 0).sum(axis=1) == 1
+        for seed in range(30)
+    ]
+    assert np.mean(single) == pytest.approx(19 / 199, abs=0.02)
+
+
 @quick
 @given(
     clients=st.integers(1, 40),

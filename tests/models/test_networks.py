@@ -46,7 +46,7 @@ def test_the_cnn_for_cifar10() -> None:
 
 
 def test_the_cnn_for_cifar100() -> None:
-    """128·5·5 = 3200 numbers enter the first linear layer; dropout 0.6 behind it."""
+    """128·5·5 = 3200 numbers enter the first linear layer; dropout 0.6 behind the second, or by choice the first."""
     model = ConvNet((3, 32, 32), 100)
     assert learnt(model) == {
         "conv1": 3 * 64 * 25 + 64,
@@ -60,7 +60,11 @@ def test_the_cnn_for_cifar100() -> None:
     assert isinstance(dropout, KeyedDropout)
     assert dropout.p == 0.6
     names = [name for name, _ in model.named_children()]
+    assert names.index("relu4") < names.index("dropout") < names.index("head")
+    names = [name for name, _ in ConvNet((3, 32, 32), 100, dropout_after=1).named_children()]
     assert names.index("relu3") < names.index("dropout") < names.index("fc2")
+    with pytest.raises(ModelError, match="dropout_after=1 or 2, not 3"):
+        ConvNet((3, 32, 32), 100, dropout_after=3)
 
 
 def test_the_mlp_for_femnist() -> None:

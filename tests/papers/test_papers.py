@@ -11,69 +11,12 @@ import pytest
 
 from commonground.cli import main
 from commonground.papers import experiments
-from commonground.papers.accuracy_table import PaperColumn, PaperTable, run_table
 from commonground.papers.claims import difference
-from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.fig6 import new_clients
-from commonground.papers.fedrep.table1 import TABLE as FEDREP
 from commonground.papers.figures import Curve, Figure
-from commonground.papers.flute.table1 import TABLE as FLUTE
 from commonground.papers.outcome import Outcome
 from commonground.table import Table
-
-
-@pytest.mark.parametrize("table", [FEDREP, FLUTE], ids=["fedrep", "flute"])
-def test_every_method_and_column_is_in_the_printed_table(table: PaperTable) -> None:
-    keys = {(r["method"], r["dataset"], r["clients"], r["classes_per_client"]) for r in printed(table.printed)}
-    for name in table.methods:
-        for column in table.columns:
-            assert (name, *column.key) in keys
-    assert set(table.champions) <= set(table.methods)
-
-
-def test_a_table_measures_every_cell_and_judges_every_pair(tmp_path: Path) -> None:
-    settings = {"clients": 6, "classes_per_client": 2, "rounds": 2, "local_epochs": 1}
-    table = PaperTable(
-        "fedrep-table1",
-        "test",
-        {"FedRep": "fedrep:head_epochs={local_epochs}", "FedAvg": "fedavg", "FedAvg+FT": "fedavg+ft"},
-        [PaperColumn("digits (6, 2)", ("cifar10", "100", "2"), "digits", settings)],
-        ["FedRep"],
-    )
-    outcome = run_table(table, table.columns, Request(tmp_path, seed=4, quiet=True), seeds=2)
-    cells = {cell.method: cell for cell in outcome.cells}
-    assert set(cells) == {"FedRep", "FedAvg", "FedAvg+FT"}
-    assert cells["FedRep"].paper == 87.70
-    comparison = json.loads((tmp_path / "digits-6-2" / "comparison.json").read_text())
-    # FedAvg and FedAvg+FT are one run, told apart by what is tested.
-    assert [m["method"] for m in comparison["methods"]] == ["fedrep:head_epochs=1", "fedavg+ft"]
-    tuned = comparison["methods"][1]
-    assert cells["FedAvg+FT"].measured == pytest.approx(100 * tuned["personal_accuracy"]["mean"])
-    assert cells["FedAvg"].measured != cells["FedAvg+FT"].measured
-    claims = {claim.claim: claim for claim in outcome.claims}
-    claim = claims["FedRep above FedAvg on digits (6, 2)"]
-    assert claim.paper == pytest.approx(87.70 - 42.65)
-    assert claim.measured == pytest.approx(cells["FedRep"].measured - cells["FedAvg"].measured)
-    assert claim.seeds == 2
-
-
-def test_a_column_without_its_data_is_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
-    table = PaperTable(
-        "fedrep-table1",
-        "test",
-        {"FedRep": "fedrep"},
-        [
-            PaperColumn(
-                "CIFAR-100 (100, 5)", ("cifar100", "100", "5"), "cifar100", {"clients": 100, "classes_per_client": 5}
-            )
-        ],
-        ["FedRep"],
-    )
-    request = Request(tmp_path / "out", data_dir=str(tmp_path / "empty"), quiet=True)
-    outcome = run_table(table, table.columns, request, seeds=1)
-    assert outcome.cells == []
-    assert "CIFAR-100 (100, 5)" in outcome.notes[0]
 
 
 def test_reproduce_writes_claims_figures_and_page(

@@ -25,9 +25,9 @@ _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*=)")  # a value may hold comm
 
 # Equal for all methods, or they would not be compared on the same data, start, client samples and tests.
 COMMON = {
-    "algorithm", "options", "data", "clients", "classes_per_client", "partition", "feature_noise", "train_samples",
-    "test_samples", "model", "model_options", "participation", "dtype", "seed", "eval_every", "eval_clients",
-    "validation_fraction",
+    "algorithm", "options", "data", "clients", "classes_per_client", "partition", "feature_noise", "normalize",
+    "train_samples", "test_samples", "model", "model_options", "participation", "dtype", "seed", "eval_every",
+    "eval_clients", "validation_fraction",
 }  # fmt: skip
 
 

@@ -76,8 +76,7 @@ def assign_classes(clients: int, per_client: int, source: Source, rng: np.random
     classes = source.classes
     if per_client > classes:
         raise DataError(f"A client cannot hold {per_client} different classes: {source.name!r} has {classes}")
-    left = np.full(classes, clients * per_client // classes)
-    left[rng.permutation(classes)[: clients * per_client % classes]] += 1
+    left = _shards_of_classes(clients * per_client, classes, rng)
     holds = np.zeros((clients, classes), dtype=bool)
     noise = rng.gumbel(size=(clients, classes))  # the largest log(weight) + Gumbel noise = a draw by weight
     with np.errstate(divide="ignore"):
@@ -90,17 +89,43 @@ def assign_classes(clients: int, per_client: int, source: Source, rng: np.random
     return rng.permutation(holds, axis=0)
 
 
+def deal_shards(clients: int, per_client: int, source: Source, rng: np.random.Generator) -> Indices:
+    """How many shards of each class every client holds [clients, classes], ``per_client`` in every row.
+
+    The shards are shuffled and dealt in turn, so that a client may hold several of one class.
+    """
+    classes = source.classes
+    shards = np.repeat(np.arange(classes), _shards_of_classes(clients * per_client, classes, rng))
+    held = np.zeros((clients, classes), dtype=np.int64)
+    np.add.at(held, (np.repeat(np.arange(clients), per_client), rng.permutation(shards)), 1)
+    return held
+
+
+def _shards_of_classes(shards: int, classes: int, rng: np.random.Generator) -> Indices:
+    """How many shards there are of each class: equally many, ±1; which classes have one more is random."""
+    each = np.full(classes, shards // classes)
+    each[rng.permutation(classes)[: shards % classes]] += 1
+    return each
+
+
 def share_evenly(
-    holds: npt.NDArray[np.bool_], totals: Indices, source: Source, split: str, rng: np.random.Generator
+    held: npt.NDArray[np.bool_] | Indices, totals: Indices, source: Source, split: str, rng: np.random.Generator
 ) -> Indices:
-    """Counts [clients, classes]: every class spread over its holders in equal parts (±1)."""
-    enough_for_holders(holds.sum(axis=0), totals, source, split)
-    counts = np.zeros(holds.shape, dtype=np.int64)
-    for label in np.flatnonzero(holds.any(axis=0)):
-        holders = rng.permutation(np.flatnonzero(holds[:, label]))
+    """Counts [clients, classes]: every class spread over its shards in equal parts (±1).
+
+    Args:
+        held: shards of each class that a client holds; truth values mean one or none.
+        totals: samples of each class.
+        source, split: for the error.
+        rng: says which shards have one sample more.
+    """
+    enough_for_holders(held.sum(axis=0), totals, source, split)
+    counts = np.zeros(held.shape, dtype=np.int64)
+    for label in np.flatnonzero(held.any(axis=0)):
+        shards = rng.permutation(np.repeat(np.arange(len(held)), held[:, label]))
         size = int(totals[label])
-        counts[holders, label] = size // len(holders)
-        counts[holders[: size % len(holders)], label] += 1
+        np.add.at(counts[:, label], shards, size // len(shards))
+        np.add.at(counts[:, label], shards[: size % len(shards)], 1)
     return counts
 
 

@@ -13,7 +13,8 @@ __all__ = ["parse_partition"]
 
 
 _FORMS = (
-    "iid, shards:CLASSES, labels, dirichlet:ALPHA, lognormal:mean=M,sigma=S,min=K,classes=C, features:H, column:NAME"
+    "iid, shards:CLASSES,repeats=no, labels, dirichlet:ALPHA, lognormal:mean=M,sigma=S,min=K,classes=C, features:H, "
+    "column:NAME"
 )
 
 
@@ -21,8 +22,9 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
     """The partition that a text names.
 
     Args:
-        text: ``iid``, ``shards``, ``dirichlet:0.5``, ``lognormal``, ``lognormal:mean=148,sigma=1,min=50``,
-            ``features:0.5``, ``column:hospital``; also whatever ``str`` of a partition gives.
+        text: ``iid``, ``shards``, ``shards:2,repeats=yes``, ``dirichlet:0.5``, ``lognormal``,
+            ``lognormal:mean=148,sigma=1,min=50``, ``features:0.5``, ``column:hospital``;
+            also whatever ``str`` of a partition gives.
         classes_per_client: S of ``shards`` and ``lognormal``.
 
     Raises:
@@ -39,11 +41,11 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
         _no_classes(text, classes_per_client)
         return IID()
     if kind == "shards":
-        values = _values(text, rest, {"classes": int}, "classes")
+        values = _values(text, rest, {"classes": int, "repeats": str}, "classes")
         classes = _one_of(text, values.get("classes"), classes_per_client)
         if classes is None:
             raise ConfigError("the shards partition needs the classes per client, as in shards:2")
-        return Shards(int(classes))
+        return Shards(int(classes), _yes_or_no(text, "repeats", values.get("repeats", "no")))
     if kind == "labels":
         _no_classes(text, classes_per_client)
         return Labels(_values(text, rest, {"test": str}).get("test", "same"))
@@ -87,6 +89,12 @@ def _values(text: str, rest: str, kinds: dict[str, type], bare: str | None = Non
             kind = "whole number" if kinds[key] is int else "number"
             raise ConfigError(f"partition {text!r}: {key} must be a {kind}, not {value!r}") from None
     return values
+
+
+def _yes_or_no(text: str, key: str, value: str) -> bool:
+    if value not in ("yes", "no"):
+        raise ConfigError(f"partition {text!r}: {key} is yes or no, not {value!r}")
+    return value == "yes"
 
 
 def _one_of(text: str, in_text: int | None, given: int | None) -> int | None:

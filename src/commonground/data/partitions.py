@@ -24,6 +24,7 @@ from commonground.data.partition_counts import (
     class_sizes,
     counts_of_test,
     deal_equally,
+    deal_shards,
     enough_for_holders,
     labels_of,
     move_into_capacity,
@@ -86,14 +87,17 @@ class Shards:
     There are clients times classes_per_client shards, spread over the classes as evenly as possible (which classes get
     one more is random), and every class's samples are spread over its shards as evenly as possible. Which client
     holds which classes is random, every class is used when there are enough shards, and a client's test samples
-    are of exactly its training classes. As in FedRep (Collins et al. 2021, section 5), after McMahan et al. 2017; the
-    FedRep authors' code may give a client two shards of one class, this does not.
+    are of exactly its training classes. As in FedRep (Collins et al. 2021, section 5), after McMahan et al. 2017.
 
     Attributes:
         classes_per_client: S.
+        repeats: deal the shards as the code of FedRep's authors does: shuffled, without regard to what a client has
+            already, so that two of its shards may be of one class. Of 100 clients with 2 of CIFAR-10's classes one in
+            eleven then has a single class.
     """
 
     classes_per_client: int
+    repeats: bool = False
 
     def __post_init__(self) -> None:
         at_least_one("classes per client", self.classes_per_client)
@@ -107,15 +111,16 @@ class Shards:
                 f"{n} clients of {self.classes_per_client} classes make {shards} shards, "
                 f"but {source.name!r} has only {len(source.y_train)} training samples"
             )
-        holds = assign_classes(n, self.classes_per_client, source, numpy_stream(seed, "partition shards", "classes"))
+        draw = deal_shards if self.repeats else assign_classes
+        held = draw(n, self.classes_per_client, source, numpy_stream(seed, "partition shards", "classes"))
         counts = {}
         for split, sizes in zip(("train", "test"), class_sizes(source), strict=True):
             rng = numpy_stream(seed, "partition shards", "sizes", split)
-            counts[split] = share_evenly(holds, sizes, source, split, rng)
+            counts[split] = share_evenly(held, sizes, source, split, rng)
         return split_by_counts(source, counts["train"], counts["test"], seed)
 
     def __str__(self) -> str:
-        return f"shards:{self.classes_per_client}"
+        return f"shards:{self.classes_per_client}" + (",repeats=yes" if self.repeats else "")
 
 
 @dataclass(frozen=True)

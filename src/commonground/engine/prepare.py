@@ -24,6 +24,7 @@ from commonground.data import (
     load_data,
     usual_partition,
 )
+from commonground.data.normalization import normalize
 from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.setup import Setup
@@ -150,6 +151,8 @@ def prepare_setup(
         data = limit_samples(data, "train", config.train_samples, config.seed)
     if config.test_samples is not None:
         data = limit_samples(data, "test", config.test_samples, config.seed)
+    if config.normalize is not None:
+        data = normalize(data, config.normalize)
     if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
         data = add_feature_noise(data, config.feature_noise, config.seed)
     if data.schema is not None and data.schema.few_rows.get("how") == "shared" and not algorithm.has_global_model:

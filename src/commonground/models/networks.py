@@ -82,7 +82,9 @@ class ConvNet(nn.Sequential):
         classes: number of classes.
         channels: output channels of the convolutions; (64, 64), or (64, 128) for 100 classes.
         hidden: widths of the hidden linear layers; (120, 64), or (256, 128) for 100 classes.
-        dropout: probability after the first hidden linear layer; 0, or 0.6 for 100 classes.
+        dropout: probability of the dropout behind a hidden linear layer; 0, or 0.6 for 100 classes.
+        dropout_after: which hidden linear layer it is behind. It is the second one (2) in the code of FedRep's and of
+            FLUTE's authors; FLUTE's App. C names it after the first pooling, FedRep's paper not at all.
     """
 
     groups: Mapping[str, Sequence[str]] = {"head": ["head"], "lower": ["conv1", "conv2"]}
@@ -94,7 +96,10 @@ class ConvNet(nn.Sequential):
         channels: Sequence[int] = (),
         hidden: Sequence[int] = (),
         dropout: float | None = None,
+        dropout_after: int = 2,
     ) -> None:
+        if dropout_after not in (1, 2):
+            raise ModelError(f"the model 'cnn' has dropout_after=1 or 2, not {dropout_after!r}")
         if len(shape) != 3 or min(shape[1:]) < 16:
             raise ModelError(
                 f"the model 'cnn' needs images of at least 16×16 as (channels, height, width), not samples of shape "
@@ -117,7 +122,11 @@ class ConvNet(nn.Sequential):
             fc1=nn.Linear(c2 * rows * columns, h1),
             relu3=nn.ReLU(),
         )
-        if p > 0:
-            layers["dropout"] = KeyedDropout(p)
-        layers.update(fc2=nn.Linear(h1, h2), relu4=nn.ReLU(), head=nn.Linear(h2, classes))
+        drop = {"dropout": KeyedDropout(p)} if p > 0 else {}
+        if dropout_after == 1:
+            layers.update(drop)
+        layers.update(fc2=nn.Linear(h1, h2), relu4=nn.ReLU())
+        if dropout_after == 2:
+            layers.update(drop)
+        layers["head"] = nn.Linear(h2, classes)
         super().__init__(layers)

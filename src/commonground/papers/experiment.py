@@ -1,14 +1,12 @@
-"""What an experiment is: its name and source, how it is asked for, its settings, and the paper's printed numbers."""
+"""What an experiment is: its name and source, how it is asked for, and its settings."""
 
 from __future__ import annotations
 
-import csv
-import io
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,7 +18,10 @@ from commonground.devices import resolve_device
 from commonground.errors import ConfigError
 from commonground.papers.outcome import Outcome
 
-__all__ = ["Experiment", "Request", "Scale", "Settings", "experiments", "printed", "value_for"]
+if TYPE_CHECKING:
+    from commonground.papers.tables.table import PaperTable
+
+__all__ = ["Experiment", "Request", "Scale", "Settings", "experiments", "value_for"]
 
 Scale = Literal["small", "paper"]
 CPU = torch.device("cpu")
@@ -68,6 +69,9 @@ class Request:
         quiet: show no progress.
         overrides: settings to use instead of the experiment's, by name.
         device: where to compute.
+        columns, methods, variants: of a table, what is to be measured; all columns and methods if empty, and the
+            paper's own setting.
+        minutes: after which nothing more is begun, and what is going on is kept for the next time.
     """
 
     folder: Path
@@ -78,6 +82,15 @@ class Request:
     quiet: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
     device: torch.device = CPU
+    columns: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    minutes: float | None = None
+
+    @property
+    def until(self) -> float | None:
+        """The moment of :func:`time.monotonic` at which to stop, counted from this call."""
+        return None if self.minutes is None else time.monotonic() + 60 * self.minutes
 
     def choose(self, small: S, paper: S) -> S:
         """The settings of the scale asked for, with what the user overrides.
@@ -113,6 +126,7 @@ class Experiment:
         source: the paper and its table or figure.
         run: carries it out.
         float64: whether it computes in float64, as the theory lab does; the others train runs.
+        table: what it fills cell by cell, if it is a table of accuracies.
     """
 
     name: str
@@ -120,6 +134,7 @@ class Experiment:
     source: str
     run: Callable[[Request], Outcome]
     float64: bool = False
+    table: PaperTable | None = None
 
     def __post_init__(self) -> None:
         experiments[self.name] = self
@@ -141,9 +156,3 @@ class Experiment:
 
 experiments: dict[str, Experiment] = {}
 """Every experiment by name; it enters by being created."""
-
-
-def printed(name: str) -> list[dict[str, str]]:
-    """Rows of a table as printed in a paper (see ``printed/SOURCES.md``)."""
-    text = resources.files("commonground.papers").joinpath("printed", f"{name}.csv").read_text("utf-8")
-    return list(csv.DictReader(io.StringIO(text)))

@@ -39,14 +39,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table: the paper's beside ours, in percent."""
+    """One number of a table: the paper's beside ours, in percent; no interval where one seed was measured."""
 
     column: str
     method: str
     paper: float | None
     measured: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     seeds: int
 
 
@@ -87,7 +87,7 @@ class Outcome:
 
     def cell_table(self) -> Table:
         """The cells, a row each."""
-        return Table.of("cells", [asdict(cell) for cell in self.cells])
+        return Table.of("table", [asdict(cell) for cell in self.cells])
 
     def claim_table(self) -> Table:
         """The claims, a row each."""

@@ -24,7 +24,7 @@ from commonground.papers.experiment import Request
 from commonground.report.format import slug
 from commonground.statistics import Values
 
-__all__ = ["Arm", "Measured", "RateChoice", "Result", "compare_methods", "pooled_accuracy", "sweep"]
+__all__ = ["Arm", "Measured", "RateChoice", "Result", "accuracies", "compare_methods", "pooled_accuracy", "sweep"]
 
 D = TypeVar("D")
 
@@ -331,3 +331,18 @@ def compare_methods(
         **{"device": str(request.device), **settings, **request.overrides},
     )
     return comparison.runs
+
+
+def accuracies(runs: Sequence[Run], which: str) -> tuple[list[float], list[Values]]:
+    """Per seed the figure the papers report, and the clients' final accuracies.
+
+    Args:
+        runs: one per seed.
+        which: ``personal`` (mean over clients, averaged over the last 10 rounds; after fine-tuning for +FT) or
+            ``global`` (the global model, likewise).
+    """
+    means = [
+        run.summary["personal_accuracy"]["last10"] if which == "personal" else run.summary["global_accuracy_last10"]
+        for run in runs
+    ]
+    return means, [np.array([client[f"{which}_accuracy"] for client in run.clients]) for run in runs]

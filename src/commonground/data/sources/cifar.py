@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Indices, Preprocess
 from commonground.data.download import Published, extract, fetch, unavailable
+from commonground.data.normalization import STATISTICS
 from commonground.data.sources.base import Source
 from commonground.errors import DataError
 
@@ -18,8 +19,6 @@ __all__ = ["load_cifar10", "load_cifar100"]
 
 _SIDE, _CHANNELS = 32, 3
 _PIXELS = _SIDE * _SIDE * _CHANNELS
-# FedRep's code normalises CIFAR with ImageNet's statistics.
-_PREPROCESS = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 
 _CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100_NAMES = """
@@ -43,6 +42,7 @@ class _Layout:
     test: Mapping[str, int]
     label_bytes: int
     class_names: tuple[str, ...]
+    preprocess: Preprocess
     archive: Published
 
 
@@ -53,6 +53,7 @@ _CIFAR10 = _Layout(
     test={"test_batch.bin": 10_000},
     label_bytes=1,
     class_names=_CIFAR10_NAMES,
+    preprocess=STATISTICS["imagenet"],  # as the code of FedRep's authors has it
     archive=Published("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
 )
 _CIFAR100 = _Layout(
@@ -62,6 +63,7 @@ _CIFAR100 = _Layout(
     test={"test.bin": 10_000},
     label_bytes=2,
     class_names=tuple(_CIFAR100_NAMES.split()),
+    preprocess=STATISTICS["cifar100"],  # likewise
     archive=Published("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
 )
 
@@ -106,7 +108,7 @@ def _load(layout: _Layout, data_dir: Path, download: bool) -> Source:
         y_test=y_test,
         classes=len(layout.class_names),
         class_names=layout.class_names,
-        preprocess=_PREPROCESS,
+        preprocess=layout.preprocess,
     )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from commonground.papers.accuracy_table import accuracies
 from commonground.papers.claims import difference
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Outcome
-from commonground.papers.sweep import compare_methods
+from commonground.papers.sweep import accuracies, compare_methods
 from commonground.statistics import accuracy_interval
 
 __all__: list[str] = []

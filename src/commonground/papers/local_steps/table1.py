@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from commonground.papers.claims import Side, judge
-from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.images import (
     SEEDS,
@@ -22,6 +22,7 @@ from commonground.papers.local_steps.images import (
     small_settings,
 )
 from commonground.papers.outcome import Cell, Outcome
+from commonground.papers.printed_values import printed
 from commonground.statistics import student_interval
 
 __all__: list[str] = []

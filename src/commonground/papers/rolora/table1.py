@@ -6,8 +6,9 @@ import itertools
 
 from commonground.errors import ConfigError
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request, printed
+from commonground.papers.experiment import Experiment, Request
 from commonground.papers.outcome import Outcome
+from commonground.papers.printed_values import printed
 from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
     LABELS,

@@ -1,0 +1,15 @@
+"""The numbers that the papers print."""
+
+from __future__ import annotations
+
+import csv
+import io
+from importlib import resources
+
+__all__ = ["printed"]
+
+
+def printed(name: str) -> list[dict[str, str]]:
+    """Rows of a table as printed in a paper (see ``printed/SOURCES.md``)."""
+    text = resources.files("commonground.papers").joinpath("printed", f"{name}.csv").read_text("utf-8")
+    return list(csv.DictReader(io.StringIO(text)))

@@ -1,0 +1,109 @@
+"""What each change of the setting does to a cell, paired by seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commonground.papers.tables.cells import CellStore, Measurement
+from commonground.papers.tables.table import PaperColumn, PaperTable, Row
+from commonground.papers.tables.variants import VARIANTS
+from commonground.statistics import student_interval
+from commonground.table import Column, Table
+
+__all__ = ["FAR", "differences_table", "far_cells"]
+
+FAR = 2.0
+"""Percentage points from the printed value beyond which a cell's difference is looked into."""
+
+TITLE = "What moves a cell"
+READINGS = {
+    "the last round, not the mean of ten": "final",
+    "the best tested round, not the mean of ten": "best",
+}
+
+
+def differences_table(table: PaperTable, store: CellStore) -> Table:
+    """A line per cell and change: the printed value, ours, and by how much the change moves it, in points.
+
+    Changes of the setting are runs of their own, paired with the paper's setting by seed; readings take another figure
+    from the same runs.
+    """
+    rows = []
+    for column in table.columns:
+        for row in table.rows:
+            rows += [*_readings(table, store, column, row), *_switches(table, store, column, row)]
+    names = ("column", "method", "paper", "measured", "change", "moves it by", "95 %", "seeds")
+    return Table(TITLE, tuple(Column(name, name in ("paper", "measured", "moves it by")) for name in names), rows)
+
+
+def far_cells(table: PaperTable, store: CellStore) -> list[tuple[PaperColumn, Row, float]]:
+    """Cells whose mean is more than :data:`FAR` points from the printed value, with the difference."""
+    found = []
+    for column in table.columns:
+        for row in table.rows:
+            values = _values(store, column, row, "")
+            paper = table.paper(row, column)
+            if values and paper is not None:
+                off = sum(values.values()) / len(values) - paper
+                if abs(off) > FAR:
+                    found.append((column, row, off))
+    return found
+
+
+def _switches(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:
+    base = _values(store, column, row, "")
+    found = []
+    for name, one in VARIANTS.items():
+        changed = _values(store, column, row, name)
+        seeds = sorted(base.keys() & changed.keys())
+        if seeds:
+            found.append(_line(table, column, row, one.what, [base[s] for s in seeds], [changed[s] for s in seeds]))
+    return found
+
+
+def _readings(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:
+    """What another figure of the runs tested in every round says."""
+    found = []
+    base = _values(store, column, row, "every-round")
+    for what, which in READINGS.items():
+        other = _values(store, column, row, "every-round", which)
+        seeds = sorted(base.keys() & other.keys())
+        if seeds:
+            found.append(_line(table, column, row, what, [base[s] for s in seeds], [other[s] for s in seeds]))
+    return found
+
+
+def _line(
+    table: PaperTable, column: PaperColumn, row: Row, what: str, base: list[float], changed: list[float]
+) -> dict[str, Any]:
+    paper = table.paper(row, column)
+    moved = [b - a for a, b in zip(base, changed, strict=True)]
+    middle, low, high = (float(v) for v in student_interval(moved))
+    return {
+        "column": column.label,
+        "method": row.name,
+        "paper": None if paper is None else round(paper, 2),
+        "measured": round(sum(base) / len(base), 2),
+        "change": what,
+        "moves it by": round(middle, 2),
+        "95 %": f"{low:.2f} to {high:.2f}" if len(moved) > 1 else "one seed",
+        "seeds": len(moved),
+    }
+
+
+def _values(store: CellStore, column: PaperColumn, row: Row, variant: str, which: str = "last10") -> dict[int, float]:
+    """By seed, in percent."""
+    found = {}
+    for seed in store.seeds(column.label, row.name, variant):
+        cell = store.get((column.label, row.name, variant, seed))
+        value = None if cell is None else _figure(cell, row, which)
+        if value is not None:
+            found[seed] = 100 * value
+    return found
+
+
+def _figure(cell: Measurement, row: Row, which: str) -> float | None:
+    if which == "best":
+        return cell.best
+    value: float | None = getattr(cell, f"{row.reads}_{which}")
+    return value

@@ -1,0 +1,241 @@
+"""Training the cells that are missing, in a given order and within a given time."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from commonground.compare.progress import ComparisonProgress, Step
+from commonground.engine import Run, train
+from commonground.errors import DataError, UpdateError
+from commonground.papers.experiment import Request
+from commonground.papers.provenance import commit, version
+from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measurement
+from commonground.papers.tables.table import Arm, PaperColumn, PaperTable, Row
+from commonground.papers.tables.variants import Variant
+from commonground.report.format import slug
+
+__all__ = ["Work", "fill", "work_for"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One run, and the cells that are read from it.
+
+    Attributes:
+        arms: of the cells; equal but for what is read.
+        seed: of the run.
+    """
+
+    arms: tuple[Arm, ...]
+    seed: int
+
+    @property
+    def arm(self) -> Arm:
+        """What is trained."""
+        return self.arms[0]
+
+    def cells(self) -> list[CellKey]:
+        """The cells."""
+        return [(a.column.label, a.row.name, a.variant.name, self.seed) for a in self.arms]
+
+    def place(self, folder: Path) -> Path:
+        """Where the run is kept until it is finished."""
+        name = "-".join(filter(None, (slug(self.arm.row.name) or self.arm.row.key, self.arm.variant.name)))
+        return folder / "runs" / slug(self.arm.column.label) / name.replace("*", "-star") / f"seed-{self.seed}"
+
+
+def work_for(
+    table: PaperTable,
+    columns: Sequence[PaperColumn],
+    rows: Sequence[Row],
+    variants: Sequence[Variant],
+    seeds: Iterable[int],
+    overrides: dict[str, Any],
+) -> list[Work]:
+    """The runs behind some cells: seed by seed, so that one seed of everything comes before a second of anything.
+
+    A row that shares its runs with another one that is not asked for is measured with it.
+    """
+    found: list[Work] = []
+    for seed in seeds:
+        for column in columns:
+            for one in variants:
+                runs: dict[str, list[Arm]] = {}
+                wanted = set()
+                for row in table.rows:
+                    arm = table.arm(column, row, one, **overrides)
+                    if one.fits(row.algorithm, column.data, arm.settings):
+                        runs.setdefault(arm.same_run, []).append(arm)
+                        wanted |= {arm.same_run} if row in rows else set()
+                found += [Work(tuple(arms), seed) for key, arms in runs.items() if key in wanted]
+    return found
+
+
+def fill(
+    table: PaperTable, work: Sequence[Work], store: CellStore, request: Request, until: float | None = None
+) -> tuple[list[str], bool]:
+    """Train what is missing; a run that was interrupted goes on.
+
+    Args:
+        table: the printed table.
+        work: in the order in which it is to be done; what is there already is left out.
+        store: where cells are kept.
+        request: where to, how loudly, on what device.
+        until: moment of :func:`time.monotonic` at which to stop; a run that is then going on is kept for the next time.
+
+    Returns:
+        Remarks, in sentences, and whether all is done.
+    """
+    missing = [one for one in work if any(key not in store for key in one.cells())]
+    observer = ComparisonProgress(request.quiet)
+    steps = [
+        Step(n, len(missing), one.arm.title, one.seed, int(one.arm.settings["rounds"]))
+        for n, one in enumerate(missing, 1)
+    ]
+    observer.plan(steps)
+    notes: list[str] = []
+    without: set[str] = set()
+    for one, step in zip(missing, steps, strict=True):
+        if one.arm.column.label in without:
+            continue
+        if until is not None and time.monotonic() >= until:
+            return notes, False
+        try:
+            if not _measure(table, one, store, request, observer, step, until):
+                return notes, False
+        except DataError as error:
+            without.add(one.arm.column.label)
+            notes.append(f"{one.arm.column.label} was left out: {error}")
+    return notes, True
+
+
+def _measure(
+    table: PaperTable,
+    one: Work,
+    store: CellStore,
+    request: Request,
+    observer: ComparisonProgress,
+    step: Step,
+    until: float | None,
+) -> bool:
+    """Train one run to its end and keep its cells; False if time ran out before."""
+    folder, began = one.place(store.folder), time.monotonic()
+    diverged, run = "", None
+    try:
+        run = train(
+            one.arm.row.algorithm,
+            one.arm.column.data,
+            out=folder,
+            resume=True,
+            observer=observer.step(step),
+            on_round=None if until is None else lambda row: time.monotonic() < until,
+            data_dir=request.data_dir,
+            **{
+                "device": str(request.device),
+                **one.arm.settings,
+                "options": dict(one.arm.options),
+                "seed": one.seed,
+            },
+        )
+    except UpdateError as error:
+        diverged = str(error)
+    if run is not None and not run.finished:
+        return False
+    for arm in one.arms:
+        minutes = (time.monotonic() - began) / 60 if run is None else _minutes(run)
+        cell = _cell(table, arm, one.seed, run, diverged, minutes, request)
+        store.add(cell, *_details(run, arm))
+    shutil.rmtree(folder, ignore_errors=True)
+    for above in folder.parents[:3]:  # the method's, the column's and all runs'
+        if above.is_dir() and not any(above.iterdir()):
+            above.rmdir()
+    return True
+
+
+def _minutes(run: Run) -> float:
+    return float(sum(row["seconds"] for row in run.history)) / 60
+
+
+def _cell(
+    table: PaperTable, arm: Arm, seed: int, run: Run | None, diverged: str, minutes: float, request: Request
+) -> Measurement:
+    """The measurement that a finished run gives a row."""
+    figures: dict[str, float | None] = dict.fromkeys(
+        ("personal_last10", "personal_final", "global_last10", "global_final", "best")
+    )
+    if run is not None:
+        summary = run.summary
+        figures |= {
+            "personal_last10": summary["personal_accuracy"]["last10"],
+            "personal_final": summary["personal_accuracy"]["mean"],
+            "global_last10": summary["global_accuracy_last10"],
+            "global_final": summary["global_accuracy"],
+        }
+        tested = [at["accuracy"] for at in _curves(run, arm).values() if "accuracy" in at]
+        figures["best"] = max(tested, default=None)
+    return Measurement(
+        column=arm.column.label,
+        method=arm.row.name,
+        variant=arm.variant.name,
+        seed=seed,
+        scale=request.scale,
+        **figures,
+        diverged=diverged,
+        rounds=int(arm.settings["rounds"]),
+        minutes=round(minutes, 2),
+        device=str(request.device) if run is None else str(run.summary["device"]),
+        precision=str(arm.settings.get("precision", "fp32")),
+        threads=int(arm.settings.get("threads", 1)),
+        commit=commit(),
+        version=version(),
+        torch=torch.__version__,
+        weights_sha256="" if run is None else str(run.summary["weights_sha256"]),
+        command=_command(table, arm, seed, request),
+    )
+
+
+def _command(table: PaperTable, arm: Arm, seed: int, request: Request) -> str:
+    """What measures this cell alone."""
+    parts = ["commonground", "reproduce", table.name, "--scale", request.scale, "--columns", arm.column.label]
+    parts += ["--methods", arm.row.key, "--seed", str(seed), "--seeds", "1"]
+    parts += ["--variants", arm.variant.name] if arm.variant.name else []
+    parts += [part for key, value in request.overrides.items() for part in ("--set", f"{key}={value}")]
+    parts += [] if request.device.type == "cpu" else ["--device", str(request.device)]
+    return shlex.join([*parts, "--out", "OUT"])
+
+
+def _details(run: Run | None, arm: Arm) -> tuple[list[float], Curves]:
+    """Every client's accuracy, and the curves."""
+    if run is None:
+        return [], {}
+    return [float(client[f"{arm.row.reads}_accuracy"]) for client in run.clients], _curves(run, arm)
+
+
+def _curves(run: Run, arm: Arm) -> Curves:
+    """What was tested, by round. Fine-tuned models are tested once, after the last round."""
+    names = {
+        "accuracy": f"{arm.row.reads}_accuracy",
+        "before_local": "before_local_accuracy",
+        "after_local": "after_local_accuracy",
+        "global_nc2": "global_nc2",
+        "local_nc2": "local_nc2",
+    }
+    tuned = arm.row.reads == "personal" and arm.settings.get("finetune_epochs")
+    found: Curves = {}
+    for row in run.history:
+        figures = {name: row[key] for name, key in names.items() if row.get(key) is not None}
+        if tuned:
+            figures.pop("accuracy", None)
+        if figures:
+            found[int(row["round"])] = figures
+    if tuned:
+        found.setdefault(len(run.history), {})["accuracy"] = float(run.summary["personal_accuracy"]["mean"])
+    return found

@@ -1,0 +1,158 @@
+"""Cells beside the printed values, and claims judged over seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from commonground.errors import RunError
+from commonground.papers.claims import FEWEST, claim
+from commonground.papers.experiment import Request
+from commonground.papers.figures import Curve, Figure
+from commonground.papers.outcome import Cell, Claim, Outcome
+from commonground.papers.tables.cells import CellStore, Measurement
+from commonground.papers.tables.differences import differences_table
+from commonground.papers.tables.fill import fill, work_for
+from commonground.papers.tables.table import PaperColumn, PaperTable, Row
+from commonground.papers.tables.variants import variant
+from commonground.statistics import Values, student_interval
+
+__all__ = ["outcome_of", "reported", "run_table"]
+
+CURVES = {
+    "accuracy": ("accuracy", True),
+    "global_nc2": ("Global NC2", False),
+    "local_nc2": ("Averaged Local NC2", False),
+}
+
+
+def run_table(table: PaperTable, request: Request) -> Outcome:
+    """Measure what is asked for and missing, and judge all that is there.
+
+    Args:
+        table: the printed table.
+        request: what was asked for; its folder keeps the cells.
+
+    Raises:
+        ConfigError: a column, method or variant is unknown.
+        RunError: the folder's files are damaged, or of another scale.
+    """
+    until, table = request.until, table.at_scale(request.scale)
+    columns, rows = table.choose_columns(request.columns), table.choose_rows(request.methods)
+    variants = [variant(name) for name in request.variants or ("",)]
+    store = CellStore(request.folder)
+    for cell in store.all():
+        if cell.scale != request.scale:
+            raise RunError(f"'{request.folder}' holds cells of scale {cell.scale}; choose another --out")
+    seeds = request.seed_range(table.seeds)
+    work = work_for(table, columns, rows, variants, seeds, dict(request.overrides))
+    notes, done = fill(table, work, store, request, until)
+    outcome = outcome_of(table, store)
+    outcome.notes += notes
+    if not done:
+        outcome.notes.append("Time ran out before all that was asked for was measured; the same command goes on.")
+    return outcome
+
+
+def reported(store: CellStore, column: PaperColumn, row: Row, name: str = "") -> dict[int, float]:
+    """What the papers report of a cell, by seed: the accuracy averaged over the last ten rounds, as a share.
+
+    Local Only by passes and fine-tuned models are tested once, after the last round.
+    """
+    found = {}
+    for seed in store.seeds(column.label, row.name, name):
+        cell = store.get((column.label, row.name, name, seed))
+        value = None if cell is None else _last10(cell, row)
+        if value is not None:
+            found[seed] = value
+    return found
+
+
+def _last10(cell: Measurement, row: Row) -> float | None:
+    return cell.personal_last10 if row.reads == "personal" else cell.global_last10
+
+
+def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
+    """All that the cells of a folder say of a table."""
+    outcome = Outcome()
+    for column in table.columns:
+        there = [row for row in table.rows if reported(store, column, row)]
+        for row in there:
+            outcome.cells.append(_cell(table, store, column, row))
+        if there and column.note:
+            outcome.notes.append(f"{column.label}: {column.note}")
+        outcome.claims += _claims(table, store, column, there)
+        outcome.figures |= _figures(store, column, there)
+    measured = {cell.method for cell in outcome.cells}
+    outcome.notes += [f"{row.name}: {row.note}" for row in table.rows if row.note and row.name in measured]
+    outcome.notes += table.notes
+    for cell in store.all():
+        if cell.diverged:
+            outcome.notes.append(f"{cell.method}, {cell.column}, seed {cell.seed} has no value: {cell.diverged}")
+    effects = differences_table(table, store)
+    if effects.rows:
+        outcome.tables.append(effects)
+    missing = [c.label for c in table.columns if c.label not in {cell.column for cell in outcome.cells}]
+    if missing:
+        outcome.notes.append(f"Not measured yet: {', '.join(missing)}.")
+    return outcome
+
+
+def _cell(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> Cell:
+    values = reported(store, column, row)
+    middle, low, high = (100 * float(v) for v in student_interval(list(values.values())))
+    paper = table.paper(row, column)
+    if len(values) == 1:  # which says nothing of other seeds
+        return Cell(column.label, row.name, paper, middle, None, None, 1)
+    return Cell(column.label, row.name, paper, middle, low, high, len(values))
+
+
+def _claims(table: PaperTable, store: CellStore, column: PaperColumn, there: Sequence[Row]) -> list[Claim]:
+    """Every champion against every other row, over the seeds that both have."""
+    found = []
+    rows = {row.name: row for row in there}
+    for number, champion in enumerate(table.champions):
+        for row in there:
+            if champion not in rows or row.name in table.champions[: number + 1]:
+                continue
+            one, other = (reported(store, column, r) for r in (rows[champion], row))
+            seeds = sorted(one.keys() & other.keys())
+            if not seeds:
+                continue
+            ours, theirs = (table.paper(r, column) for r in (rows[champion], row))
+            paper = None if ours is None or theirs is None else round(ours - theirs, 3)
+            text = f"{champion} above {row.name} on {column.label}"
+            if paper is not None and paper < 0:
+                text += " (in the paper below)"
+            judged = claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above")
+            if judged.seeds < FEWEST:
+                judged = dataclasses.replace(judged, holds=None)
+            found.append(judged)
+    return found
+
+
+def _figures(store: CellStore, column: PaperColumn, rows: Sequence[Row]) -> dict[str, Figure]:
+    """Accuracy and neural collapse by round, where they were measured in more than the last rounds."""
+    curves = store.curves(column.label)
+    figures = {}
+    for name, (title, percent) in CURVES.items():
+        lines = {}
+        for row in rows:
+            own = [c for (_, method, changed, _), c in curves.items() if method == row.name and not changed]
+            rounds = sorted(set.intersection(*(set(c) for c in own))) if own else []
+            rounds = [r for r in rounds if all(name in c[r] for c in own)]
+            if len(rounds) > 1:
+                values: Values = np.array([[c[r][name] for r in rounds] for c in own])
+                lines[row.name] = Curve(rounds, *(v.tolist() for v in student_interval(values)))
+        if lines:
+            reads = f"Means over {_seeds(store, column, rows)}; bands are their 95 % intervals."
+            figures[f"{title} by round, {column.label}"] = Figure("round", title, lines, percent=percent, reads=reads)
+    return figures
+
+
+def _seeds(store: CellStore, column: PaperColumn, rows: Sequence[Row]) -> str:
+    counts = sorted({len(store.seeds(column.label, row.name)) for row in rows} - {0})
+    several = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    return f"{several} seed{'s' if counts[-1] != 1 else ''}"

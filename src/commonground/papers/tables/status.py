@@ -1,0 +1,108 @@
+"""Which cells are there, which are missing, and how long those would take here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from commonground.errors import RunError
+from commonground.papers.tables.cells import CellStore, Measurement
+from commonground.papers.tables.fill import Work, work_for
+from commonground.papers.tables.table import PaperTable
+from commonground.papers.tables.variants import PAPER
+from commonground.report.read import read_json
+from commonground.table import Column, Table
+
+__all__ = ["hours_left", "missing_work", "status_lines", "status_table"]
+
+
+def status_lines(folder: Path) -> tuple[Table, list[str]]:
+    """The cells of a table's folder, and what is missing, in sentences.
+
+    Raises:
+        RunError: the folder holds no table.
+    """
+    from commonground.papers import experiments
+
+    about = read_json(folder / "reproduction.json")
+    chosen = experiments.get(str(about.get("experiment")))
+    if chosen is None or chosen.table is None:
+        raise RunError(f"'{folder}' holds {about.get('experiment', 'an experiment')}, which is no table of cells")
+    table, store = chosen.table.at_scale(str(about.get("scale"))), CellStore(folder)
+    lines = []
+    changed = sorted({cell.variant for cell in store.all()} - {""})
+    if changed:
+        lines.append(f"Measured as well with one thing changed: {', '.join(changed)}.")
+    for seeds in sorted({1, 3, table.seeds}):
+        missing = missing_work(table, store, seeds)
+        device = str(about.get("device", "cpu"))
+        hours = hours_left(table, store, seeds, device) if missing else 0.0
+        how_long = "unknown" if hours is None else f"about {hours:.1f} hours on {device}"
+        lines.append(
+            f"For {seeds} seed{'s' if seeds > 1 else ''} of everything {len(missing)} runs are missing"
+            + (f": {how_long}." if missing else ".")
+        )
+    return status_table(table, store), lines
+
+
+def status_table(table: PaperTable, store: CellStore) -> Table:
+    """A row per method and a column per partition: the seeds that are there of those the paper has."""
+    heads = [Column("method"), *(Column(column.label) for column in table.columns)]
+    rows = [
+        {
+            "method": row.name,
+            **{c.label: _seeds(store.seeds(c.label, row.name), table.seeds) for c in table.columns},
+        }
+        for row in table.rows
+    ]
+    there = sum(
+        len(set(store.seeds(c.label, r.name)) & set(range(table.seeds))) for c in table.columns for r in table.rows
+    )
+    whole = len(table.columns) * len(table.rows) * table.seeds
+    return Table(f"{table.name}: {there} of {whole} cells", tuple(heads), rows)
+
+
+def _seeds(seeds: Sequence[int], of: int) -> str:
+    return f"{len(seeds)} of {of}: {', '.join(map(str, seeds))}" if seeds else f"0 of {of}"
+
+
+def missing_work(table: PaperTable, store: CellStore, seeds: int) -> list[Work]:
+    """Runs of the paper's setting whose cells are not all there."""
+    work = work_for(table, table.columns, table.rows, [PAPER], range(seeds), {})
+    return [one for one in work if any(key not in store for key in one.cells())]
+
+
+def hours_left(table: PaperTable, store: CellStore, seeds: int, device: str = "cpu") -> float | None:
+    """Hours that the missing runs would take, from the minutes of those measured on such a device.
+
+    A run takes what runs of its method took in its column; else what its column's runs took; else what others took, by
+    rounds, local epochs and samples.
+
+    Returns:
+        None where nothing was measured on such a device yet.
+    """
+    runs = {cell.weights_sha256 or cell.key: cell for cell in store.all() if cell.device == device and not cell.variant}
+    if not runs:
+        return None
+    return sum(_minutes(table, one, list(runs.values())) for one in missing_work(table, store, seeds)) / 60
+
+
+def _minutes(table: PaperTable, one: Work, runs: Sequence[Measurement]) -> float:
+    column = one.arm.column.label
+    names = {arm.row.name for arm in one.arms}
+    for like in (
+        [run.minutes for run in runs if run.column == column and run.method in names],
+        [run.minutes for run in runs if run.column == column],
+    ):
+        if like:
+            return median(like)
+    sizes = {c.label: _size(table, c.label) for c in table.columns}
+    return median(run.minutes / sizes[run.column] for run in runs if run.column in sizes) * sizes[column]
+
+
+def _size(table: PaperTable, label: str) -> float:
+    """Passes over the training data in a run, times the data."""
+    settings = next(column.settings for column in table.columns if column.label == label)
+    share = settings["participation"] * settings["rounds"] * settings.get("local_epochs", 1)
+    return float(share * min(1.0, settings.get("train_samples", 1e9) * settings.get("clients", 100) / 50_000))

@@ -1,0 +1,102 @@
+"""One thing changed at a time, to find which one moves a cell away from the printed value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from commonground.errors import ConfigError
+from commonground.suggest import meant
+
+__all__ = ["PAPER", "VARIANTS", "Variant", "variant"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A change of the paper's setting.
+
+    Attributes:
+        name: in the command line and in files; empty for the paper's own setting.
+        what: the change, in words.
+        settings: of every run, or hyperparameters where the algorithm has them.
+        by_algorithm: further changes of single algorithms; where these are all there is, the variant exists for those
+            algorithms alone.
+        data: the data sets it makes sense for; all if empty.
+        tuned_only: whether it changes fine-tuning alone.
+    """
+
+    name: str
+    what: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    by_algorithm: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    data: tuple[str, ...] = ()
+    tuned_only: bool = False
+
+    def changes(self, algorithm: str) -> dict[str, Any]:
+        """What is changed for an algorithm."""
+        return {**self.settings, **self.by_algorithm.get(algorithm, {})}
+
+    def fits(self, algorithm: str, data: str, settings: Mapping[str, Any]) -> bool:
+        """Whether it changes anything for an algorithm on a data set."""
+        return (
+            bool(self.changes(algorithm) or not self.name)
+            and (not self.data or data in self.data)
+            and (not self.tuned_only or bool(settings.get("finetune_epochs")))
+        )
+
+
+PAPER = Variant("", "the paper's own setting")
+
+_AUTHORS = {"augment": "flip-crop", "weight_decay": 1e-4, "no_decay_bias": True}
+_FLUTE = {"feature_norms": "sum", "feature_penalty": 0.0005, "server_penalty": "mean", "server_lr": 0.5}
+_CIFAR = ("cifar10", "cifar100")
+
+VARIANTS: dict[str, Variant] = {
+    one.name: one
+    for one in (
+        Variant("augment", "training images cropped and flipped at random, as in the authors' code",
+                {"augment": "flip-crop"}, data=_CIFAR),
+        Variant("weight-decay", "weight decay 1e-4 on weights, not on biases, as in the authors' code",
+                {"weight_decay": 1e-4, "no_decay_bias": True}),
+        Variant("repeated-classes", "shards dealt as the authors' code does, so that two may be of one class",
+                {"partition": "shards:repeats=yes"}, data=_CIFAR),
+        Variant("by-samples", "updates averaged by the clients' numbers of samples, as in the authors' code",
+                {"weighting": "samples"}),
+        Variant("authors", "crop and flip, weight decay and repeated classes together",
+                {**_AUTHORS, "partition": "shards:repeats=yes"}, by_algorithm={"flute": _FLUTE, "flute-star": _FLUTE},
+                data=_CIFAR),
+        Variant("every-round", "tested in every round, before and after local training (the same run)",
+                {"eval_every": 1, "metrics": "full"}),
+        Variant("lr-0.003", "a third of the learning rate", {"lr": 0.003}),
+        Variant("lr-0.03", "three times the learning rate", {"lr": 0.03}),
+        Variant("ft-5", "5 epochs of fine-tuning instead of 10", {"finetune_epochs": 5}, tuned_only=True),
+        Variant("ft-20", "20 epochs of fine-tuning instead of 10", {"finetune_epochs": 20}, tuned_only=True),
+        Variant("no-head-bias", "a last layer without biases", {"model_options": {"head_bias": False}}, data=_CIFAR),
+        Variant("own-statistics", "images normalised by CIFAR-10's own statistics, not by ImageNet's",
+                {"normalize": "cifar10"}, data=("cifar10",)),
+        Variant("imagenet-statistics", "images normalised by ImageNet's statistics", {"normalize": "imagenet"},
+                data=("cifar100",)),
+        Variant("dropout-after-1", "dropout behind the first hidden layer", {"model_options": {"dropout_after": 1}},
+                data=("cifar100",)),
+        Variant("no-momentum", "plain SGD", {"momentum": 0.0}),
+        Variant("flute-authors", "FLUTE's penalties as in its authors' code: a sum over feature norms, a mean over "
+                "clients", by_algorithm={"flute": _FLUTE, "flute-star": _FLUTE}),
+        Variant("half-the-images", "500 of a client's 1,000 images, as FLUTE's code trains on at 50 clients",
+                {"train_samples": 500}, data=_CIFAR),
+    )
+}  # fmt: skip
+"""By name. BatchNorm's statistics are no switch here: the papers' networks for these tables have none."""
+
+
+def variant(name: str) -> Variant:
+    """The variant of this name; an empty name is the paper's own setting.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not name or name == "paper":
+        return PAPER
+    if name not in VARIANTS:
+        raise ConfigError(f"unknown variant '{name}'{meant(name, VARIANTS)}; known are {', '.join(VARIANTS)}")
+    return VARIANTS[name]

@@ -1,0 +1,337 @@
+"""Tables are filled cell by cell: what is there stays, what is missing is trained, claims wait for three seeds."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commonground import train
+from commonground.cli import main
+from commonground.errors import ConfigError, RunError
+from commonground.papers import experiments
+from commonground.papers.experiment import Experiment, Request
+from commonground.papers.fedrep.table1 import TABLE as FEDREP
+from commonground.papers.flute.table1 import TABLE as FLUTE
+from commonground.papers.outcome import Outcome
+from commonground.papers.tables.cells import CellStore
+from commonground.papers.tables.differences import far_cells
+from commonground.papers.tables.fill import work_for
+from commonground.papers.tables.judge import outcome_of, reported, run_table
+from commonground.papers.tables.queue import ORDER, next_stage, stages
+from commonground.papers.tables.status import hours_left, missing_work, status_table
+from commonground.papers.tables.table import FromColumn, PaperColumn, PaperTable, Row
+from commonground.papers.tables.variants import PAPER, VARIANTS, variant
+
+SETTINGS: dict[str, Any] = {
+    "clients": 6,
+    "classes_per_client": 2,
+    "rounds": 3,
+    "local_epochs": 1,
+    "participation": 1.0,
+    "eval_last": 10,
+}
+COLUMN = PaperColumn("digits (6, 2)", ("cifar10", "100", "2"), "digits", SETTINGS, {"apfl": {"alpha": 0.75}})
+ROWS = (
+    Row("FedRep", "fedrep", options={"head_epochs": FromColumn("local_epochs")}),
+    Row("FedAvg", "fedavg", settings={"finetune_epochs": 2}, reads="global"),
+    Row("FedAvg+FT", "fedavg", settings={"finetune_epochs": 2}),
+    Row("APFL", "apfl"),
+)
+TABLE = PaperTable("a-table", "fedrep-table1", "a paper", ROWS, (COLUMN,), ("FedRep",), small=1)
+
+
+def request(folder: Path, **changed: Any) -> Request:
+    return replace(Request(folder, "paper", quiet=True, seeds=1), **changed)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of FedRep and FedAvg."""
+    folder = tmp_path_factory.mktemp("filled")
+    run_table(TABLE, request(folder, methods=("fedrep", "fedavg"), seeds=2))
+    return folder
+
+
+# -- what the papers' tables are --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", [FEDREP, FLUTE], ids=["fedrep", "flute"])
+def test_every_cell_has_a_printed_value(table: PaperTable) -> None:
+    for row in table.rows:
+        for column in table.columns:
+            assert table.paper(row, column) is not None
+    assert set(table.champions) <= {row.name for row in table.rows}
+    assert {key[0] for key in table.values} == {row.printed or row.name for row in table.rows}
+
+
+def test_settings_are_those_of_the_papers_appendix() -> None:
+    """Collins et al. 2021, App. A.2, by hand."""
+    arms = {(column.label, row.name): FEDREP.arm(column, row) for column in FEDREP.columns for row in FEDREP.rows}
+
+    def option(column: str, row: str, key: str) -> object:
+        arm = arms[column, row]
+        return arm.options.get(key, arm.settings.get(key))
+
+    assert option("CIFAR-10 (100, 2)", "APFL", "alpha") == 0.75
+    assert option("CIFAR-10 (100, 5)", "APFL", "alpha") is None  # the default, 0.25
+    assert option("CIFAR-100 (100, 20)", "Ditto", "strength") == 1.0
+    assert option("CIFAR-10 (100, 2)", "Ditto", "strength") is None  # 0.75
+    assert option("FEMNIST (150, 3)", "FedProx", "mu") == option("Sent140 (183, 2)", "FedProx+FT", "mu") == 0.25
+    assert option("FEMNIST (150, 3)", "SCAFFOLD", "server_step") == 0.5
+    assert option("FEMNIST (150, 3)", "L2GD", "lr") == 0.001
+    assert option("CIFAR-100 (100, 5)", "L2GD", "alpha") == 0.1
+    for column in FEDREP.columns:
+        assert option(column.label, "L2GD", "p") == 0.9
+        assert option(column.label, "FedRep", "local_epochs") == (1 if "CIFAR-10 (100," in column.label else 5)
+    rounds = [arms[c.label, "FedRep"].settings["rounds"] for c in FEDREP.columns]
+    assert rounds == [100, 100, 100, 100, 100, 200, 50]
+    assert [FLUTE.arm(c, FLUTE.rows[3]).options["head_epochs"] for c in FLUTE.columns] == [1] * 4 + [5] * 4
+
+
+def test_scale_small_keeps_rounds_and_epochs() -> None:
+    small = FEDREP.at_scale("small")
+    for now, before in zip(small.columns, FEDREP.columns, strict=False):
+        kept = ("rounds", "local_epochs", "participation", "batch_size", "lr", "momentum")
+        assert [now.settings[key] for key in kept] == [before.settings[key] for key in kept]
+        assert now.settings["clients"] < before.settings["clients"]
+    assert small.seeds == 3
+    assert "Scale small" in small.notes[0]
+
+
+def test_rows_and_columns_by_the_names_people_write() -> None:
+    assert [row.name for row in FEDREP.choose_rows(["FedAvg+FT", "apfl", "local"])] == [
+        "FedAvg+FT",
+        "APFL",
+        "Local Only",
+    ]
+    assert [c.label for c in FEDREP.choose_columns(["cifar-10 (100,2)"])] == ["CIFAR-10 (100, 2)"]
+    assert len(FEDREP.choose_columns([])) == 7
+    with pytest.raises(ConfigError, match=r"no method 'fedrap' \(did you mean 'fedrep'\?\)"):
+        FEDREP.choose_rows(["fedrap"])
+    with pytest.raises(ConfigError, match="no column 'cifar-10 \\(100, 3\\)'"):
+        FEDREP.choose_columns(["cifar-10 (100, 3)"])
+
+
+# -- filling ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_the_run_of_the_same_settings(filled: Path) -> None:
+    """No more than `train` with the column's settings; FedAvg and FedAvg+FT are read from one run."""
+    store = CellStore(filled)
+    run = train("fedrep", "digits", device="cpu", **SETTINGS, options={"head_epochs": 1}, seed=1)
+    cell = store.get((COLUMN.label, "FedRep", "", 1))
+    assert cell is not None
+    assert cell.weights_sha256 == run.summary["weights_sha256"]
+    assert cell.personal_last10 == run.personal["last10"]
+    assert cell.personal_final == run.personal["mean"]
+    assert np.array_equal(store.clients(cell.key), [round(c["personal_accuracy"], 4) for c in run.clients])
+    curve = store.curves(COLUMN.label)[cell.key]
+    assert [curve[r]["accuracy"] for r in (1, 2, 3)] == [row["personal_accuracy"] for row in run.history]
+    one, other = (store.get((COLUMN.label, name, "", 0)) for name in ("FedAvg", "FedAvg+FT"))
+    assert one is not None
+    assert other is not None
+    assert one.weights_sha256 == other.weights_sha256
+    assert reported(store, COLUMN, ROWS[1])[0] == one.global_last10
+    assert reported(store, COLUMN, ROWS[2])[0] == other.personal_final
+    assert not (filled / "runs").exists()
+
+
+def test_what_is_there_is_not_trained_again(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (filled / "cells.csv").read_bytes()
+    monkeypatch.setattr("commonground.papers.tables.fill.train", lambda *_, **__: pytest.fail("it trains again"))
+    outcome = run_table(TABLE, request(filled, methods=("fedavg+ft",), seeds=2))
+    assert (filled / "cells.csv").read_bytes() == before
+    assert {cell.method for cell in outcome.cells} == {"FedRep", "FedAvg", "FedAvg+FT"}  # all that is there
+
+
+def test_time_over_keeps_the_run_for_the_next_time(tmp_path: Path) -> None:
+    """Stopped after its first round, the run ends as an unbroken one."""
+    folder = tmp_path / "t"
+    outcome = run_table(TABLE, request(folder, methods=("fedrep",), minutes=1e-9))
+    assert outcome.cells == []
+    assert "Time ran out" in " ".join(outcome.notes)
+    store, work = CellStore(folder), work_for(TABLE, [COLUMN], [ROWS[0]], [PAPER], [0], {})
+    from commonground.papers.tables.fill import fill
+
+    moments = iter([0.0, 2.0, 2.0, 2.0, 2.0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("commonground.papers.tables.fill.time.monotonic", lambda: next(moments))
+        assert fill(TABLE, work, store, request(folder), until=1.0) == ([], False)
+    assert list(folder.glob("runs/*/*/seed-0/checkpoint"))
+    run_table(TABLE, request(folder, methods=("fedrep",)))
+    run = train("fedrep", "digits", device="cpu", **SETTINGS, options={"head_epochs": 1}, seed=0)
+    cell = CellStore(folder).get((COLUMN.label, "FedRep", "", 0))
+    assert cell is not None
+    assert cell.weights_sha256 == run.summary["weights_sha256"]
+
+
+def test_a_cell_that_diverges_is_told_and_has_no_value(tmp_path: Path) -> None:
+    outcome = run_table(TABLE, request(tmp_path, methods=("fedrep",), overrides={"lr": 1e30}))
+    cell = CellStore(tmp_path).get((COLUMN.label, "FedRep", "", 0))
+    assert cell is not None
+    assert cell.personal_last10 is None
+    assert cell.diverged
+    assert outcome.cells == []
+    assert "FedRep, digits (6, 2), seed 0 has no value" in " ".join(outcome.notes)
+
+
+def test_a_column_without_its_data_is_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    column = PaperColumn("CIFAR-100 (100, 5)", ("cifar100", "100", "5"), "cifar100", {**SETTINGS, "clients": 100})
+    table = replace(TABLE, columns=(column, COLUMN))
+    outcome = run_table(table, request(tmp_path / "out", methods=("fedrep", "apfl"), data_dir=str(tmp_path / "empty")))
+    assert {cell.column for cell in outcome.cells} == {COLUMN.label}
+    assert [note for note in outcome.notes if note.startswith("CIFAR-100 (100, 5) was left out")]
+
+
+# -- judging ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_claim_on_fewer_than_three_seeds(filled: Path, tmp_path: Path) -> None:
+    outcome = outcome_of(TABLE, CellStore(filled))
+    claim = next(c for c in outcome.claims if c.claim == "FedRep above FedAvg on digits (6, 2)")
+    assert claim.paper == pytest.approx(87.70 - 42.65)
+    assert (claim.seeds, claim.holds) == (2, None)
+    store = CellStore(filled)
+    ours, theirs = (reported(store, COLUMN, row) for row in ROWS[:2])
+    assert claim.measured == pytest.approx(100 * np.mean([ours[s] - theirs[s] for s in (0, 1)]))
+    cells = {cell.method: cell for cell in outcome.cells}
+    assert cells["FedRep"].paper == 87.70
+    assert cells["FedRep"].low is not None
+    run_table(TABLE, request(tmp_path, methods=("fedrep", "fedavg"), seeds=3))
+    claims = {c.claim: c for c in outcome_of(TABLE, CellStore(tmp_path)).claims}
+    assert claims["FedRep above FedAvg on digits (6, 2)"].holds is True
+
+
+def test_one_seed_has_no_interval(tmp_path: Path) -> None:
+    outcome = run_table(TABLE, request(tmp_path, methods=("apfl",)))
+    assert (outcome.cells[0].low, outcome.cells[0].seeds) == (None, 1)
+
+
+def test_a_variant_is_paired_with_the_papers_setting(filled: Path, tmp_path: Path) -> None:
+    for path in ("cells.csv", "clients/digits-6-2.csv", "curves/digits-6-2.csv"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes((filled / path).read_bytes())
+    outcome = run_table(
+        TABLE, request(tmp_path, methods=("fedrep", "fedavg"), variants=("no-momentum", "every-round"), seeds=2)
+    )
+    store = CellStore(tmp_path)
+    lines = [row for row in outcome.table("What moves a cell").rows if row["method"] == "FedRep"]
+    by_change = {line["change"]: line for line in lines}
+    base, plain = (reported(store, COLUMN, ROWS[0], name) for name in ("", "no-momentum"))
+    moved = 100 * np.mean([plain[s] - base[s] for s in (0, 1)])
+    assert by_change["plain SGD"]["moves it by"] == pytest.approx(moved, abs=0.006)
+    assert abs(moved) > 0.5
+    best = by_change["the best tested round, not the mean of ten"]["moves it by"]
+    assert best == pytest.approx(
+        100
+        * np.mean(
+            [
+                c.best - c.personal_last10
+                for c in store.all()
+                if c.variant == "every-round"
+                and c.method == "FedRep"
+                and c.best is not None
+                and c.personal_last10 is not None
+            ]
+        ),
+        abs=0.006,
+    )
+    far = {row.name for _, row, _ in far_cells(TABLE, store)}
+    assert "FedAvg" in far
+
+
+def test_variants_change_what_they_say() -> None:
+    assert variant("paper") is variant("") is PAPER
+    with pytest.raises(ConfigError, match=r"unknown variant 'augmant' \(did you mean 'augment'"):
+        variant("augmant")
+    column, fedrep, flute = FLUTE.columns[0], FLUTE.rows[3], FLUTE.rows[1]
+    for name, one in VARIANTS.items():
+        row = flute if not one.changes("fedrep") else fedrep
+        base, changed = FLUTE.arm(column, row), FLUTE.arm(column, row, one)
+        assert (base.options, base.settings) != (changed.options, changed.settings), name
+    assert not VARIANTS["flute-authors"].fits("fedrep", "cifar10", {})
+    assert not VARIANTS["ft-5"].fits("fedrep", "cifar10", {})
+    assert not VARIANTS["dropout-after-1"].fits("fedrep", "cifar10", {})
+
+
+# -- what is there, and what comes next -------------------------------------------------------------------------------
+
+
+def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = CellStore(filled)
+    table = replace(TABLE, seeds=2)
+    assert status_table(table, store).title == "a-table: 6 of 8 cells"
+    assert [work.arm.row.name for work in missing_work(table, store, 2)] == ["APFL", "APFL"]
+    minutes = [cell.minutes for cell in store.all()]
+    hours = hours_left(table, store, 2)
+    assert hours is not None
+    assert min(minutes) / 30 <= hours <= max(minutes) / 30
+    assert hours_left(table, store, 2, "cuda") is None
+
+
+def test_the_queue_takes_what_is_missing_in_its_order(tmp_path: Path) -> None:
+    known = {"fedrep-table1": FEDREP, "flute-table1": FLUTE}
+    for table, stage in stages(known):
+        assert set(stage.columns) <= {column.label for column in table.columns}
+        assert next_stage(table, stage, tmp_path)
+    assert [(s.table, s.seeds) for s in ORDER[:4]] == [
+        ("fedrep-table1", 1), ("flute-table1", 1), ("fedrep-table1", 3), ("flute-table1", 3)
+    ]  # fmt: skip
+
+
+def test_a_damaged_file_is_named(filled: Path, tmp_path: Path) -> None:
+    text = (filled / "cells.csv").read_text()
+    (tmp_path / "cells.csv").write_text(text.replace("digits (6, 2)", "x").replace(",0.", ",7."))
+    with pytest.raises(RunError, match=r"cells.csv' is damaged: FedRep, x has an accuracy outside of 0 to 1"):
+        CellStore(tmp_path)
+    (tmp_path / "cells.csv").write_text("column,method\nx,FedRep\n")
+    with pytest.raises(RunError, match="is damaged: the line of FedRep, x is none"):
+        CellStore(tmp_path)
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_fills_a_part_and_adds_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Experiment("a-table", "title", "a paper", lambda asked: run_table(TABLE, asked), table=TABLE)
+    out = str(tmp_path / "t")
+    try:
+        assert (
+            main(["reproduce", "a-table", "--scale", "paper", "--methods", "fedrep", "--seeds", "1", "--out", out]) == 0
+        )
+        again = ["reproduce", "a-table", "--scale", "paper", "--columns", "digits (6, 2)", "--methods", "apfl"]
+        assert main([*again, "--seed", "3", "--seeds", "1", "--out", out]) == 0
+        assert main(["reproduce", "a-table", "--scale", "small", "--out", out]) == 2
+        assert "holds a-table with --scale paper, not small" in capsys.readouterr().err
+        assert main(["reproduce", "--status", out]) == 0
+        assert "1 of 5: 3" in capsys.readouterr().out
+    finally:
+        del experiments["a-table"]
+    with (tmp_path / "t" / "cells.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["method"], line["seed"]) for line in lines] == [("FedRep", "0"), ("APFL", "3")]
+    assert "--methods apfl --seed 3 --seeds 1" in lines[1]["command"]
+    about = json.loads((tmp_path / "t" / "reproduction.json").read_text())
+    assert {cell["method"] for cell in about["cells"]} == {"FedRep", "APFL"}
+    page = (tmp_path / "t" / "report.html").read_text()
+    assert "The paper's table" in page or "The paper&#x27;s table" in page
+
+
+def test_parts_are_for_tables_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Experiment("no-table", "title", "a paper", lambda _: Outcome())
+    try:
+        assert main(["reproduce", "no-table", "--methods", "fedrep", "--out", str(tmp_path)]) == 2
+    finally:
+        del experiments["no-table"]
+    assert "--methods is for tables that are filled cell by cell, which no-table is not" in capsys.readouterr().err
+    assert main(["reproduce", "--out", str(tmp_path)]) == 2
+    assert "name an experiment" in capsys.readouterr().err
+    assert main(["reproduce", "fedrep-table1"]) == 2
+    assert "--out is missing" in capsys.readouterr().err
