@@ -61,7 +61,7 @@ def _digits(method: str, engine: str, **more: Any) -> Run:
 
 
 def _cnn(method: str, engine: str, **more: Any) -> Run:
-    net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3)
+    net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3, dropout_after=1)
     return train(method, images(), model=net, engine=engine, workers=2, rounds=2, batch_size=4, lr=0.05, **more)
 
 
