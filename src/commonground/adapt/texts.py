@@ -47,7 +47,7 @@ def read_texts(path: Path, columns: Sequence[str] = ()) -> TextSamples:
         raise DataError(f"the input file '{path}' is not one of texts: {_KINDS}")
     raw = read_raw(_there(path), quotes=".tsv" not in path.name.lower())
     names = tuple(columns) or text_columns(str(path), raw.names)
-    check_columns(path, raw.names, names)
+    check_columns(path, raw.columns, names)
     return _samples(path, list(zip(*(raw.columns[name].to_pylist() for name in names), strict=True)), raw.numbers())
 
 

@@ -121,7 +121,7 @@ class RunModels:
         if len(rows) < 4:
             raise DataError(f"{len(rows)} rows are too few for a head and a test of it; at least 4 are needed")
         raw = raw_of_frame(_frame(rows))
-        check_columns(raw.path, raw.names, [*schema.needed, *schema.targets])
+        check_columns(raw.path, raw.columns, [*schema.needed, *schema.targets])
         data = self._examples(client, raw)
         with self._adding:
             if client in self.run.trained.names:

@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 from commonground import load_data, load_run, train
 from commonground.cli import main
 from commonground.data import TableSchema
-from commonground.data.tables.encode import encode, learn_columns, to_frame, transformer
+from commonground.data.tables.encode import encode, learn_columns, to_numbers, transformer
 from commonground.data.tables.kinds import understand
 from commonground.data.tables.read import read_raw
 from commonground.errors import DataError, RunError
@@ -41,18 +41,17 @@ def test_the_rebuilt_transformer_is_the_one_that_scikit_learn_fits(tmp_path: Pat
     known = learn_columns(columns, training)
     schema = TableSchema.from_json(TableSchema(known, ("label",), "classification", ("x", "y")).to_json())
     assert schema.features == known
-    frame = to_frame(known, columns, np.arange(raw.rows))
-    parts = [name for name in frame if name.startswith("c3.")]
-    assert len(parts) == 6  # year, week and day
+    numbers = to_numbers(known, columns, np.arange(raw.rows))
+    assert numbers.shape == (raw.rows, 5 + 6)  # parts of year, week and day, right after the date
     fitted = ColumnTransformer([
-        ("numbers", SimpleImputer(strategy="median", add_indicator=True), ["c0", "c1", "c3"]),
-        ("truths", SimpleImputer(strategy="most_frequent", add_indicator=True), ["c4"]),
-        ("dates", SimpleImputer(strategy="constant", fill_value=0.0), parts),
-        ("categories", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["c2"]),
-    ]).fit(frame[training])  # fmt: skip
-    np.testing.assert_array_equal(transformer(schema).transform(frame), fitted.transform(frame))
+        ("numbers", SimpleImputer(strategy="median", add_indicator=True), [0, 1, 3]),
+        ("truths", SimpleImputer(strategy="most_frequent", add_indicator=True), [10]),
+        ("dates", SimpleImputer(strategy="constant", fill_value=0.0), [4, 5, 6, 7, 8, 9]),
+        ("categories", OneHotEncoder(handle_unknown="ignore", sparse_output=False), [2]),
+    ]).fit(numbers[training])  # fmt: skip
+    np.testing.assert_array_equal(transformer(schema).transform(numbers), fitted.transform(numbers))
     x = encode(schema, {column.name: column for column in columns}, raw.rows)
-    np.testing.assert_array_equal(x, fitted.transform(frame).astype(np.float32))
+    np.testing.assert_array_equal(x, fitted.transform(numbers).astype(np.float32))
     assert x.shape[1] == len(schema.inputs)
     assert [schema.inputs[i] for i in (0, 3, 4)] == ["age", "income is missing", "since is missing"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from commonground.data.tables.kinds import Column
 from commonground.data.tables.schema import ColumnSchema, TableSchema
 
 if TYPE_CHECKING:
-    import pandas as pd
     from sklearn.compose import ColumnTransformer
 
 __all__ = ["MOST_CATEGORIES", "encode", "learn_columns", "transformer"]
@@ -50,16 +50,11 @@ def transformer(schema: TableSchema) -> ColumnTransformer:
 
 @lru_cache(maxsize=32)  # a service is asked row by row, and fitting takes longer than all the rest
 def _fitted(features: tuple[ColumnSchema, ...]) -> ColumnTransformer:
-    import pandas as pd
-
-    made = _make(features)
-    rows = {}
-    for place, column in enumerate(features):
-        category = column.kind == "category"
-        fill = 0.0 if category else column.fill
-        rows[f"c{place}"] = [fill, np.nan if column.missing and not category else fill]
-        rows |= {key: [0.0, 0.0] for key in _part_keys(place, column)}
-    return made.fit(pd.DataFrame(rows, dtype=np.float64))
+    rows = np.zeros((2, _width(features)))
+    for place, column in zip(_places(features), features, strict=True):
+        if column.kind != "category":
+            rows[:, place] = column.fill, np.nan if column.missing else column.fill
+    return _make(features).fit(rows)
 
 
 def encode(schema: TableSchema, columns: Mapping[str, Column], rows: int) -> npt.NDArray[np.float32]:
@@ -75,15 +70,15 @@ def encode(schema: TableSchema, columns: Mapping[str, Column], rows: int) -> npt
     x = np.empty((rows, len(schema.inputs)), dtype=np.float32)
     for start in range(0, rows, _AT_ONCE):
         index = np.arange(start, min(rows, start + _AT_ONCE))
-        x[index] = made.transform(to_frame(schema.features, features, index))
+        x[index] = made.transform(to_numbers(schema.features, features, index))
     return x
 
 
 def unseen(column: ColumnSchema, read: Column) -> list[str]:
     """Words of a category column that have no input of their own."""
     assert read.cells is not None
-    return [word for word, count in zip(read.cells.words, read.cells.counts, strict=True) if count
-            and word not in set(column.categories)]  # fmt: skip
+    known = set(column.categories)
+    return [word for word, n in zip(read.cells.words, read.cells.counts, strict=True) if n and word not in known]
 
 
 def _known(column: Column, training: npt.NDArray[np.bool_]) -> ColumnSchema:
@@ -112,21 +107,27 @@ def _make(columns: Sequence[ColumnSchema]) -> ColumnTransformer:
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import OneHotEncoder
 
-    def keys(*kinds: str) -> list[str]:
-        return [f"c{place}" for place, column in enumerate(columns) if column.kind in kinds]
+    places = _places(columns)
+
+    def of(*kinds: str) -> list[int]:
+        return [place for place, column in zip(places, columns, strict=True) if column.kind in kinds]
+
+    def parts() -> list[int]:
+        return [place + 1 + part for place, column in zip(places, columns, strict=True)
+                for part in range(len(column.parts))]  # fmt: skip
 
     categories = [column for column in columns if column.kind == "category"]
     steps = [
         ("numbers", SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True),
-         keys("number", "date")),
+         of("number", "date")),
         ("truths", SimpleImputer(strategy="most_frequent", add_indicator=True, keep_empty_features=True),
-         keys("boolean")),
+         of("boolean")),
         ("dates", SimpleImputer(strategy="constant", fill_value=0.0, keep_empty_features=True),
-         [key for place, column in enumerate(columns) for key in _part_keys(place, column)]),
+         parts()),
         ("categories", OneHotEncoder(
             categories=[np.arange(_inputs_of(column), dtype=np.float64) for column in categories],
             handle_unknown="ignore", sparse_output=False, dtype=np.float32),
-         keys("category")),
+         of("category")),
     ]  # fmt: skip
     return ColumnTransformer([step for step in steps if step[2]], verbose_feature_names_out=False)
 
@@ -135,30 +136,40 @@ def _inputs_of(column: ColumnSchema) -> int:
     return len(column.categories) + column.missing
 
 
-def _part_keys(place: int, column: ColumnSchema) -> list[str]:
-    """What the parts of a date are called in the frame: not by the column's name, which may be anything."""
-    return [f"c{place}.{part}" for part in range(len(column.parts))]
+def _places(columns: Sequence[ColumnSchema]) -> list[int]:
+    """Where each column stands among :func:`to_numbers`; parts of a date follow it.
+
+    The transformers are told columns by place: by name, scikit-learn looks for each of them among all.
+    """
+    return list(accumulate((1 + len(column.parts) for column in columns[:-1]), initial=0)) if columns else []
 
 
-def to_frame(known: Sequence[ColumnSchema], columns: Sequence[Column], rows: Any) -> pd.DataFrame:
+def _width(columns: Sequence[ColumnSchema]) -> int:
+    return sum(1 + len(column.parts) for column in columns)
+
+
+def to_numbers(known: Sequence[ColumnSchema], columns: Sequence[Column], rows: Any) -> Floats:
     """Rows as numbers: days and parts of dates, places of categories (−1 where it has no input), NaN where missing.
 
-    Columns are called by their places, ``c0``, ``c1``, …, and parts of dates ``c1.0``, ….
-    """
-    import pandas as pd
+    Args:
+        known, columns: the features, as the schema knows them and as they are read.
+        rows: which rows [N].
 
-    values: dict[str, Floats] = {}
-    for place, (column, read) in enumerate(zip(known, columns, strict=True)):
+    Returns:
+        [N, columns and, right after each date, its parts].
+    """
+    values = np.empty((len(rows), _width(known)))
+    for place, column, read in zip(_places(known), known, columns, strict=True):
         if column.kind == "category":
             assert read.cells is not None
             inputs = {word: float(number) for number, word in enumerate(column.categories)}
             none = float(len(column.categories)) if column.missing else -1.0
             table = np.array([inputs.get(word, -1.0) for word in read.cells.words] + [none])
-            values[f"c{place}"] = table[read.cells.codes[rows]]
+            values[:, place] = table[read.cells.codes[rows]]
             continue
         assert read.numbers is not None
-        days = values[f"c{place}"] = read.numbers[rows]
+        days = values[:, place] = read.numbers[rows]
         waves = [2 * np.pi * days / length for name, length in _CYCLES if name != "day" or column.times]
-        for part, key in enumerate(_part_keys(place, column)):
-            values[key] = (np.sin, np.cos)[part % 2](waves[part // 2])
-    return pd.DataFrame(values)
+        for part in range(len(column.parts)):
+            values[:, place + 1 + part] = (np.sin, np.cos)[part % 2](waves[part // 2])
+    return values

@@ -59,11 +59,11 @@ def find_features(
     Raises:
         DataError: there are no features, or a cell does not fit its column.
     """
-    readings, features, dropped = options.readings, {}, {}
+    readings, features, dropped, left_out = options.readings, {}, {}, set(options.drop)
     for name in raw.names:
         if name in taken:
             continue
-        if name in options.drop:
+        if name in left_out:
             dropped[name] = "dropped"
             continue
         array = raw.columns[name]
@@ -89,7 +89,7 @@ def learn_features(
     training: npt.NDArray[np.bool_],
 ) -> tuple[TableSchema, dict[str, Column]]:
     """The schema with the features' encoders, learnt from training rows, and the features by name."""
-    empty = [name for name, column in features.items() if _empty(column, training)]
+    empty = {name: None for name, column in features.items() if _empty(column, training)}
     dropped = {**dropped, **dict.fromkeys(empty, "has no value in the training rows")}
     features = {name: column for name, column in features.items() if name not in empty}
     if not features:
@@ -113,7 +113,7 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
     Raises:
         DataError: a column is missing, or a cell is not what the column held in training (line and column named).
     """
-    check_columns(raw.path, raw.names, schema.needed)
+    check_columns(raw.path, raw.columns, schema.needed)
     columns, strange = {}, []
     for known in schema.features:
         reading = Reading(known.kind, known.decimal, known.order)

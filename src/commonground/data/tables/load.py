@@ -124,7 +124,7 @@ def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
     """The target columns; all columns that are named are there."""
     labels = [label] if label in raw.columns else [name.strip() for name in label.split(",")]
     special = (options.client_column, options.split_column, options.time_column, options.group_column)
-    check_columns(raw.path, raw.names, [*labels, *filter(None, special), *options.drop, *options.kinds])
+    check_columns(raw.path, raw.columns, [*labels, *filter(None, special), *options.drop, *options.kinds])
     if options.client_column in labels:
         both = quoted(str(options.client_column))
         raise DataError(f"{raw.path}: the column {both} cannot be both the label and the client column")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -128,7 +129,7 @@ def first_fields(path: Path) -> list[str]:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    doubled = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
     if doubled or "" in names:
         which = ", ".join(quoted(name) for name in doubled or [""])
         raise DataError(f"{path}: every column needs its own name; {which} does not have one")

@@ -45,7 +45,7 @@ def bounded(schema: TableSchema, options: TableOptions) -> TableSchema:
     """
     bounds = options.bounds
     numbers = schema.of_kind("number", "date")
-    names = [column.name for column in numbers]
+    names = {column.name: None for column in numbers}  # in their order, and found at once
     for name in names:
         if name not in bounds:
             raise ConfigError(f"the bounds lack the column {quoted(name)}; give all numbers some, or --drop {name}")

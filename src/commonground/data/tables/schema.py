@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from commonground.data.arrays import Preprocess
@@ -149,7 +149,8 @@ class TableSchema:
 
     def to_json(self) -> str:
         """As text; :meth:`from_json` gives an equal schema back."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        plain = vars(self) | {"features": [vars(column) for column in self.features]}
+        return json.dumps({"format": _FORMAT, **plain}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str = "schema.json") -> TableSchema:
