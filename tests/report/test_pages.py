@@ -102,6 +102,8 @@ def test_page_is_small_and_asks_for_nothing(kind, request):
             value = attributes.get(name)
             if value and tag != "a":
                 assert value.startswith(("#", "data:")), (tag, name, value)
+            elif value and value.startswith("#"):
+                assert f'id="{value[1:]}"' in text, value
             elif value:
                 assert (path.parent / value).is_file(), value
     assert "@import" not in text
@@ -112,7 +114,7 @@ def test_page_is_small_and_asks_for_nothing(kind, request):
 def test_every_figure_has_picture_values_explanation_and_source(kind, request):
     path = write_report(request.getfixturevalue(kind))
     text = path.read_text("utf-8")
-    figures = re.findall(r'<figure class="card" id="figure-([^"]+)">(.*?)</figure>', text, re.DOTALL)
+    figures = re.findall(r'<figure class="card" id="figure-([^"]+)"[^>]*>(.*?)</figure>', text, re.DOTALL)
     assert len(figures) >= 4
     for name, body in figures:
         assert (path.parent / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -300,7 +300,8 @@ class CellChart(Chart):
         picture[..., 3] = np.sqrt(counts / max(float(counts.max()), 1e-12))
         axes.imshow(picture, aspect="auto", interpolation="none")
         for axis, names in ((axes.xaxis, self.column_names), (axes.yaxis, self.row_names)):
-            step = -(-len(names) // (10 if axis is axes.xaxis else 26))
+            crowded = max(map(len, names), default=0) > 3
+            step = -(-len(names) // (26 if axis is axes.yaxis else 7 if crowded else 10))
             ticks = list(range(0, len(names), step))
             axis.set_ticks(ticks, [_cut(names[i], 5 if axis is axes.xaxis else 14) for i in ticks])
         axes.set_xlabel(self.x_label)

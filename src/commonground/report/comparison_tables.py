@@ -135,7 +135,7 @@ def settings_table(comparison: Comparison) -> str:
     facts = {**(comparison.entry.get("machine") or {}), **(comparison.entry.get("versions") or {})}
     if facts:
         rows = [[Cell(str(key)), Cell(str(value), kind="how")] for key, value in facts.items()]
-        parts.append(table("Machine", [Column("Machine"), Column("")], rows, ["comparison.json"], sortable=False))
+        parts.append(table("Machine", [Column("Machine"), Column("Value")], rows, ["comparison.json"], sortable=False))
     return "<br>".join(parts)
 
 

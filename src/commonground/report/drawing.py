@@ -144,7 +144,7 @@ def _for_page(svg: str, chart: Chart) -> str:
     svg = svg.replace("xlink:href=", "href=")
     view = re.search(r'viewBox="[^"]*"', svg)
     assert view is not None
-    label = _escaped(f"{chart.title}. {chart.reads}")
+    label = _escaped(f"{chart.title}. {chart.reads} Values by the arrow keys.")
     svg = re.sub(
         r"<svg.*?>", f'<svg {view[0]} role="img" tabindex="0" aria-label="{label}">', svg, count=1, flags=re.DOTALL
     )

@@ -7,7 +7,7 @@ addEventListener("securitypolicyviolation", e => { root.dataset.errors = (root.d
 const theme = document.getElementById("theme");
 const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 const store = f => { try { return f(localStorage); } catch { return null; } };
-const named = () => { theme.textContent = dark() ? "Light" : "Dark"; };
+const named = () => { theme.textContent = dark() ? "Light" : "Dark"; theme.ariaLabel = theme.textContent + " theme"; };
 const asked = new URLSearchParams(location.search).get("theme") || store(s => s.getItem("commonground-theme"));
 if (asked === "dark" || asked === "light") root.dataset.theme = asked;
 named();

@@ -19,7 +19,7 @@ from commonground.quoting import visible
 from commonground.report.charts import Chart
 from commonground.report.drawing import Drawing, draw
 from commonground.report.format import Unit, number, show
-from commonground.report.palette import css_variables, dash
+from commonground.report.palette import PAGE, css_variables, dash
 from commonground.table import Column, Table
 
 __all__ = ["Cell", "Page", "day", "draw_table", "escape", "measured_cell", "table"]
@@ -94,7 +94,9 @@ def table(
     )
     return (
         f'<div class="table" role="region" tabindex="0" aria-label="{escape(name)}">'
-        f"<table{' class=sortable' if sortable else ''}><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
+        f"<table{' class=sortable' if sortable else ''}>"
+        f'<caption class="unseen">{escape(name)}</caption>'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
         f'</div>\n<p class="source">From {_files(sources)}</p>'
     )
 
@@ -155,6 +157,7 @@ class Page:
     def __init__(self, folder: Path, title: str, subtitle: str) -> None:
         self.folder, self.title, self.subtitle = folder, title, subtitle
         self._parts: list[str] = []
+        self._sections = 0
         self._drawings: dict[str, Drawing] = {}
 
     @property
@@ -164,7 +167,10 @@ class Page:
 
     def section(self, heading: str, lead: str = "") -> None:
         """Begin a section, with one sentence that says what it is."""
-        self._parts.append(f"<h2>{escape(heading)}</h2>" + (f'<p class="lead">{escape(lead)}</p>' if lead else ""))
+        name, self._sections = f"section-{self._sections + 1}", self._sections + 1
+        begin = "</section>\n" if self._sections > 1 else ""
+        begin += f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(heading)}</h2>'
+        self._parts.append(begin + (f'<p class="lead">{escape(lead)}</p>' if lead else ""))
 
     def add(self, markup: str) -> None:
         """Append markup."""
@@ -191,8 +197,12 @@ class Page:
         self.add('<div class="figures">' + "\n".join(self._figure(chart) for chart in charts) + "</div>")
 
     def _figure(self, chart: Chart) -> str:
-        drawing = self._drawings[chart.name]
-        links = ", ".join(f'<a href="figures/{chart.name}.{kind}">{kind.upper()}</a>' for kind in ("png", "csv"))
+        drawing, name = self._drawings[chart.name], escape(chart.name)
+        files = (("PNG", "png"), ("CSV", "csv"))
+        links = ", ".join(
+            f'<a href="figures/{name}.{end}" aria-label="{escape(chart.title)} as {kind}">{kind}</a>'
+            for kind, end in files
+        )
         keys = "".join(
             f'<li><svg viewBox="0 0 26 8" aria-hidden="true"><path d="M1 4H25" fill="none" stroke-width="3" '
             f'stroke="var(--s{color % 7})" stroke-dasharray="{" ".join(f"{d * 2:g}" for d in dash(color))}"/></svg>'
@@ -200,7 +210,8 @@ class Page:
             for label, color in chart.legend
         )
         return (
-            f'<figure class="card" id="figure-{escape(chart.name)}"><h3>{escape(chart.title)}</h3>'
+            f'<figure class="card" id="figure-{name}" aria-labelledby="title-{name}">'
+            f'<h3 id="title-{name}">{escape(chart.title)}</h3>'
             f"<p>{escape(chart.reads)}</p>"
             f'<div class="plot">{drawing.svg}<div class="tip" role="status" hidden></div>'
             f'<script type="application/json">{drawing.hover}</script></div>'
@@ -248,9 +259,10 @@ class Page:
             "script-src 'unsafe-inline'; img-src data:\">\n"
             f'<meta name="generator" content="CommonGround {escape(made_by)}">\n<link rel="icon" href="data:,">\n'
             f"<title>{escape(self.title)}</title>\n<style>\n{_colors()}{_asset('page.css')}</style>\n</head>\n<body>\n"
+            '<a class="skip" href="#results">Skip to the results</a>\n'
             f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p>"
-            '<button id="theme" type="button" aria-label="Switch between light and dark">Dark</button></header>\n'
-            "<main>\n" + "\n".join(self._parts) + "\n</main>\n"
+            '<button id="theme" type="button" aria-label="Dark theme">Dark</button></header>\n'
+            '<main id="results">\n' + "\n".join(self._parts) + f"{'</section>' if self._sections else ''}\n</main>\n"
             f"<footer>Written by CommonGround {escape(made_by)} from the files of this folder; every table and "
             "figure names its own. Figures are in <code>figures/</code>.</footer>\n"
             f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
@@ -263,7 +275,7 @@ def _asset(name: str) -> str:
 
 
 def _colors() -> str:
-    light, dark = f"--page:#f6f7f8;{css_variables(False)}", f"--page:#12151a;{css_variables(True)}"
+    light, dark = (f"--page:{PAGE[dark]};{css_variables(dark)}" for dark in (False, True))
     image = "{filter:brightness(1.25)}"
     return (
         f":root{{color-scheme:light;{light}}}\n"

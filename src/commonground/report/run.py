@@ -254,13 +254,12 @@ def _metrics(run: RunFiles) -> Iterable[Chart]:
 
 def _client_chart(run: RunFiles) -> Chart:
     headline = run.headline
-    scored = [(v, row) for row in run.clients if (v := as_number(row[headline.personal])) is not None]
-    scored.sort(key=lambda pair: headline.from_worst(pair[0]))
-    values = [value for value, _ in scored]
+    ranked = _from_worst(run)
+    values = [float(row[headline.personal]) for row in ranked]
     few = len(values) <= MOST_CLIENTS
     names = tuple(
         f"client {without_apostrophe(row.get('name') or '')}, {row.get('test_samples', '?')} test samples"
-        for _, row in scored
+        for row in ranked
     )
     mark = "Each mark is a client" if few else "The curve runs through all clients"
     return LineChart(
@@ -331,17 +330,31 @@ def _client_columns(run: RunFiles) -> dict[str, tuple[str, Unit]]:
 
 
 def _client_table(run: RunFiles) -> str:
+    """All clients; of very many those at both ends."""
     known = _client_columns(run)
     keys = [key for key in known if any(row.get(key) for row in run.clients)]
     columns = [Column(known[key][0], key != "name") for key in keys]
+    count, shown = len(run.clients), run.clients
+    what = f"all {count:,} clients"
+    if count > MOST_CLIENTS:
+        half, ranked = MOST_CLIENTS // 2, _from_worst(run)
+        shown = [*ranked[:half], *ranked[-half:]]
+        what = f"the {half} clients served worst and the {half} served best, of {count:,}"
     rows = [
         [Cell(row[key]) if key == "name" else Cell.of(_whole(row[key]), known[key][1], key) for key in keys]
-        for row in run.clients[:MOST_CLIENTS]
+        for row in shown
     ]
-    count = len(run.clients)
-    shown = f"the first {MOST_CLIENTS} of {count:,} clients" if count > MOST_CLIENTS else f"all {count:,} clients"
     body = table("Clients", columns, rows, ["clients.csv"])
-    return f"<details><summary>Table of {shown}</summary>{body}</details>"
+    if count > MOST_CLIENTS:
+        body += f'<p class="source">All {count:,} are in <a href="clients.csv">clients.csv</a>.</p>'
+    return f"<details><summary>Table of {what}</summary>{body}</details>"
+
+
+def _from_worst(run: RunFiles) -> list[dict[str, str]]:
+    """The clients whose figure is known, from the worst."""
+    headline = run.headline
+    scored = [(v, row) for row in run.clients if (v := as_number(row[headline.personal])) is not None]
+    return [row for _, row in sorted(scored, key=lambda pair: headline.from_worst(pair[0]))]
 
 
 def _whole(text: str | None) -> float | None:
@@ -368,7 +381,7 @@ def _settings(run: RunFiles) -> str:
         for name, key in hashes
         if str(run.summary.get(key, "")).isalnum()
     ]
-    parts.append(table("Machine", [Column("Machine"), Column("")], rows, ["summary.json"], sortable=False))
+    parts.append(table("Machine", [Column("Machine"), Column("Value")], rows, ["summary.json"], sortable=False))
     again = (
         "<p>Again, with the same numbers: <code>commonground train --config config.toml --out NEW_FOLDER</code></p>"
         if run.config
