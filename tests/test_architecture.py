@@ -16,9 +16,9 @@ SRC = Path(__file__).parent.parent / "src"
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
     ("access", "quoting", "stopping", "suggest"),
-    ("errors", "keys", "spreadsheet"),
+    ("errors", "keys", "notebook", "spreadsheet"),
     ("generators",),
-    ("devices", "explained", "ranges", "statistics", "table", "tasks", "user_code"),
+    ("devices", "explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),
     ("data", "theory"),
     ("models",),
     ("algorithms",),

@@ -53,6 +53,7 @@ def train(
     assignments: tuple[str, ...],
     config_file: Path | None,
     data_dir: str | None,
+    track: tuple[str, ...],
     quiet: bool,
     out: Path | None,
     resume: bool,
@@ -64,6 +65,7 @@ def train(
     from commonground.console import ConsoleProgress, result_note, result_table, standard_output
     from commonground.engine.prepare import prepare_setup
     from commonground.engine.state.folder import RunFolder
+    from commonground.engine.tracked import Tracking
     from commonground.engine.training import run_training
     from commonground.report import write_run_report
 
@@ -85,13 +87,22 @@ def train(
         out = next(path for name in names if not (path := Path("runs") / name).exists())
     elif not resume:
         RunFolder(out).check_free()
+    tracking = Tracking(track, out)
     setup = prepare_setup(config, data_dir=data_dir)
     if not quiet:
         for note in setup.data.about.get("notes", ()):
             print(f"{setup.data.name}: {escaped(note, 1000)}", file=sys.stderr)
     observer = ConsoleProgress(quiet)
-    run = run_training(setup, out=out, resume=resume, observer=observer, allow_other_numerics=allow_other_numerics)
-    write_run_report(out)
+    with tracking.told_by(observer):
+        run = run_training(
+            setup,
+            out=out,
+            resume=resume,
+            observer=observer,
+            track=tracking,
+            allow_other_numerics=allow_other_numerics,
+        )
+        tracking.artefact(write_run_report(out))
     if not quiet:
         console = standard_output()
         console.print(result_table(run))

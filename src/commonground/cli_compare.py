@@ -19,7 +19,7 @@ from commonground.errors import ConfigError
 __all__ = ["compare"]
 
 # What may change when a comparison in the default folder is continued.
-_NOT_ITS_NAME = {"seeds", "reference", "to_accuracy", "out", "resume", "quiet", "workers", "data_dir"}
+_NOT_ITS_NAME = {"seeds", "reference", "to_accuracy", "out", "resume", "quiet", "workers", "data_dir", "track"}
 
 
 @click.command(
@@ -63,6 +63,7 @@ def compare(
     assignments: tuple[str, ...],
     config_file: Path | None,
     data_dir: str | None,
+    track: tuple[str, ...],
     quiet: bool,
     out: Path | None,
     resume: bool,
@@ -114,6 +115,7 @@ def compare(
         local_only=local_only,
         validation=validation,
         observer=ComparisonProgress(quiet),
+        track=track,
         data_dir=data_dir,
         command=shlex.join(["commonground", "compare", *_given(context, set())]),
         **values,

@@ -32,7 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Tests": _of("eval_every eval_last eval_clients metrics validation_fraction early_stopping"),
     "Computing": _of("seed engine workers threads device precision dtype"),
-    "Files": _of("config_file out resume allow_other_numerics quiet help"),
+    "Files": _of("config_file out resume allow_other_numerics track quiet help"),
 }
 """Titles, in their order, and the parameters below them; what is in no section comes last."""
 

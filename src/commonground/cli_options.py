@@ -11,6 +11,7 @@ import click
 
 from commonground.errors import ConfigError
 from commonground.suggest import meant
+from commonground.tracking import TRACKERS
 
 __all__ = ["run_options", "run_values", "trust_code"]
 
@@ -54,6 +55,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      "algorithm, or model.KEY=VALUE for one of the model"),
         click.option("--config", "config_file", type=click.Path(path_type=Path), help="settings from a TOML file"),
         click.option("--data-dir", help="folder of the data files  [default: $COMMONGROUND_DATA or a cache folder]"),
+        click.option("--track", multiple=True, type=Named(TRACKERS), help="where figures are sent as well; repeatable"),
         click.option("--quiet", is_flag=True, help="print nothing but errors"),
     ]  # fmt: skip
     for option in reversed(extra):

@@ -7,8 +7,9 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -20,16 +21,20 @@ from commonground.compare.results import Tuning, summarize
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
+from commonground.engine.loop import OnRound, as_one
 from commonground.engine.observer import completed
 from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder, write_atomically
+from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.models import own_copy
+from commonground.notebook import html_table, report_link
 from commonground.suggest import meant
 from commonground.tasks import Headline
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
 __all__ = ["Comparison", "compare"]
@@ -107,6 +112,25 @@ class Comparison:
         """What each number is, in sentences."""
         return list(self.result["notes"])
 
+    def to_pandas(self, what: Literal["methods", "runs", "clients", "rounds"] = "methods") -> pd.DataFrame:
+        """A row per method (as in ``table.csv``), per run, per client of each run, or per round of each run.
+
+        Raises:
+            ConfigError: pandas is not installed, or there is no such table.
+            RunError: a run's folder is gone.
+        """
+        from commonground.compare.frames import frame
+
+        return frame(what, self.result, self.runs, self.folder)
+
+    def _repr_html_(self) -> str:
+        from commonground.compare.tables import headline_table
+
+        table = headline_table(self.result)
+        names = table.names
+        rows = [[str(row[name]) for name in names] for row in table.rows]
+        return html_table(rows, header=names, title=table.title, bold=table.bold) + report_link(self.folder)
+
 
 def compare(
     methods: Sequence[str | Algorithm],
@@ -122,6 +146,8 @@ def compare(
     model: str | nn.Module | None = None,
     validation: float = 0.2,
     observer: ComparisonObserver | None = None,
+    on_round: OnRound | Sequence[OnRound] | None = None,
+    track: Track = None,
     data_dir: str | None = None,
     command: str | None = None,
     **settings: Any,
@@ -147,6 +173,9 @@ def compare(
         model: a name, or a module whose present weights every run starts from; by default what suits the data.
         validation: share of the training samples that judges a grid's candidates.
         observer: hears of every run (:class:`~commonground.compare.observer.ComparisonObserver`).
+        on_round: called after each round of each run that counts, with its line of ``rounds.jsonl`` and ``method`` and
+            ``seed`` in it. What it returns does not matter; if it raises, the comparison ends and can be continued.
+        track: where each run that counts is tracked, as of :func:`~commonground.engine.train`.
         data_dir: folder of the data files.
         command: how to repeat it, for the record.
         **settings: any other field of :class:`~commonground.config.RunConfig`, common to all methods;
@@ -164,7 +193,7 @@ def compare(
         to_accuracy = target
     work = _Comparing(
         methods, data, seeds, Path(out) if out is not None else None, reference, to_accuracy, grid or {}, local_only,
-        model, validation, completed(observer, Silent()), data_dir, settings,
+        model, validation, completed(observer, Silent()), data_dir, settings, on_round, track,
     )  # fmt: skip
     runs = work.run()
     result = summarize(
@@ -203,6 +232,8 @@ class _Comparing:
         observer: ComparisonObserver,
         data_dir: str | None,
         settings: Mapping[str, Any],
+        on_round: OnRound | Sequence[OnRound] | None,
+        track: Track,
     ) -> None:
         if isinstance(methods, str) or not methods:
             raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
@@ -215,6 +246,8 @@ class _Comparing:
             raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
         self.data, self.out, self.validation, self.target = data, out, validation, target
         self.observer, self.data_dir = observer, data_dir
+        self.on_round, self.track = as_one(on_round), track
+        Tracking(track, out)  # refuses trackers that cannot be
         self.module = model if isinstance(model, nn.Module) else None
         self.common = dict(settings)
         self.common["data"] = data if isinstance(data, str) else data.name
@@ -337,13 +370,24 @@ class _Comparing:
                 setup = self._setup(label, chosen, seed, data)
                 step = self.observer.step(next(remaining))
                 try:
-                    run = run_training(setup, out=self._folder(label, seed), resume=True, observer=step)
+                    run = run_training(
+                        setup,
+                        out=self._folder(label, seed),
+                        resume=True,
+                        observer=step,
+                        on_round=partial(self._hear, label, seed),
+                        track=self.track,
+                    )
                 except UpdateError as error:
                     raise type(error)(f"{self.methods[label].title}, seed {seed}: {error}") from None
                 # What is in files needs no room in memory.
                 runs[label].append(run.in_files(self.module, self.methods[label].given))
         self.same_clients = self.same_clients or (len(names) == 1 and None not in names)
         return runs
+
+    def _hear(self, label: str, seed: int, row: dict[str, Any]) -> None:
+        if self.on_round is not None:
+            self.on_round({"method": label, "seed": seed, **row})
 
     def _steps(self) -> list[Step]:
         """All runs in their order."""

@@ -33,13 +33,36 @@ from commonground.engine.run import Run
 from commonground.engine.server_round import EXTREME, Growth, conclude
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
-from commonground.errors import NotFiniteError
+from commonground.errors import ConfigError, NotFiniteError
 from commonground.keys import numpy_stream
 
-__all__ = ["Loop", "OnRound", "sample_clients"]
+__all__ = ["Loop", "OnRound", "as_one", "sample_clients"]
 
 OnRound = Callable[[dict[str, Any]], object]
 """What a user wants to do after each round; see :func:`~commonground.engine.train`."""
+
+
+def as_one(functions: OnRound | Sequence[OnRound] | None) -> OnRound | None:
+    """One function in place of several, which returns False if one of them does; all are called.
+
+    Raises:
+        ConfigError: one of them is no function.
+    """
+    several = [functions] if callable(functions) else functions
+    if several is None:
+        return None
+    if not isinstance(several, list | tuple) or not all(map(callable, several)):
+        raise ConfigError(f"on_round must be a function of a round's row, not {functions!r}")
+    return several[0] if len(several) == 1 else lambda row: _all_hear(several, row)
+
+
+def _all_hear(functions: Sequence[OnRound], row: dict[str, Any]) -> bool:
+    wishes = [each(dict(row)) for each in functions]  # one that ends the run keeps none of the others from the row
+    return not any(map(_is_false, wishes))
+
+
+def _is_false(wish: object) -> bool:
+    return isinstance(wish, bool | np.bool_) and not wish
 
 
 def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
@@ -129,8 +152,7 @@ class Loop:
 
     def _ends(self, row: dict[str, Any]) -> bool:
         """Whether the user wants no more rounds."""
-        wish = None if self.on_round is None else self.on_round(dict(row))
-        return isinstance(wish, bool | np.bool_) and not wish
+        return self.on_round is not None and _is_false(self.on_round(dict(row)))
 
     def _round(self, engine: Engine, round: int) -> dict[str, Any]:
         """One round; its line of ``rounds.jsonl``."""

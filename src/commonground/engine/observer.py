@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, cast
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError
 
-__all__ = ["Observer", "Silent", "completed"]
+__all__ = ["Observer", "Several", "Silent", "completed"]
 
 S = TypeVar("S")
 
@@ -44,6 +44,33 @@ class Silent:
 
     def end(self) -> None:
         """See :class:`Observer`."""
+
+
+class Several:
+    """Tells several observers what it hears, in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def begin(self, setup: Setup, engine: str, done: int) -> None:
+        """See :class:`Observer`."""
+        for observer in self._observers:
+            observer.begin(setup, engine, done)
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """See :class:`Observer`."""
+        for observer in self._observers:
+            observer.round(row)
+
+    def note(self, text: str) -> None:
+        """See :class:`Observer`."""
+        for observer in self._observers:
+            observer.note(text)
+
+    def end(self) -> None:
+        """See :class:`Observer`."""
+        for observer in self._observers:
+            observer.end()
 
 
 def completed(observer: object, silent: S) -> S:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,6 +17,8 @@ from commonground.config import RunConfig
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.trained import Trained, read_trained
 from commonground.errors import ConfigError, RunError
+from commonground.notebook import html_table, report_link
+from commonground.tasks import Headline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -190,8 +191,8 @@ class Run:
         ]
         if s:
             metric, headline = s["metric"], self.personal
-            worst = "p90" if s.get("higher_is_better") is False else "p10"
-            facts.append((f"personal {metric}", f"{_show(headline['mean'])} (worst tenth {_show(headline[worst])})"))
+            worst = headline[Headline.of(s).worst_tenth]
+            facts.append((f"personal {metric}", f"{_show(headline['mean'])} (worst tenth {_show(worst)})"))
             if s[f"global_{metric}"] is not None:
                 facts.append((f"global {metric}", _show(s[f"global_{metric}"])))
         return [*facts, *([("folder", str(self.folder))] if self.folder is not None else [])]
@@ -200,12 +201,7 @@ class Run:
         return f"<Run {'; '.join(f'{name}: {value}' for name, value in self._facts())}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
-            f"{html.escape(value)}</td></tr>"
-            for name, value in self._facts()
-        )
-        return f"<table>{rows}</table>"
+        return html_table(self._facts()) + report_link(self.folder)
 
 
 def _show(value: float | None) -> str:

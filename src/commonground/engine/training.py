@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,15 @@ from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.devices import use_precision
-from commonground.engine.loop import Loop, OnRound
+from commonground.engine.loop import Loop, OnRound, as_one
 from commonground.engine.more_rounds import check_rounds
-from commonground.engine.observer import Observer, Silent, completed
+from commonground.engine.observer import Observer, Several, Silent, completed
 from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
+from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError
 from commonground.models import own_copy
 from commonground.tasks import OwnLoss
@@ -41,7 +43,8 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
-    on_round: OnRound | None = None,
+    on_round: OnRound | Sequence[OnRound] | None = None,
+    track: Track = None,
     data_dir: str | None = None,
     allow_other_numerics: bool = False,
     **settings: Any,
@@ -64,6 +67,9 @@ def train(
         on_round: called after each round with its line of ``rounds.jsonl`` as a dict. If it returns False, the run
             stops there and its results so far are returned, with ``stopped_after`` in the summary; in ``out`` it can be
             continued with ``resume=True``. If it raises, the run ends with the exception and keeps its checkpoint.
+            Several functions are called in their order; one False is enough.
+        track: where the run is tracked beside its own files: ``tensorboard``, ``mlflow``, ``wandb``, a
+            :class:`~commonground.tracking.Tracker`, or several of them. One that fails is a warning, not the run's end.
         data_dir: folder of the data files (default: ``COMMONGROUND_DATA``, else a cache folder).
         allow_other_numerics: with ``resume``, go on with other threads, precision or device than the run has computed
             with; its numbers are then not those of an unbroken run, and its summary says so (``numerics_changed``).
@@ -110,6 +116,7 @@ def train(
         resume=resume,
         observer=observer,
         on_round=on_round,
+        track=track,
         allow_other_numerics=allow_other_numerics,
     )
 
@@ -120,15 +127,31 @@ def run_training(
     out: Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
-    on_round: OnRound | None = None,
+    on_round: OnRound | Sequence[OnRound] | None = None,
+    track: Track | Tracking = None,
     allow_other_numerics: bool = False,
 ) -> Run:
-    """Carry out a prepared run; see :func:`train`."""
-    if on_round is not None and not callable(on_round):
-        raise ConfigError(f"on_round must be a function of a round's row, not {on_round!r}")
+    """Carry out a prepared run; see :func:`train`.
+
+    Args:
+        setup, out, resume, observer, on_round, allow_other_numerics: see there.
+        track: see there; a :class:`Tracking` stays open, for what its caller still has to add.
+    """
+    on_round = as_one(on_round)
+    if not isinstance(track, Tracking):
+        with Tracking(track, out).told_by(observer) as tracking:
+            return run_training(
+                setup,
+                out=out,
+                resume=resume,
+                observer=observer,
+                on_round=on_round,
+                track=tracking,
+                allow_other_numerics=allow_other_numerics,
+            )
     if out is None and setup.config.early_stopping is not None:
-        return _in_temporary_folder(setup, observer, on_round)
-    hearing = completed(observer, Silent())
+        return _in_temporary_folder(setup, observer, on_round, track)
+    hearing = Several(completed(observer, Silent()), track)
     folder = RunFolder(out) if out is not None else None
     torch.set_num_threads(setup.config.threads)
     use_precision(setup.config.precision)
@@ -142,14 +165,16 @@ def run_training(
                 if resume:
                     hearing.note(f"there is no run in '{folder.path}' yet: it begins now")
             folder.remove_parts()
-        return Loop(setup, folder, hearing, on_round, allow_other_numerics).run()
+        run = Loop(setup, folder, hearing, on_round, allow_other_numerics).run()
+    track.result(run)
+    return run
 
 
-def _in_temporary_folder(setup: Setup, observer: Observer | None, on_round: OnRound | None) -> Run:
+def _in_temporary_folder(setup: Setup, observer: Observer | None, on_round: OnRound | None, track: Tracking) -> Run:
     """A run without files that goes back to its best round, whose checkpoint lies where nobody looks."""
     folder = Path(tempfile.mkdtemp(prefix="commonground-run-"))
     try:
-        run = run_training(setup, out=folder, observer=observer, on_round=on_round)
+        run = run_training(setup, out=folder, observer=observer, on_round=on_round, track=track)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
