@@ -43,6 +43,9 @@ __all__ = ["report", "reproduce"]
 @click.option(
     "--status", type=click.Path(path_type=Path), metavar="FOLDER", help="say which cells of a table are there"
 )
+@click.option(
+    "--summary", type=click.Path(path_type=Path), metavar="FOLDER", help="write the page of all results below a folder"
+)
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def reproduce(
     experiment: str | None,
@@ -59,6 +62,7 @@ def reproduce(
     device: str,
     paper_tables: bool,
     status: Path | None,
+    summary: Path | None,
     quiet: bool,
 ) -> None:
     """Repeat EXPERIMENT (see `commonground list experiments`) and judge the paper's claims.
@@ -71,6 +75,9 @@ def reproduce(
 
     if status is not None:
         _say_status(status)
+    if summary is not None:
+        _write_summary(summary, quiet)
+    if status is not None or summary is not None:
         return
     if out is None:
         raise ConfigError("--out is missing: name the folder for results, figures and runs")
@@ -169,6 +176,15 @@ def _say_status(folder: Path) -> None:
     console.print(table.to_rich())
     for line in lines:
         console.print(line)
+
+
+def _write_summary(folder: Path, quiet: bool) -> None:
+    """All results below a folder, on a page and as texts."""
+    from commonground.papers.summary import write_summary
+
+    for path in write_summary(folder):
+        if not quiet:
+            print(f"written: {path}")
 
 
 def _names(text: str | None) -> tuple[str, ...]:

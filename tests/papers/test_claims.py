@@ -22,16 +22,22 @@ def test_claims_are_judged_by_their_interval() -> None:
 
 
 @pytest.mark.parametrize(("shift", "holds"), [(0.2, True), (-0.2, False), (0.0, None)])
-def test_a_difference_is_paired_by_client(shift: float, holds: bool | None) -> None:
-    # Clients differ by far more than the methods: unpaired, no shift of 0.2 would show.
-    clients = np.linspace(0, 1, 50)
-    noise = np.where(np.arange(50) % 2, 0.01, -0.01)
-    other = clients + shift + noise
-    claim = difference(
-        "a above b", "paper", 1.0, ([float(other.mean())], [other]), ([float(clients.mean())], [clients])
-    )
+def test_a_difference_is_paired_by_seed(shift: float, holds: bool | None) -> None:
+    # Seeds differ by far more than the methods: unpaired, no shift of 0.2 would show.
+    ones = [np.linspace(0, start, 50) for start in (0.1, 0.5, 0.9)]
+    others = [values + shift + noise for values, noise in zip(ones, (0.01, -0.01, 0.0), strict=True)]
+    pair = [([float(values.mean()) for values in each], each) for each in (others, ones)]
+    claim = difference("a above b", "paper", 1.0, *pair)
     assert claim.holds is holds
     assert claim.measured == pytest.approx(100 * shift, abs=1e-9)
+
+
+def test_a_difference_of_one_seed_is_paired_by_client_and_left_open() -> None:
+    clients = np.linspace(0, 1, 50)
+    other = clients + 0.2 + np.where(np.arange(50) % 2, 0.01, -0.01)
+    claim = difference("a above b", "", 1.0, ([float(other.mean())], [other]), ([float(clients.mean())], [clients]))
+    assert claim.holds is None
+    assert 19 < claim.low < claim.measured < claim.high < 21
 
 
 def test_most_seeds_is_judged_by_its_interval() -> None:

@@ -25,7 +25,7 @@ def test_reproduce_writes_claims_figures_and_page(
     line = Curve([1, 2], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7])
     values = np.array([0.5, 0.7])
     outcome = Outcome(
-        claims=[difference("a above b", "a paper", 3.0, ([0.6], [values]), ([0.4], [values - 0.2]))],
+        claims=[difference("a above b", "a paper", 3.0, ([0.6] * 3, [values] * 3), ([0.4] * 3, [values - 0.2] * 3))],
         figures={"a figure": Figure("epochs", "accuracy", {"FedRep": line}, log_y=True)},
         tables=[Table.of("Rounds needed", [{"method": "FedRep", "rounds": 12}])],
         notes=["Reduced: everything."],

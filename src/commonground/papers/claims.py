@@ -73,7 +73,7 @@ def difference(
     one: tuple[Sequence[float], Sequence[Values]],
     other: tuple[Sequence[float], Sequence[Values]],
 ) -> Claim:
-    """Judge "one above other" by the paired difference of two methods, in percentage points.
+    """Judge "one above other" by the paired difference of two methods, in percentage points; open on few seeds.
 
     Args:
         claim, source, paper: see :class:`~commonground.papers.outcome.Claim`.
@@ -82,7 +82,8 @@ def difference(
     means = [100 * (a - b) for a, b in zip(one[0], other[0], strict=True)]
     clients = [100 * (a - b) for a, b in zip(one[1], other[1], strict=True)]
     mean, low, high = accuracy_interval(means, clients)
-    return Claim(claim, source, paper, mean, low, high, len(means), _above(low, high, 0.0))
+    holds = _above(low, high, 0.0) if len(means) >= FEWEST else None
+    return Claim(claim, source, paper, mean, low, high, len(means), holds)
 
 
 def fraction(

@@ -152,10 +152,12 @@ class Page:
         folder: where ``report.html`` and ``figures/`` go.
         title: its heading.
         subtitle: one sentence under it.
+        name: of the page's file.
+        wide: whether its tables need more than a page's usual width.
     """
 
-    def __init__(self, folder: Path, title: str, subtitle: str) -> None:
-        self.folder, self.title, self.subtitle = folder, title, subtitle
+    def __init__(self, folder: Path, title: str, subtitle: str, name: str = "report.html", wide: bool = False) -> None:
+        self.folder, self.title, self.subtitle, self.name, self.wide = folder, title, subtitle, name, wide
         self._parts: list[str] = []
         self._sections = 0
         self._drawings: dict[str, Drawing] = {}
@@ -239,7 +241,7 @@ class Page:
         Raises:
             RunError: the folder cannot be written.
         """
-        target = self.folder / "report.html"
+        target = self.folder / self.name
         try:
             for name, drawing in self._drawings.items():
                 write_atomically(self.folder / "figures" / f"{name}.png", drawing.png)
@@ -251,20 +253,21 @@ class Page:
 
     def _html(self) -> str:
         made_by = version("commonground")
-
+        figures = " Figures are in <code>figures/</code>." if self._drawings else ""
         return (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
             "script-src 'unsafe-inline'; img-src data:\">\n"
             f'<meta name="generator" content="CommonGround {escape(made_by)}">\n<link rel="icon" href="data:,">\n'
-            f"<title>{escape(self.title)}</title>\n<style>\n{_colors()}{_asset('page.css')}</style>\n</head>\n<body>\n"
+            f"<title>{escape(self.title)}</title>\n<style>\n{_colors()}{_asset('page.css')}</style>\n</head>\n"
+            f"<body{' class=wide' if self.wide else ''}>\n"
             '<a class="skip" href="#results">Skip to the results</a>\n'
             f"<header><h1>{escape(self.title)}</h1><p>{escape(self.subtitle)}</p>"
             '<button id="theme" type="button" aria-label="Dark theme">Dark</button></header>\n'
             '<main id="results">\n' + "\n".join(self._parts) + f"{'</section>' if self._sections else ''}\n</main>\n"
             f"<footer>Written by CommonGround {escape(made_by)} from the files of this folder; every table and "
-            "figure names its own. Figures are in <code>figures/</code>.</footer>\n"
+            f"figure names its own.{figures}</footer>\n"
             f"<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
         )
 

@@ -1,0 +1,58 @@
+"""The page of all results: claims sorted by their verdicts, cells beside the printed values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from commonground.report.page import Cell, Page, escape, measured_cell, table
+from commonground.table import Column, Table
+
+__all__ = ["write_summary_page"]
+
+LEADS = {
+    "Experiments": "What was carried out, at which scale, and how its claims came out.",
+    "What does not hold": "The 95 % interval lies on the other side of what the paper says.",
+    "Open": "The interval includes no difference, or fewer than three seeds were measured.",
+    "What holds": "The interval lies on the side the paper says.",
+    "Withdrawn": "Judged at scale small, and otherwise at the paper's, which counts.",
+    "Verdicts at both scales": "Claims that were measured at both.",
+    "Cells of the papers' tables": "Accuracy in percent, printed beside measured.",
+}
+
+
+def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table]) -> Path:
+    """Write ``summary.html``, self-contained.
+
+    Args:
+        folder: where to.
+        lead: a sentence or two below the title.
+        tables: by title; a column ``files`` says where a row's numbers are.
+
+    Returns:
+        Its path.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    page = Page(folder, "The papers' claims, measured", lead, name="summary.html", wide=True)
+    for title, drawn in tables.items():
+        page.section(title, LEADS.get(title, ""))
+        page.add(_draw(drawn))
+    return page.write()
+
+
+def _draw(drawn: Table) -> str:
+    """A table whose ``files`` are links."""
+    heads = [Column(column.name[:1].upper() + column.name[1:], column.numeric) for column in drawn.columns]
+    rows = [[_cell(name, row.get(name)) for name in drawn.names] for row in drawn.rows]
+    return table(drawn.title, heads, rows, ["reproduction.json", "cells.csv"])
+
+
+def _cell(name: str, value: Any) -> Cell:
+    if name == "files":
+        return Cell(f'<a href="{escape(str(value))}/">{escape(str(value).rsplit("/", 1)[-1])}</a>', html=True)
+    cell = measured_cell(value)
+    return replace(cell, kind="long") if name == "claim" else cell

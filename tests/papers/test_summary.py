@@ -1,0 +1,121 @@
+"""All results on one page: every claim with its verdict, what the paper's scale withdraws, and cells that are off."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonground.cli import main
+from commonground.errors import RunError
+from commonground.papers.experiment import Experiment, Request, experiments
+from commonground.papers.summary import gather, write_summary
+from commonground.papers.tables.judge import run_table
+from commonground.papers.tables.table import PaperColumn, PaperTable, Row
+from commonground.papers.writing import about, write_outcome
+
+
+def claim(text: str, holds: bool | None, seeds: int = 3) -> dict[str, Any]:
+    return {
+        "claim": text, "source": "a paper, Table 1", "paper": 3.0, "measured": 2.0, "low": 1.0, "high": 3.0,
+        "seeds": seeds, "holds": holds,
+    }  # fmt: skip
+
+
+def leave(folder: Path, scale: str, *claims: dict[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    (folder / "reproduction.json").write_text(
+        json.dumps(
+            {"experiment": "one", "source": "a paper", "scale": scale, "claims": claims, "cells": [], "minutes": 1.5}
+        )
+    )
+
+
+def test_the_papers_scale_withdraws_what_the_small_one_said(tmp_path: Path) -> None:
+    leave(tmp_path / "small", "small", claim("A above B", False), claim("A above C", True), claim("A above D", True))
+    leave(tmp_path / "paper", "paper", claim("A above B", True), claim("A above C", True), claim("A above D", None))
+    found = {(v.claim, v.scale): v.status for v in gather(tmp_path).verdicts}
+    assert found == {
+        ("A above B", "small"): "withdrawn",
+        ("A above B", "paper"): "yes",
+        ("A above C", "small"): "yes",
+        ("A above C", "paper"): "yes",
+        ("A above D", "small"): "yes",  # the paper's scale has not decided it
+        ("A above D", "paper"): "open",
+    }
+    write_summary(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "6 claims: 4 hold, 0 do not, 1 are open, 1 are withdrawn." in text
+    assert (
+        "| A above B | other than at the paper's scale (2.0, 3 seeds) | holds (2.0, 3 seeds) | a paper, Table 1 |"
+        in text
+    )
+
+
+def test_what_does_not_hold_comes_first_and_one_seed_decides_nothing(tmp_path: Path) -> None:
+    leave(tmp_path / "x", "small", claim("yes", True), claim("one seed", True, 1), claim("no|pipe", False))
+    results = gather(tmp_path)
+    assert [(v.claim, v.status) for v in results.verdicts] == [("no|pipe", "no"), ("one seed", "open"), ("yes", "yes")]
+    page, readme = write_summary(tmp_path)
+    text = readme.read_text()
+    assert text.index("## What does not hold") < text.index("## Open") < text.index("## What holds")
+    assert "no\\|pipe" in text
+    assert "| one seed | 3.0 | 2.0 | one seed | 1 |" in text
+    assert '<a href="x/">x</a>' in page.read_text()
+    assert page.name == "summary.html"
+
+
+def test_remarks_are_carried_along(tmp_path: Path) -> None:
+    leave(tmp_path / "x", "small", claim("yes", True))
+    (tmp_path / "NOTES.md").write_text("Above all.\n")
+    (tmp_path / "x" / "NOTES.md").write_text("It was windy.\n")
+    write_summary(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert text.index("Above all.") < text.index("## What holds") < text.index("### a paper\n\nIt was windy.")
+
+
+def test_cells_and_their_differences(tmp_path: Path) -> None:
+    settings = {"clients": 4, "classes_per_client": 2, "rounds": 1, "local_epochs": 1, "eval_last": 10}
+    column = PaperColumn("digits (4, 2)", ("cifar10", "100", "2"), "digits", settings)
+    rows = (Row("FedRep", "fedrep"), Row("FedAvg", "fedavg"))
+    table = PaperTable("s-table", "fedrep-table1", "a paper, Table 1", rows, (column,), ("FedRep",), seeds=3)
+    experiment = Experiment("s-table", "title", table.source, lambda asked: run_table(table, asked), table=table)
+    folder = tmp_path / "results" / "paper" / "s-table"
+    try:
+        for variants in ((), ("no-momentum",)):
+            request = Request(folder, "paper", seeds=3, quiet=True, variants=variants)
+            write_outcome(experiment.run(request), experiment, about(request, experiment, 1.0), folder)
+        write_summary(tmp_path / "results")
+    finally:
+        del experiments["s-table"]
+    text = (tmp_path / "results" / "README.md").read_text()
+    cell = json.loads((folder / "reproduction.json").read_text())["cells"][0]
+    off = round(cell["measured"] - 87.7, 2)
+    assert f"| a paper, Table 1 | digits (4, 2) | FedRep | 87.7 | {round(cell['measured'], 2)} |" in text
+    assert f"| {off} | 3 | paper | [s-table](paper/s-table/) |" in text
+    differences = (tmp_path / "results" / "paper" / "DIFFERENCES.md").read_text()
+    assert f"| digits (4, 2) | FedRep | 87.7 | {off} | below |" in differences
+    assert "| plain SGD |" in differences
+
+
+def test_nothing_there_and_damage_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--summary", str(tmp_path)]) == 2
+    assert "holds no results" in capsys.readouterr().err
+    leave(tmp_path / "x", "small", {"claim": "without figures"})
+    with pytest.raises(RunError, match=r"x/reproduction.json' is damaged: a claim lacks its figures"):
+        gather(tmp_path)
+
+
+def test_the_committed_page_is_the_generated_one(tmp_path: Path) -> None:
+    """results/README.md is written by `commonground reproduce --summary results`, after every change below it."""
+    committed = Path(__file__).parents[2] / "results"
+    results = tmp_path / "results"
+    for path in [*committed.rglob("*.json"), *committed.rglob("*.csv"), *committed.rglob("NOTES.md")]:
+        copy = results / path.relative_to(committed)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    write_summary(results)
+    for page in [path for path in results.rglob("*.md") if path.name in ("README.md", "DIFFERENCES.md")]:
+        assert page.read_text("utf-8") == (committed / page.relative_to(results)).read_text("utf-8")
