@@ -144,7 +144,7 @@ def test_python_types() -> None:
     with pytest.raises(DataError, match="the clients of 'arrays' are int; a list of"):
         cg.FederatedDataset.from_arrays(5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="data are named by a text or a path, not by None"):
-        cg.load_data(None)  # type: ignore[arg-type]
+        cg.load_data(None)
     one, other = ((np.zeros((2, n)), np.array([0, 1])) for n in (5, 6))
     with pytest.raises(DataError, match=r"samples of client 1 have the shape \(6,\), those of client 0 \(5,\)"):
         cg.FederatedDataset.from_arrays([(*one, *one), (*other, *other)])

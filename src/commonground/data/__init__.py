@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from commonground.data.arrays import FeatureNoise, Preprocess, Split
@@ -24,7 +25,10 @@ from commonground.data.sources import (
     load_source,
     usual_partition,
 )
+from commonground.data.tables.huggingface import is_dataset, raw_of_dataset
+from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions, table_options
+from commonground.data.tables.raw import RawTable, raw_of_frame
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
 from commonground.data.validation import held_rows, hold_out
@@ -70,7 +74,7 @@ __all__ = [
 
 
 def load_data(
-    name: str | os.PathLike[str],
+    name: str | os.PathLike[str] | Any,
     clients: int | None = None,
     *,
     classes_per_client: int | None = None,
@@ -89,11 +93,12 @@ def load_data(
     """A source dealt to clients, in one call.
 
     Args:
-        name: a name of :func:`available_sources`, the path of a table (.csv, .tsv, .jsonl, .parquet, .arrow, .feather
-            or a folder of such files) or of instructions (.json, .jsonl), ``hf:OWNER/NAME`` for data of the Hugging
-            Face hub, or ``file.py:function`` for a function of yours. It is called with those of the arguments below
-            that it has parameters for, and returns a :class:`FederatedDataset`, a :class:`Source` (which is then dealt
-            to clients) or a list of ``(x_train, y_train, x_test, y_test)``, one per client.
+        name: a name of :func:`available_sources`, the path of a table (.csv, .tsv, .jsonl, .parquet, .arrow, .feather,
+            a folder of such files, or one that ``datasets`` saved) or of instructions (.json, .jsonl), for data of the
+            Hugging Face hub ``hf:OWNER/NAME``, or ``file.py:function`` for a function of yours. It is called with those
+            of the arguments below that it has parameters for, and returns a :class:`FederatedDataset`, a
+            :class:`Source` (which is then dealt to clients) or a list of ``(x_train, y_train, x_test, y_test)``, one
+            per client. Also a table as an object: a pandas ``DataFrame``, a ``datasets.Dataset`` or ``DatasetDict``.
         clients: how many; may be left out with a ``column:NAME`` partition.
         classes_per_client: S; without a partition it means :class:`Shards`.
         partition: a partition or its text (:func:`parse_partition`); without it and S, what is natural for
@@ -118,13 +123,17 @@ def load_data(
     <FederatedDataset digits: 20 clients, 1,258 training samples (61 to 64 each), 539 test samples (26 to 28 each), \
 10 classes (2 per client)>
     """
-    if not isinstance(name, str | os.PathLike):
-        raise ConfigError(f"data are named by a text or a path, not by {name!r}")
     options = table_options(table)
     asked = partition = _by_column(partition, classes_per_client, options.client_column)
     if partition is None:
-        partition = usual_partition(name) if classes_per_client is None else "shards"
+        usual = usual_partition(name) if isinstance(name, str | os.PathLike) else "iid"
+        partition = usual if classes_per_client is None else "shards"
     chosen = parse_partition(partition, classes_per_client) if isinstance(partition, str) else partition
+    column = chosen.name if isinstance(chosen, Column) else None
+    if not isinstance(name, str | os.PathLike):
+        raw, options = _table_of(name, tokenizer), replace(options, client_column=column)
+        source = load_table(raw, label=label, seed=seed, task=task, options=options, schema=schema)
+        return deal(source, chosen, clients, seed)
     if is_code(os.fspath(name)):
         if options != TableOptions():
             raise ConfigError(f"'{name}' is a function; {', '.join(table)} say how a table is read")
@@ -156,7 +165,7 @@ def load_data(
         download=download,
         seed=seed,
         label=label,
-        client_column=chosen.name if isinstance(chosen, Column) else None,
+        client_column=column,
         tokenizer=tokenizer,
         max_length=max_length,
         vocab_size=vocab_size,
@@ -165,6 +174,20 @@ def load_data(
         schema=schema,
     )
     return deal(source, chosen, clients, seed)
+
+
+def _table_of(given: Any, tokenizer: Any) -> RawTable:
+    """A table that was given as an object.
+
+    Raises:
+        ConfigError: it is none, or its texts shall be read.
+        DataError: it has no columns that a table has.
+    """
+    if not (is_dataset(given) or hasattr(given, "iloc")):
+        raise ConfigError(f"data are named by a text or a path, not by {given!r}")
+    if tokenizer is not None:
+        raise ConfigError("a tokenizer reads texts of files, not of objects; save them first (to_csv, save_to_disk)")
+    return raw_of_dataset(given) if is_dataset(given) else raw_of_frame(given)
 
 
 def _by_column(

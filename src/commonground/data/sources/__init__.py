@@ -19,6 +19,7 @@ from commonground.data.sources.instructions import load_instructions
 from commonground.data.sources.sent140 import load_sent140
 from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
 from commonground.data.sources.texts import tokenised
+from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
 from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import FORMS, first_fields, is_table
@@ -162,7 +163,7 @@ def default_model(name: str) -> str:
     Raises:
         ConfigError: the data are texts.
     """
-    if is_text(name):
+    if is_text(name) and not name.startswith(PREFIX):
         raise ConfigError(
             f"the data '{name}' are texts, for which there is no usual model: choose one, as in --model hf:roberta-base"
         )
@@ -195,7 +196,7 @@ def load_source(
     Args:
         name: a name of :func:`available_sources`; the path of a table (:func:`load_table`; with a tokenizer, of texts:
             :func:`load_text_table`) or of instructions (.json, .jsonl: :func:`load_instructions`); or ``hf:OWNER/NAME``
-            (:func:`~commonground.data.sources.hub.load_hub`).
+            (with a tokenizer texts, :func:`~commonground.data.sources.hub.load_hub`, else a table).
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
         seed: keys the hold-out of a table; the other sources have a fixed test set.
@@ -214,25 +215,34 @@ def load_source(
         DataError: the name is unknown, or its files are missing or damaged.
     """
     text = os.fspath(name)
-    table = text not in _SOURCES and not text.startswith(PREFIX) and is_table(text)
+    hub = text.startswith(PREFIX)
+    table = text not in _SOURCES and not hub and is_table(text)
     if not (text in _SOURCES or is_text(text) or table):
         close = difflib.get_close_matches(text, _SOURCES, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise DataError(f"unknown data {text!r}{hint}; it is one of {', '.join(_SOURCES)}, {_FORMS}")
-    if tokenizer is None and is_text(text):
+    if tokenizer is None and is_text(text) and not hub:
         raise ConfigError(
             f"the data '{text}' are texts and need a tokenizer: choose a Hugging Face model, as in --model "
             'hf:roberta-base (in Python, tokenizer="hf:roberta-base")'
         )
     if tokenizer is not None and not (is_text(text) or table):
         raise ConfigError(f"the data '{text}' are no texts; a tokenizer (of a model hf:NAME) has nothing to read there")
-    if not table and replace(options or TableOptions(), client_column=None) != TableOptions():
+    if (
+        not table
+        and not (hub and tokenizer is None)
+        and replace(options or TableOptions(), client_column=None) != TableOptions()
+    ):
         raise ConfigError(f"the data '{text}' are no table; there are no columns to drop, read or split by")
     path = Path(text).expanduser()
     read: Source | TextData
     if text in _SOURCES:
         read = _SOURCES[text].load(data_directory(data_dir), download)
-    elif text.startswith(PREFIX):
+    elif hub and tokenizer is None:
+        options = replace(options or TableOptions(), client_column=client_column)
+        raw = raw_of_dataset(hub_dataset(text, download), Path(text))
+        read = load_table(raw, label=label, seed=seed, task=task, options=options, schema=schema)
+    elif hub:
         read = load_hub(text, download=download, label=label, client_column=client_column, seed=seed)
     elif text.lower().endswith(".json") or (text.lower().endswith(".jsonl") and _has_instructions(path)):
         read = load_instructions(path, client_column=client_column, seed=seed)

@@ -11,13 +11,13 @@ from commonground.data.names import sorted_names
 from commonground.data.sources.instructions import instruction_data
 from commonground.data.sources.table import held_out, positions
 from commonground.data.sources.text_table import text_columns
+from commonground.data.tables.huggingface import TESTS, hub_dataset
 from commonground.data.text.samples import TextData, TextSamples
-from commonground.errors import ConfigError, DataError
+from commonground.errors import DataError
 
 __all__ = ["PREFIX", "load_hub"]
 
 PREFIX = "hf:"
-_TESTS = ("test", "validation", "validation_matched", "dev")
 
 
 def load_hub(
@@ -41,29 +41,13 @@ def load_hub(
         ConfigError: the package is not installed.
         DataError: the data set cannot be had, or lacks the columns.
     """
-    parts = name.removeprefix(PREFIX).split("/")
-    if parts[0] == "glue":
-        parts.insert(0, "nyu-mll")
-    if not 1 <= len(parts) <= 3 or not all(parts):
-        raise DataError(
-            f"'{name}' names no data set of the hub; the form is hf:OWNER/NAME or hf:OWNER/NAME/CONFIGURATION"
-        )
-    try:
-        import datasets  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        raise ConfigError(f"the data '{name}' need the package datasets: pip install datasets") from None
-    try:
-        config = None if download else datasets.DownloadConfig(local_files_only=True)
-        found: Any = datasets.load_dataset("/".join(parts[:2]), *parts[2:], download_config=config)
-        splits = {split: _Part(name, split, found[split]) for split in found}
-    except Exception as error:  # the package raises many kinds for a data set it cannot load
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(f"the data '{name}' could not be had from the Hugging Face hub: {first.rstrip('.')}") from None
+    found = hub_dataset(name, download)
+    splits = {split: _Part(name, split, found[split]) for split in found}
     if "train" not in splits:
         raise DataError(f"the data '{name}' have no part 'train'; their parts are: {', '.join(splits)}")
     train = splits["train"]
     language = {"instruction", "output"} <= set(train.names)
-    tests = (splits[split] for split in _TESTS if split in splits)
+    tests = (splits[split] for split in TESTS if split in splits)
     test = next((part for part in tests if language or part.labelled(label)), None)
     if language:
         given = None if test is None else (test.rows(), range(len(test)), Path(test.origin))

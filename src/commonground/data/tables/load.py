@@ -30,7 +30,7 @@ Marks = npt.NDArray[np.bool_]
 
 
 def load_table(
-    path: Path,
+    path: Path | RawTable,
     *,
     label: str = "label",
     seed: int = 0,
@@ -48,7 +48,8 @@ def load_table(
     always the same are left out, which the schema's ``notes`` say.
 
     Args:
-        path: the file, or a folder of equal ones (:data:`~commonground.data.tables.read.FORMS`).
+        path: the file, or a folder of equal ones (:data:`~commonground.data.tables.read.FORMS`); or a table that was
+            read already.
         label: the label's column; its values may be any text and become classes in sorted order. For a regression the
             target's, and for several labels theirs, separated by commas.
         seed: keys the hold-out: without a column ``split`` or one that the options name, a quarter of each client's
@@ -67,7 +68,10 @@ def load_table(
     options = options or TableOptions()
     if options.text_column:
         raise ConfigError(f"the text column {quoted(options.text_column[0])} needs a model that reads texts: hf:NAME")
-    raw = read_raw(path, options.separator, options.encoding)
+    if isinstance(path, RawTable):
+        raw = path
+    else:
+        raw = read_raw(path, options.separator, options.encoding)
     labels = _labels(raw, label, options)
     raw, lacking = with_targets(raw, labels, task, options)
     given = split_column(raw, labels, options)
@@ -100,7 +104,7 @@ def load_table(
     about = replace(about, notes=(*raw.notes, *about.notes, *([strange] if strange else [])))
     learnt = targets.task
     return Source(
-        name=path.name,
+        name=raw.path.name,
         x_train=x[rows.train],
         y_train=targets.y[rows.train],
         x_test=x[rows.test],
@@ -116,7 +120,9 @@ def load_table(
     )
 
 
-def _relearnt(path: Path, label: str, seed: int, task: str | None, options: TableOptions, held: Marks) -> Source:
+def _relearnt(
+    path: Path | RawTable, label: str, seed: int, task: str | None, options: TableOptions, held: Marks
+) -> Source:
     return load_table(path, label=label, seed=seed, task=task, options=options, held=held)
 
 

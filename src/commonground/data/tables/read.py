@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from commonground.data.tables.huggingface import is_saved_dataset, read_saved_dataset
+from commonground.data.tables.raw import RawTable, check_names, counted, raw_of_arrow, raw_of_frame
 from commonground.data.tables.textfile import TextFile, read_text_file
 from commonground.errors import DataError
 from commonground.quoting import quoted
@@ -26,42 +27,10 @@ BINARY = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 FORMS = ".csv, .tsv, .jsonl (each also .gz), .parquet, .arrow, .feather, or a folder of such files"
 
 
-@dataclass(frozen=True, eq=False)
-class RawTable:
-    """Columns as they are in the file.
-
-    Attributes:
-        path: the file or folder.
-        columns: pyarrow arrays of one length by name; of text files, strings as they stand there.
-        typed: whether the file says what type a column is, so that a string is no number.
-        where: from a row's number to where it stands, for messages: ``line 3``.
-        numbers: the rows' own numbers, in ``unit``.
-        unit: ``line`` or ``row``.
-        notes: how the file was read, where that is not as usual.
-    """
-
-    path: Path
-    columns: Mapping[str, Any] = field(repr=False)
-    typed: bool
-    where: Callable[[int], str] = field(repr=False)
-    numbers: Callable[[], list[int]] = field(repr=False)
-    unit: str = "row"
-    notes: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return len(next(iter(self.columns.values())))
-
-    @property
-    def names(self) -> list[str]:
-        """The columns' names, in the file's order."""
-        return list(self.columns)
-
-
 def is_table(name: str) -> bool:
     """Whether a file's name, or a folder's content, is that of a table that is read here."""
-    return _kind(Path(name)) != "" or _in_folder(Path(name)) != []
+    path = Path(name)
+    return _kind(path) != "" or is_saved_dataset(path) or _in_folder(path) != []
 
 
 def _kind(path: Path) -> str:
@@ -96,6 +65,8 @@ def read_raw(
         DataError: there is no such file, or it is no table: a row of another length (line named), a column without a
             name of its own, no rows.
     """
+    if is_saved_dataset(path):
+        return read_saved_dataset(path)
     files = _in_folder(path)
     if files:
         return _joined(path, [read_raw(file, separator, encoding, quotes=quotes) for file in files])
@@ -108,7 +79,7 @@ def read_raw(
         table = _read_lines(path, encoding)
     else:
         table = _read_text(path, separator, encoding, True if quotes is None else quotes)
-    _check_names(path, table.names)
+    check_names(path, table.names)
     if not table.rows:
         raise DataError(f"{path} has 0 rows below its header; a header line and at least one row are expected")
     return table
@@ -126,13 +97,6 @@ def first_fields(path: Path) -> list[str]:
     except (DataError, ValueError, TypeError, csv.Error):
         pass
     return []
-
-
-def _check_names(path: Path, names: Sequence[str]) -> None:
-    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
-    if doubled or "" in names:
-        which = ", ".join(quoted(name) for name in doubled or [""])
-        raise DataError(f"{path}: every column needs its own name; {which} does not have one")
 
 
 # -- text -----------------------------------------------------------------------------------------------------------
@@ -164,7 +128,7 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
         )
     except pa.ArrowInvalid as error:
         _name_the_line(path, file, quotes, len(names), str(error))
-    _check_names(path, names)
+    check_names(path, names)
     columns = {name: column.slice(1) for name, column in zip(names, table.columns, strict=True)}
     notes = (file.note,) if file.note else ()
     where, numbers = partial(_line_of, file, quotes), partial(_lines_of, file, quotes)
@@ -213,10 +177,6 @@ def _lines_of(file: TextFile, quotes: bool) -> list[int]:
     return [line for line, _ in _records(file, quotes)][1:]
 
 
-def _counted(rows: int) -> list[int]:
-    return list(range(1, rows + 1))
-
-
 def _name_the_line(path: Path, file: TextFile, quotes: bool, cells: int, reason: str) -> NoReturn:
     """Say which line is not like the header."""
     try:
@@ -243,9 +203,9 @@ def _read_lines(path: Path, encoding: str | None) -> RawTable:
         table = arrow_json.read_json(pa.BufferReader(file.content))
     except pa.ArrowException as error:
         raise DataError(f"{path} could not be read as a table: {_bad_object(file, str(error))}") from None
-    columns, notes = _flat(path, table)
-    notes += (f"read as {file.encoding}",) if file.encoding not in ("utf-8", "utf-8-sig") else ()
-    return RawTable(path, columns, True, _line_number, partial(_counted, len(table)), "line", notes)
+    raw = raw_of_arrow(path, table)
+    notes = (f"read as {file.encoding}",) if file.encoding not in ("utf-8", "utf-8-sig") else ()
+    return replace(raw, where=_line_number, unit="line", notes=(*raw.notes, *notes))
 
 
 def _bad_object(file: TextFile, reason: str) -> str:
@@ -263,10 +223,6 @@ def _line_number(row: int) -> str:
     return f"line {row + 1}"
 
 
-def _row_number(row: int) -> str:
-    return f"row {row + 1}"
-
-
 def _read_binary(path: Path) -> RawTable:
     """Parquet and Arrow's own files (Feather)."""
     import pyarrow as pa
@@ -281,42 +237,7 @@ def _read_binary(path: Path) -> RawTable:
             table = feather.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} could not be read as a table: {quoted(str(error))}") from None
-    _check_names(path, table.column_names)
-    columns, notes = _flat(path, table)
-    return RawTable(path, columns, True, _row_number, partial(_counted, len(table)), notes=notes)
-
-
-def raw_of_frame(frame: Any) -> RawTable:
-    """A pandas DataFrame as a table.
-
-    Raises:
-        DataError: a column holds what no table does, or two have one name.
-    """
-    import pyarrow as pa
-
-    path = Path("the table")
-    names = [str(name) for name in frame.columns]
-    _check_names(path, names)
-    try:
-        table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
-    except pa.ArrowException as error:
-        raise DataError(f"the DataFrame cannot be read as a table: {quoted(str(error))}") from None
-    columns, notes = _flat(path, table)
-    return RawTable(path, columns, True, _row_number, partial(_counted, len(table)), notes=notes)
-
-
-def _flat(path: Path, table: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Columns by name, and a sentence about those that hold lists, objects or bytes, which are left out."""
-    import pyarrow as pa
-
-    kinds = {name: table.schema.field(name).type for name in table.column_names}
-    other = [
-        n for n, k in kinds.items() if pa.types.is_nested(k) or pa.types.is_binary(k) or pa.types.is_large_binary(k)
-    ]
-    if len(other) == len(kinds):
-        raise DataError(f"{path} has no columns of numbers, words, dates or truths")
-    notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
-    return {name.strip(): table.column(name) for name in kinds if name not in other}, notes
+    return raw_of_arrow(path, table)
 
 
 def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
@@ -339,7 +260,7 @@ def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
     columns = {name: whole.column(name) for name in first.names}
     notes = tuple(dict.fromkeys(note for table in tables for note in table.notes))
     where = partial(_in_file, [(table.path.name, table.rows, table.where) for table in tables])
-    numbers, notes = partial(_counted, len(whole)), (f"{len(tables)} files", *notes)
+    numbers, notes = partial(counted, len(whole)), (f"{len(tables)} files", *notes)
     return RawTable(path, columns, first.typed, where, numbers, notes=notes)
 
 

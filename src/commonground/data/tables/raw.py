@@ -1,0 +1,107 @@
+"""A table's cells as columns, whatever they were read from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from commonground.errors import DataError
+from commonground.quoting import quoted
+
+__all__ = ["RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame"]
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """Columns as they are in the file.
+
+    Attributes:
+        path: the file or folder.
+        columns: pyarrow arrays of one length by name; of text files, strings as they stand there.
+        typed: whether the file says what type a column is, so that a string is no number.
+        where: from a row's number to where it stands, for messages: ``line 3``.
+        numbers: the rows' own numbers, in ``unit``.
+        unit: ``line`` or ``row``.
+        notes: how the file was read, where that is not as usual.
+    """
+
+    path: Path
+    columns: Mapping[str, Any] = field(repr=False)
+    typed: bool
+    where: Callable[[int], str] = field(repr=False)
+    numbers: Callable[[], list[int]] = field(repr=False)
+    unit: str = "row"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in the file's order."""
+        return list(self.columns)
+
+
+def check_names(path: Path, names: Sequence[str]) -> None:
+    """Refuse columns without a name, or with one that another has.
+
+    Raises:
+        DataError: names them.
+    """
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
+    if doubled or "" in names:
+        which = ", ".join(quoted(name) for name in doubled or [""])
+        raise DataError(f"{path}: every column needs its own name; {which} does not have one")
+
+
+def raw_of_frame(frame: Any) -> RawTable:
+    """A pandas DataFrame as a table.
+
+    Raises:
+        DataError: a column holds what no table does, or two have one name.
+    """
+    import pyarrow as pa
+
+    path = Path("the table")
+    names = [str(name) for name in frame.columns]
+    check_names(path, names)
+    try:
+        table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
+    except pa.ArrowException as error:
+        raise DataError(f"the DataFrame cannot be read as a table: {quoted(str(error))}") from None
+    return raw_of_arrow(path, table)
+
+
+def raw_of_arrow(path: Path, table: Any) -> RawTable:
+    """A pyarrow table as a table, without the columns that hold lists, objects or bytes, which a note says.
+
+    Raises:
+        DataError: no column is left, or two have one name.
+    """
+    import pyarrow as pa
+
+    check_names(path, table.column_names)
+    kinds = {name: table.schema.field(name).type for name in table.column_names}
+    other = [
+        n for n, k in kinds.items() if pa.types.is_nested(k) or pa.types.is_binary(k) or pa.types.is_large_binary(k)
+    ]
+    if len(other) == len(kinds):
+        raise DataError(f"{path} has no columns of numbers, words, dates or truths")
+    notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
+    columns = {name.strip(): table.column(name) for name in kinds if name not in other}
+    return RawTable(path, columns, True, _row_number, partial(counted, len(table)), notes=notes)
+
+
+def counted(rows: int) -> list[int]:
+    """1, 2, … as the rows' numbers."""
+    return list(range(1, rows + 1))
+
+
+def _row_number(row: int) -> str:
+    return f"row {row + 1}"
