@@ -15,7 +15,7 @@ SRC = Path(__file__).parent.parent / "src"
 # Rooms (modules and packages right below ``commonground``; "" is the package itself), the lowest layer first. A room
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
-    ("access", "quoting", "stopping", "suggest"),
+    ("access", "completion", "quoting", "stopping", "suggest"),
     ("errors", "keys", "notebook", "spreadsheet"),
     ("generators",),
     ("devices", "explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),
@@ -30,7 +30,16 @@ LAYERS = (
     ("compare",),
     ("", "demo", "papers"),
     ("cli_help", "cli_options"),
-    ("cli_adapt", "cli_compare", "cli_export", "cli_list", "cli_reproduce", "cli_serve", "cli_tables"),
+    (
+        "cli_adapt",
+        "cli_compare",
+        "cli_completion",
+        "cli_export",
+        "cli_list",
+        "cli_reproduce",
+        "cli_serve",
+        "cli_tables",
+    ),
     ("cli",),
     ("__main__",),
 )

@@ -3,6 +3,7 @@
 import os as _os
 from importlib.metadata import version as _version
 
+from commonground.stopping import completes as _completes
 from commonground.stopping import end_while_loading as _end_while_loading
 from commonground.stopping import is_command as _is_command
 
@@ -15,27 +16,29 @@ if _is_command():
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
-from commonground.adapt import adapt, keep_clients  # heads for new clients, tried or kept
-from commonground.adapters import load_adapter  # a LoRA adapter into a model
-from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
-from commonground.compare import compare  # several methods side by side
-from commonground.data import (
-    IID,  # partitions: who gets which samples; at random, …
-    Column,  # … by a column of the data, …
-    Dirichlet,  # … by shares of classes drawn from a Dirichlet distribution, …
-    Features,  # … by original classes under labels that all clients share, …
-    FederatedDataset,  # data of many clients
-    Labels,  # … a few classes each, …
-    LogNormal,  # … unequally many, …
-    Shards,  # … or shards of equal labels
-    Source,  # samples before they are dealt to clients
-    load_data,  # a source, dealt
-)
-from commonground.engine import Observer, Run, load_run, train  # run an algorithm, and take up its results again
-from commonground.errors import CommonGroundError  # every error raised on purpose
-from commonground.export import ExportedModel, export_adapter, export_model, load_exported  # models taken away
-from commonground.models import build_model  # the papers' networks
-from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task  # what is learnt
+# A shell that completes a command line wants an answer at once: then no name is here, and PyTorch is not loaded.
+if not _completes():
+    from commonground.adapt import adapt, keep_clients  # heads for new clients, tried or kept
+    from commonground.adapters import load_adapter  # a LoRA adapter into a model
+    from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
+    from commonground.compare import compare  # several methods side by side
+    from commonground.data import (
+        IID,  # partitions: who gets which samples; at random, …
+        Column,  # … by a column of the data, …
+        Dirichlet,  # … by shares of classes drawn from a Dirichlet distribution, …
+        Features,  # … by original classes under labels that all clients share, …
+        FederatedDataset,  # data of many clients
+        Labels,  # … a few classes each, …
+        LogNormal,  # … unequally many, …
+        Shards,  # … or shards of equal labels
+        Source,  # samples before they are dealt to clients
+        load_data,  # a source, dealt
+    )
+    from commonground.engine import Observer, Run, load_run, train  # run an algorithm, and take up its results again
+    from commonground.errors import CommonGroundError  # every error raised on purpose
+    from commonground.export import ExportedModel, export_adapter, export_model, load_exported  # models taken away
+    from commonground.models import build_model  # the papers' networks
+    from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task  # what is learnt
 
 __version__ = _version("commonground")
 

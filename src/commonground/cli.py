@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 from commonground.access import reason
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
+from commonground.cli_completion import completion
 from commonground.cli_export import export
 from commonground.cli_help import SectionedCommand
 from commonground.cli_list import list_
@@ -21,6 +23,7 @@ from commonground.cli_options import run_options, run_values
 from commonground.cli_reproduce import report, reproduce
 from commonground.cli_serve import serve
 from commonground.cli_tables import example, inspect
+from commonground.completion import VARIABLE, complete_algorithm
 from commonground.errors import AggregateError, CommonGroundError, ConfigError
 from commonground.quoting import escaped, visible
 from commonground.stopping import stops_raise
@@ -37,7 +40,7 @@ def cli() -> None:
     short_help="Train one algorithm.",
     epilog="Example: commonground train fedrep --data digits --clients 20 --classes-per-client 2 --rounds 30",
 )
-@click.argument("algorithm", required=False)
+@click.argument("algorithm", required=False, shell_complete=complete_algorithm)
 @run_options
 @click.option(
     "--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]"
@@ -120,7 +123,7 @@ def demo(seeds: int, quiet: bool) -> None:
     run_demo(seeds, quiet)
 
 
-for command in (list_, compare, adapt, predict, export, serve, reproduce, report, inspect, example):
+for command in (list_, compare, adapt, predict, export, serve, reproduce, report, inspect, example, completion):
     cli.add_command(command)
 
 
@@ -139,6 +142,8 @@ def main(args: list[str] | None = None) -> int:
         made something that is not finite of usable updates.
     """
     given = list(sys.argv[1:] if args is None else args)
+    if args is None and VARIABLE in os.environ:
+        return shell_complete(cli, {}, "commonground", VARIABLE, os.environ[VARIABLE])
     try:
         # Not cli.main(), which prints an empty line of its own on Ctrl-C.
         with stops_raise(), cli.make_context("commonground", list(given)) as context:

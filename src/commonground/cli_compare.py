@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from commonground.cli_help import SectionedCommand
 from commonground.cli_options import run_options, run_values
+from commonground.completion import complete_algorithm, complete_setting
 from commonground.errors import ConfigError
 
 # The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
@@ -28,7 +29,7 @@ _NOT_ITS_NAME = {"seeds", "reference", "to_accuracy", "out", "resume", "quiet", 
     epilog="Example: commonground compare fedrep fedavg+ft fedper --data digits --clients 50 --classes-per-client 5 "
     "--seeds 5",
 )
-@click.argument("methods", nargs=-1, metavar="METHOD…")
+@click.argument("methods", nargs=-1, metavar="METHOD…", shell_complete=complete_algorithm)
 @click.option("--seeds", default=3, show_default=True, type=int, help="number of seeds, from --seed upwards")
 @click.option("--reference", metavar="METHOD", help="what the others are compared with  [default: the first method]")
 @click.option(
@@ -38,7 +39,12 @@ _NOT_ITS_NAME = {"seeds", "reference", "to_accuracy", "out", "resume", "quiet", 
     help="report rounds, bytes and seconds to it, such as 0.8 (a number as --target is understood so, too)",
 )
 @click.option(
-    "--grid", "grids", multiple=True, metavar="KEY=V1,V2…", help="choose a setting on validation data; repeatable"
+    "--grid",
+    "grids",
+    multiple=True,
+    metavar="KEY=V1,V2…",
+    help="choose a setting on validation data; repeatable",
+    shell_complete=complete_setting,
 )
 @click.option(
     "--validation", default=0.2, show_default=True, type=float, help="share of training samples that judges a grid"

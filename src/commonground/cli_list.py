@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from commonground.completion import complete_listed
 from commonground.errors import ConfigError
 from commonground.explained import Setting, paragraphs, settings_of
 from commonground.suggest import meant
@@ -21,8 +22,8 @@ __all__ = ["list_"]
 
 
 @click.command(name="list", short_help="What there is to choose from, and what its settings mean.")
-@click.argument("what")
-@click.argument("name", required=False)
+@click.argument("what", shell_complete=complete_listed)
+@click.argument("name", required=False, shell_complete=complete_listed)
 def list_(what: str, name: str | None) -> None:
     """List algorithms, data, models or experiments; with a NAME, or a name alone, explain one of them.
 

@@ -9,13 +9,15 @@ from typing import Any
 
 import click
 
+from commonground.completion import complete_data, complete_model, complete_setting
 from commonground.errors import ConfigError
 from commonground.suggest import meant
 from commonground.tracking import TRACKERS
 
-__all__ = ["run_options", "run_values", "trust_code"]
+__all__ = ["Named", "run_options", "run_values", "trust_code"]
 
 _FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
+_COMPLETED = {"data": complete_data, "model": complete_model}
 _SET_ELSEWHERE = {"algorithm", "options", "model_options"}
 
 
@@ -49,10 +51,13 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if field.annotation is bool:
             command = click.option(*flags, name, is_flag=True, default=None, help=field.description)(command)
             continue
-        command = click.option(*flags, name, type=kind, help=(field.description or "") + default)(command)
+        names = _COMPLETED.get(name)
+        told = (field.description or "") + default
+        command = click.option(*flags, name, type=kind, help=told, shell_complete=names)(command)
     extra = [
-        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="a hyperparameter of the "
-                     "algorithm, or model.KEY=VALUE for one of the model"),
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE",
+                     shell_complete=complete_setting,
+                     help="a hyperparameter of the algorithm, or model.KEY=VALUE for one of the model"),
         click.option("--config", "config_file", type=click.Path(path_type=Path), help="settings from a TOML file"),
         click.option("--data-dir", help="folder of the data files  [default: $COMMONGROUND_DATA or a cache folder]"),
         click.option("--track", multiple=True, type=Named(TRACKERS), help="where figures are sent as well; repeatable"),

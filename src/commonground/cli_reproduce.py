@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commonground.completion import complete_experiment
 from commonground.errors import ConfigError, RunError
 from commonground.suggest import meant
 from commonground.table import Column, Table
@@ -27,7 +28,7 @@ __all__ = ["report", "reproduce"]
     epilog='Example: commonground reproduce fedrep-table1 --scale paper --columns "CIFAR-10 (100, 2)" '
     "--methods fedrep,fedper --seeds 3 --out table1",
 )
-@click.argument("experiment", required=False)
+@click.argument("experiment", required=False, shell_complete=complete_experiment)
 @click.option("--scale", type=click.Choice(["small", "paper"]), help="[default: small; of --paper-tables: paper]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="first seed")
 @click.option("--seeds", type=click.IntRange(1), help="number of seeds  [default: the experiment's own]")

@@ -14,17 +14,11 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from commonground.access import reason
-from commonground.algorithms import registry
-from commonground.data.augment import Augment
-from commonground.data.tables.options import TableOptions
 from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
 from commonground.suggest import nearest
 
 __all__ = ["RunConfig", "one_sentence"]
-
-TABLE_SETTINGS = tuple(option.name for option in dataclasses.fields(TableOptions))
-"""Settings that say how a table is read."""
 
 
 class RunConfig(BaseModel):
@@ -85,7 +79,10 @@ class RunConfig(BaseModel):
     )
     train_samples: int | None = Field(None, ge=1, description="keep only so many training samples per client")
     test_samples: int | None = Field(None, ge=1, description="keep only so many test samples per client")
-    augment: Augment = Field("none", description="random changes of training images: none, flip, crop or flip-crop")
+    # The values of data.augment.Augment: a shell that completes options is not to wait for PyTorch, which it imports.
+    augment: Literal["none", "flip", "crop", "flip-crop"] = Field(
+        "none", description="random changes of training images: none, flip, crop or flip-crop"
+    )
     model: str | None = Field(
         None,
         description="linear, mlp, cnn, resnet18, lstm, low-rank, hf:NAME_OR_FOLDER or file.py:Class; by default what "
@@ -284,7 +281,10 @@ class RunConfig(BaseModel):
 
     def table_settings(self) -> dict[str, Any]:
         """What the configuration says of a table: keywords of :func:`~commonground.data.load_data`."""
-        return {name: value for name in TABLE_SETTINGS if (value := getattr(self, name)) is not None}
+        from commonground.data.tables.options import TableOptions
+
+        names = (option.name for option in dataclasses.fields(TableOptions))
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def participants(self, clients: int) -> int:
         """Number of clients sampled in a round."""
@@ -315,6 +315,8 @@ def _near(key: str, cls: type[BaseModel]) -> str:
 
 def _hint(values: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     """Where a setting of the algorithm was given as one of the run: how to give it; otherwise empty."""
+    from commonground.algorithms import registry
+
     cls = registry.get(str(values.get("algorithm", "fedrep")))
     for key in values:
         if key not in known and cls is not None and key in cls.options():

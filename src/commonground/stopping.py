@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["end_while_loading", "is_command", "stops_raise"]
+__all__ = ["completes", "end_while_loading", "is_command", "stops_raise"]
 
 
 def end_while_loading() -> None:
@@ -51,6 +51,12 @@ def is_command() -> bool:
     if called == "-m":  # as long as Python looks for the module
         return "commonground" in sys.orig_argv[: sys.orig_argv.index("-m") + 2]
     return os.path.basename(called) == "commonground"
+
+
+def completes() -> bool:
+    """Whether it was started by a shell that completes a command line, or to tell the shell how."""
+    asked = "_COMMONGROUND_COMPLETE" in os.environ or "completion" in sys.argv[1:2]
+    return is_command() and asked
 
 
 def _end(number: int, frame: FrameType | None) -> None:
