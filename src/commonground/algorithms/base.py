@@ -402,6 +402,30 @@ class Algorithm(ABC):
         """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``."""
         return {}
 
+    def spared(self, server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
+        """What a client need not be sent because it can work it out (:meth:`worked_out`), for methods whose
+        ``clients_remember``: names of shared tensors, and the tensors sent in their place.
+
+        Args:
+            server: before its round; holds what is sent.
+            heard: the round in which the client last took part, 0 if it never did: then it knows the initial tensors.
+        """
+        return frozenset(), {}
+
+    def worked_out(self, known: Tensors, sent: Tensors, round: int, seed: int) -> Tensors:
+        """What a client takes a message's tensors for: :meth:`spared` undone, on the client's side.
+
+        Args:
+            known: shared tensors as the client was last sent them, or the initial ones.
+            sent: the message's tensors, which nobody has looked at yet.
+            round: of the message.
+            seed: of the run.
+
+        Raises:
+            UpdateError: what was sent does not fit; begins with what is wrong of the message.
+        """
+        return sent
+
     def replies(self, server: Server, updates: Sequence[Update]) -> dict[int, Tensors]:
         """Tensors sent back to participants after the server's round; they replace personal tensors by name."""
         return {}

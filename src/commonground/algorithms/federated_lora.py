@@ -51,6 +51,7 @@ class FederatedLoRA(Algorithm):
 
     clients_remember = True
     factors: ClassVar[tuple[str, ...]] = ("lora_A", "lora_B")
+    own_error: ClassVar[str] = "how far averaging the factors is from averaging the updates"
 
     def __post_init__(self) -> None:
         shared = ("lora_A", "lora_B", *(["head"] if self.head == "shared" else []))
@@ -94,7 +95,7 @@ class FederatedLoRA(Algorithm):
         return client.send(self.sends(round))
 
     def summary_fields(self) -> dict[str, Any]:
-        return {"head": self.head}
+        return {"head": self.head, "aggregation_error_of": self.own_error}
 
     def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | Tensor | None]:
         return {"aggregation_error": aggregation_error(server, updates)}

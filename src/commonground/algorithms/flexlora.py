@@ -20,6 +20,8 @@ class FlexLoRA(FederatedLoRA):
 
     With the mean U Σ Vᵀ, the new factors are B = U_r Σ_r^s and A = Σ_r^(1−s) V_rᵀ; the paper leaves s open.
 
+    ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the factors would have cost.
+
     Args:
         split: ``balanced`` (s = 1/2, both factors of equal norm, the default), ``B`` (s = 1: A has orthonormal rows) or
             ``A`` (s = 0).
@@ -33,6 +35,7 @@ class FlexLoRA(FederatedLoRA):
     pseudo_gradient = False
     shared = ("lora_A", "lora_B")
     personal = ("head",)
+    own_error = "what averaging the factors would have cost; FlexLoRA averages their products"
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         weights = server.weights(updates)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from commonground.algorithms.base import Server, Tensors, Update
 from commonground.algorithms.federated_lora import FederatedLoRA, factor_pairs
+from commonground.algorithms.flora_stacks import fresh_factor, spared, stack_name, worked_out, worth_keeping
 from commonground.errors import ConfigError, ModelError
-from commonground.keys import torch_stream
 from commonground.models import Groups, groups_of, set_groups
 from commonground.models.lora import LoRALinear
 
@@ -24,15 +25,28 @@ class FLoRA(FederatedLoRA):
     sum is added to the frozen weights, and every client starts its next round from fresh factors (A drawn anew, B
     zero). Clients may have factors of different ranks.
 
-    The paper sends the stacked factors down, N·r rows each; here the merged sum goes down as one dense matrix for each
-    adapted layer, which any client can use whatever rounds it missed. Uploads of a client with a smaller rank carry
-    zeros for the rest: all uploads have the largest rank's size.
+    What goes down is one of two, with the same numbers:
+
+    - ``dense`` (the default): the sum of all rounds so far as one matrix for each adapted layer, which any client can
+      use whatever rounds it missed, and the fresh factors;
+    - ``stack``: the paper's protocol. A client keeps the sum and is sent the stacked factors, N·r rows each, of every
+      round since its last one; fresh factors it draws by the same key as the server. Where that is more than the dense
+      matrices are (many clients, or many missed rounds), it is sent these. The server keeps as many rounds' stacks as
+      can be needed.
+
+    Uploads of a client with a smaller rank carry zeros for the rest: all uploads have the largest rank's size. With
+    ``ranks`` the server also sends each client's own A.
+
+    The aggregation is exact, so ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the
+    clients' factors would have cost in this round.
 
     Args:
+        downlink: see above.
         ranks: ranks of the clients, separated by commas, dealt in turns; by default all have the model's. The scale
             α/r of the largest rank serves all.
     """
 
+    downlink: Literal["dense", "stack"] = "dense"
     ranks: str = ""
 
     name = "flora"
@@ -41,6 +55,7 @@ class FLoRA(FederatedLoRA):
     pseudo_gradient = False
     shared = ("lora_A", "lora_B", "merged")
     personal = ("head",)
+    own_error = "what averaging the factors would have cost; FLoRA's own aggregation is exact"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,20 +101,21 @@ class FLoRA(FederatedLoRA):
             a = torch.cat([u.tensors[a_name] for u in updates])
             b = torch.cat([w * u.tensors[b_name] for w, u in zip(weights, updates, strict=True)], dim=1)
             server.shared[merged] = server.shared[merged] + b @ a
-            server.shared[a_name] = _fresh(server, a_name, round)
+            if self.downlink == "stack":
+                server.memory |= {stack_name(round, a_name): a, stack_name(round, b_name): b}
+            server.shared[a_name] = fresh_factor(server.shared[a_name], server.seed, round, a_name)
             server.shared[b_name] = torch.zeros_like(server.shared[b_name])
+        server.memory = worth_keeping(server.memory, server.shared)
+
+    def spared(self, server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
+        if self.downlink == "dense":
+            return frozenset(), {}
+        return spared(server, heard)
+
+    def worked_out(self, known: Tensors, sent: Tensors, round: int, seed: int) -> Tensors:
+        return sent if self.downlink == "dense" else worked_out(known, sent, round, seed)
 
     @property
     def _ranks(self) -> tuple[int, ...]:
         parts = [part.strip() for part in self.ranks.split(",") if part.strip()]
         return tuple(int(part) if part.isdigit() else 0 for part in parts)
-
-
-def _fresh(server: Server, name: str, round: int) -> Tensor:
-    """A new A from peft's default distribution, U(−1/√in, 1/√in), keyed by round and layer."""
-    old = server.shared[name]
-    bound = old.shape[1] ** -0.5
-    stream = torch_stream(server.seed, "flora", round, name)
-    drawn = torch.rand(old.shape, generator=stream, dtype=torch.float64, device="cpu")
-    fresh: Tensor = ((2 * drawn - 1) * bound).to(old.device, old.dtype)
-    return fresh

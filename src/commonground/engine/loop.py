@@ -163,7 +163,7 @@ class Loop:
         server = self._server(round)
         extra = {client: algorithm.message_to(server, client) for client in clients}
         extra = {client: tensors for client, tensors in extra.items() if tensors}
-        engine.known = self._known(clients)
+        engine.known = self._known(server, clients)
         full = self.config.metrics == "full" and not pools and self.plan.is_due(round)
         tested = engine.evaluate(clients, progress.shared, self.plan.kinds[-1], round - 1) if full else None
         # 2. The clients train, and answer.
@@ -187,8 +187,10 @@ class Loop:
         # 6. The round's line.
         row = self._row(round, results, scores, trained - began, time.perf_counter() - trained)
         row |= {name: _read(value) for name, value in figures.items()}
-        saved = sum(payload_bytes({n: progress.shared[n] for n in known.names}) for known in engine.known.values())
-        row["bytes_down"] = payload_bytes(progress.shared) * len(clients) - saved
+        row["bytes_down"] = payload_bytes(progress.shared) * len(clients)
+        for known in engine.known.values():
+            spared = payload_bytes({name: progress.shared[name] for name in known.names})
+            row["bytes_down"] += payload_bytes(known.steps) - spared
         row["bytes_down"] += sum(payload_bytes(tensors) for tensors in (*extra.values(), *replies.values()))
         if pools:
             row |= {"bytes_up": 0, "bytes_down": 0, "participants": len(clients)}  # no model travels: the rows did
@@ -254,18 +256,16 @@ class Loop:
                 raise
             raise type(error)(f"{error}; {self.growth}") from None
 
-    def _known(self, clients: Sequence[int]) -> dict[int, CachedShared]:
-        """What participants that took part before need not be sent again."""
+    def _known(self, server: Server, clients: Sequence[int]) -> dict[int, CachedShared]:
+        """What participants need not be sent, because they have it since they took part before or can work it out."""
         if not self.setup.algorithm.clients_remember:
             return {}
-        changed = self.progress.totals["changed"]
-        return {
-            client: CachedShared(
-                heard, frozenset(name for name in self.progress.shared if changed.get(name, 0) < heard)
-            )
-            for client, heard in zip(clients, self.progress.heard[clients].tolist(), strict=True)
-            if heard > 0
-        }
+        changed, known = self.progress.totals["changed"], {}
+        for client, heard in zip(clients, self.progress.heard[clients].clip(min=0).tolist(), strict=True):
+            same = {name for name in self.progress.shared if changed.get(name, 0) < heard}
+            names, steps = self.setup.algorithm.spared(server, heard)
+            known[client] = CachedShared(heard, names | same, steps)
+        return known
 
     def _evaluate(self, engine: Engine, shared: Tensors, round: int) -> dict[Which, Scores]:
         """Tests due after a round."""

@@ -46,6 +46,16 @@ _OF_HEADS = (
     Metric("global_nc2", "Global NC2", _NC2 + "here as part of one simplex of all classes.", "global NC2"),
     Metric("local_nc2", "Local NC2", _NC2 + "here of each client's own classes, averaged over clients.", "local NC2"),
 )
+_OF_FACTORS = (
+    Metric(
+        "aggregation_error",
+        "What averaging LoRA factors costs",
+        "How far the product of the participants' averaged factors lies from the average of their products, relative "
+        "to its length: 0 where all share one factor, as in RoLoRA and FFA-LoRA. FlexLoRA and FLoRA do not average "
+        "factors: theirs says what doing so would have cost (summary.json, aggregation_error_of).",
+        "relative distance",
+    ),
+)
 _OF_BODIES = (
     Metric(
         "body_drift",
@@ -109,7 +119,7 @@ def extra_metrics(rounds: Iterable[Mapping[str, Any]], headline: Headline) -> li
     if headline.counted != "classes":  # neural collapse is told of heads with one direction for each class
         shown |= {metric.key for metric in _OF_HEADS}
     keys = {key for row in rounds for key, value in row.items() if number(value) is not None} - shown
-    described = {metric.key: metric for metric in (*_OF_HEADS, *_judged(headline), *_OF_BODIES)}
+    described = {metric.key: metric for metric in (*_OF_HEADS, *_judged(headline), *_OF_FACTORS, *_OF_BODIES)}
     known = [metric for key, metric in described.items() if key in keys]
     other = [_unknown(key) for key in sorted(keys - set(described))]
     return (known + other)[:MOST]

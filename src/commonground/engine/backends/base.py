@@ -37,10 +37,17 @@ def payload_bytes(tensors: Tensors) -> int:
 
 
 class CachedShared(NamedTuple):
-    """What a client still has of an earlier round: the round, and the shared tensors unchanged since."""
+    """What a client need not be sent.
+
+    Attributes:
+        round: that it last took part in, from which it still has shared tensors; 0 for none.
+        names: of shared tensors that are unchanged since, or that it works out by itself.
+        steps: tensors that it is sent for that.
+    """
 
     round: int
     names: frozenset[str]
+    steps: Tensors
 
 
 class Engine(ABC):

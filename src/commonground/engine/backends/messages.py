@@ -23,7 +23,7 @@ import numpy as np
 
 from commonground.algorithms import Tensors, Update
 from commonground.data import FederatedDataset
-from commonground.engine.backends.base import Engine, Which
+from commonground.engine.backends.base import CachedShared, Engine, Which
 from commonground.engine.backends.checks import who
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.message_kinds import (
@@ -86,8 +86,8 @@ class MessageClient:
             question = read_question(fields)
             about = f"of round {question.round} {about}"
             check_question(self.setup, question, self.states)
-            if isinstance(question, Train) and question.since is not None:
-                sent = {**self._remembered(question.since), **sent}
+            if isinstance(question, Train):
+                sent = self._with_known(question, sent)
             check_tensors(self.setup, question, sent)
         except UpdateError as error:
             raise UpdateError(f"the server's message to client {self._name} {about}: {error}") from None
@@ -130,6 +130,12 @@ class MessageClient:
     def _name(self) -> str:
         data = self.setup.data
         return data.client_name(0) if data.clients == 1 else data.client_name(self.number)
+
+    def _with_known(self, task: Train, sent: Tensors) -> Tensors:
+        """A message's tensors, and those that are not sent again or that the client works out."""
+        known = {} if task.since is None else self._remembered(task.since)
+        before = self.setup.initial_shared | known
+        return {**known, **self.setup.algorithm.worked_out(before, sent, task.round, self.setup.config.seed)}
 
     def _remembered(self, round: int) -> Tensors:
         """The shared tensors as they were sent in an earlier round."""
@@ -183,11 +189,11 @@ class MessageEngine(Engine):
         results = []
         for client in clients:
             self.check_stop()
-            since, names = self.known.get(client, (None, frozenset()))
-            news = {name: value for name, value in shared.items() if name not in names}
+            known = self.known.get(client, CachedShared(0, frozenset(), {}))
+            news = {name: value for name, value in shared.items() if name not in known.names}
             safe = self._safe if self.back_to is None else min(self._safe, self.back_to)
-            task = Train(round=round, safe=safe, since=since, last=self._last(client))
-            message = pack(task.model_dump(), {**news, **(extra or {}).get(client, {})})
+            task = Train(round=round, safe=safe, since=known.round or None, last=self._last(client))
+            message = pack(task.model_dump(), {**news, **known.steps, **(extra or {}).get(client, {})})
             done, tensors = self._ask(client, message, Trained, round)
             if (done.client, done.round) != (client, round):
                 whose = f"the answer of {who(self.setup, client, round)}"
