@@ -14,7 +14,7 @@ def _of(names: str) -> tuple[str, ...]:
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Data": _of(
         "data clients classes_per_client partition task train_samples test_samples feature_noise normalize augment "
-        "data_dir"
+        "image_size data_dir"
     ),
     "Your own table": _of(
         "target client_column drop text_column kinds separator encoding scaling few_rows min_rows split_column "

@@ -31,7 +31,10 @@ class RunConfig(BaseModel):
 
     algorithm: str = "fedrep"
     options: dict[str, Any] = Field({}, description="hyperparameters of the algorithm (--set name=value)")
-    data: str = Field("digits", description="a data set's name, the path of a table, or file.py:function")
+    data: str = Field(
+        "digits",
+        description="a data set's name, the path of a table or of a folder of pictures, hf:NAME, or file.py:function",
+    )
     clients: int | None = Field(None, ge=1, description="number of clients (default: 20 for digits, else 100)")
     task: str | None = Field(
         None, description="what a table is for: classification, regression or multilabel (default: classification)"
@@ -66,6 +69,9 @@ class RunConfig(BaseModel):
     )
     missing_target: Literal["refuse", "drop"] | None = Field(
         None, description="a table's rows without a target: refuse the table (default), or drop them and say how many"
+    )
+    image_size: str | None = Field(
+        None, description="what the pictures of a folder are resized to: 32, or HEIGHTxWIDTH (default: their one size)"
     )
     classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
     partition: str | None = Field(

@@ -93,12 +93,13 @@ def load_data(
     """A source dealt to clients, in one call.
 
     Args:
-        name: a name of :func:`available_sources`, the path of a table (.csv, .tsv, .jsonl, .parquet, .arrow, .feather,
-            a folder of such files, or one that ``datasets`` saved) or of instructions (.json, .jsonl), for data of the
-            Hugging Face hub ``hf:OWNER/NAME``, or ``file.py:function`` for a function of yours. It is called with those
-            of the arguments below that it has parameters for, and returns a :class:`FederatedDataset`, a
-            :class:`Source` (which is then dealt to clients) or a list of ``(x_train, y_train, x_test, y_test)``, one
-            per client. Also a table as an object: a pandas ``DataFrame``, a ``datasets.Dataset`` or ``DatasetDict``.
+        name: a name of :func:`available_sources`; the path of a table (.csv, .tsv, .jsonl, .parquet, .arrow, .feather,
+            a folder of such files, or one that ``datasets`` saved), of a folder of pictures (CLIENT/CLASS/*.png) or of
+            instructions (.json, .jsonl); for data of the Hugging Face hub ``hf:OWNER/NAME``; or ``file.py:function``
+            for a function of yours. It is called with those of the arguments below that it has parameters for, and
+            returns a :class:`FederatedDataset`, a :class:`Source` (which is then dealt to clients) or a list of
+            ``(x_train, y_train, x_test, y_test)``, one per client. Also a table as an object: a pandas ``DataFrame``,
+            a ``datasets.Dataset`` or ``DatasetDict``.
         clients: how many; may be left out with a ``column:NAME`` partition.
         classes_per_client: S; without a partition it means :class:`Shards`.
         partition: a partition or its text (:func:`parse_partition`); without it and S, what is natural for

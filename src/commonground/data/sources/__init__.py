@@ -15,6 +15,7 @@ from commonground.data.sources.digits import load_digits
 from commonground.data.sources.glue import TASKS, glue_reader
 from commonground.data.sources.hub import PREFIX, load_hub
 from commonground.data.sources.idx import load_emnist_letters, load_mnist
+from commonground.data.sources.images import CLIENT, has_clients, is_image_folder, load_images
 from commonground.data.sources.instructions import load_instructions
 from commonground.data.sources.sent140 import load_sent140
 from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
@@ -125,7 +126,10 @@ _SOURCES = {
         ),
     )
 }
-_FORMS = f"the path of a table ({FORMS}), of a .json or .jsonl file of instructions, hf:OWNER/NAME, or file.py:function"
+_FORMS = (
+    f"the path of a table ({FORMS}), of a folder of pictures, of a .json or .jsonl file of instructions, "
+    "hf:OWNER/NAME, or file.py:function"
+)
 
 
 def available_sources() -> tuple[SourceInfo, ...]:
@@ -158,7 +162,7 @@ def _instructs(fields: list[str]) -> bool:
 
 
 def default_model(name: str) -> str:
-    """The model used for this data when the user names none; ``mlp`` for a table.
+    """The model used for this data when the user names none; ``mlp`` for a table, ``cnn`` for a folder of pictures.
 
     Raises:
         ConfigError: the data are texts.
@@ -167,12 +171,22 @@ def default_model(name: str) -> str:
         raise ConfigError(
             f"the data '{name}' are texts, for which there is no usual model: choose one, as in --model hf:roberta-base"
         )
-    return _SOURCES[name].model if name in _SOURCES else "mlp"
+    if name in _SOURCES:
+        return _SOURCES[name].model
+    return "cnn" if _is_images(name) else "mlp"
+
+
+def _is_images(name: str | os.PathLike[str]) -> bool:
+    """Whether the name is that of a folder of pictures."""
+    path = Path(os.fspath(name)).expanduser()
+    return os.fspath(name) not in _SOURCES and not is_table(str(path)) and is_image_folder(path)
 
 
 def usual_partition(name: str | os.PathLike[str]) -> str:
     """The partition a source is dealt by when the user names none."""
     info = _SOURCES.get(os.fspath(name))
+    if info is None and _is_images(name) and has_clients(Path(os.fspath(name)).expanduser()):
+        return f"column:{CLIENT}"
     return "iid" if info is None else info.partition
 
 
@@ -195,8 +209,9 @@ def load_source(
 
     Args:
         name: a name of :func:`available_sources`; the path of a table (:func:`load_table`; with a tokenizer, of texts:
-            :func:`load_text_table`) or of instructions (.json, .jsonl: :func:`load_instructions`); or ``hf:OWNER/NAME``
-            (with a tokenizer texts, :func:`~commonground.data.sources.hub.load_hub`, else a table).
+            :func:`load_text_table`), of a folder of pictures (:func:`~commonground.data.sources.images.load_images`) or
+            of instructions (.json, .jsonl: :func:`load_instructions`); or ``hf:OWNER/NAME`` (with a tokenizer texts,
+            :func:`~commonground.data.sources.hub.load_hub`, else a table).
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
         seed: keys the hold-out of a table; the other sources have a fixed test set.
@@ -217,7 +232,8 @@ def load_source(
     text = os.fspath(name)
     hub = text.startswith(PREFIX)
     table = text not in _SOURCES and not hub and is_table(text)
-    if not (text in _SOURCES or is_text(text) or table):
+    images = _is_images(text)
+    if not (text in _SOURCES or is_text(text) or table or images):
         close = difflib.get_close_matches(text, _SOURCES, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise DataError(f"unknown data {text!r}{hint}; it is one of {', '.join(_SOURCES)}, {_FORMS}")
@@ -228,16 +244,19 @@ def load_source(
         )
     if tokenizer is not None and not (is_text(text) or table):
         raise ConfigError(f"the data '{text}' are no texts; a tokenizer (of a model hf:NAME) has nothing to read there")
-    if (
-        not table
-        and not (hub and tokenizer is None)
-        and replace(options or TableOptions(), client_column=None) != TableOptions()
-    ):
+    if options is not None and options.image_size and not images:
+        raise ConfigError(
+            f"the data '{text}' are no folder of pictures, which --image-size {options.image_size} resizes"
+        )
+    columns = table or images or (hub and tokenizer is None)
+    if not columns and replace(options or TableOptions(), client_column=None) != TableOptions():
         raise ConfigError(f"the data '{text}' are no table; there are no columns to drop, read or split by")
     path = Path(text).expanduser()
     read: Source | TextData
     if text in _SOURCES:
         read = _SOURCES[text].load(data_directory(data_dir), download)
+    elif images:
+        read = load_images(path, seed=seed, options=replace(options or TableOptions(), client_column=client_column))
     elif hub and tokenizer is None:
         options = replace(options or TableOptions(), client_column=client_column)
         raw = raw_of_dataset(hub_dataset(text, download), Path(text))

@@ -38,6 +38,7 @@ class TableOptions:
         time_column: a client's last rows by it are the test rows; it is no feature.
         group_column: rows of one group are all training or all test rows; it is no feature.
         test_share: the share of each client's rows that is held out.
+        image_size: of a folder of pictures: what all are resized to, as ``32`` or ``HEIGHTxWIDTH``.
         missing_target: what becomes of rows without a target: ``refuse`` the table, or ``drop`` them, counted.
 
     Raises:
@@ -58,6 +59,7 @@ class TableOptions:
     group_column: str | None = None
     test_share: float = 0.25
     missing_target: str = "refuse"
+    image_size: str | None = None
 
     def __post_init__(self) -> None:
         if self.scaling not in _SCALINGS and not self.scaling.startswith("bounds:"):
@@ -78,11 +80,22 @@ class TableOptions:
         if len(ways) > 1:
             raise ConfigError(f"{ways[0]} and {ways[1]} both say which rows are test rows; give one of them")
         assert self.readings is not None
+        assert self.image_size is None or self.size
 
     @property
     def readings(self) -> dict[str, Reading]:
         """The kinds, understood."""
         return {name: parse_kind(name, kind) for name, kind in self.kinds.items()}
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of pictures, if they are said."""
+        if self.image_size is None:
+            return None
+        sides = str(self.image_size).lower().replace("×", "x").split("x")
+        if len(sides) > 2 or not all(side.isdecimal() and 1 <= int(side) <= 4096 for side in sides):
+            raise ConfigError(f"image_size is {quoted(str(self.image_size))}; it is as 32 or HEIGHTxWIDTH, up to 4096")
+        return int(sides[0]), int(sides[-1])
 
     @property
     def bounds(self) -> dict[str, tuple[float, float]]:

@@ -1,0 +1,206 @@
+"""A folder of pictures: ``ROOT/CLIENT/CLASS/*.png``, or ``ROOT/CLASS/*.png`` where there are no clients."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.arrays import Preprocess
+from commonground.data.names import sorted_names
+from commonground.data.sources.base import Source
+from commonground.data.tables import split
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.split import Owners
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import escaped, quoted
+
+__all__ = ["CLIENT", "has_clients", "is_image_folder", "load_images"]
+
+CLIENT = "client"
+"""The column that says whose a picture is."""
+
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_GREY, _DEEP = ("1", "L", "LA"), ("I", "F")  # Pillow's modes; the deep ones have more than 8 bits
+_PARTS = {"train", "test"}
+
+Pictures = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A picture's file, and what its folders say of it: the part is empty where no folder says train or test."""
+
+    path: Path
+    part: str
+    client: str
+    label: str
+
+
+def is_image_folder(path: Path) -> bool:
+    """Whether a folder holds pictures below folders of classes."""
+    return path.is_dir() and next((True for folders, _ in _walk(path) if folders), False)
+
+
+def has_clients(path: Path) -> bool:
+    """Whether there is a level of clients above the classes."""
+    folders = next((folders for folders, _ in _walk(path) if folders), ())
+    return len(folders) - _has_parts(path) == 2
+
+
+def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = None) -> Source:
+    """Pictures below folders of clients and classes, as bytes [N, height, width, channels].
+
+    Pictures that are all grey have one channel, others red, green and blue; what is transparent in them is dropped, and
+    they are turned as their camera says. They enter the model between −1 and 1. Folders ``train`` and ``test`` above
+    all others say what is tested; otherwise a share of each client's pictures (of each class's, without clients) is
+    held out as of a table's rows. Hidden files and files of other kinds are left alone.
+
+    Args:
+        path: the folder.
+        seed: keys the hold-out.
+        options: of a table those on clients with few rows and the share of test rows; and ``image_size``, to which all
+            pictures are resized (bilinear, sides stretched): by default they must have one size.
+
+    Raises:
+        ConfigError: Pillow is not installed, or an option is one of tables alone.
+        DataError: the folders have no such form, a picture cannot be read (its file is named) or has another size.
+    """
+    options = options or TableOptions()
+    _check_options(path, options)
+    files = _files(path)
+    x = _read_all(files, options.size)
+    classes = sorted_names(np.array([file.label for file in files]))
+    y = np.array([classes.index(file.label) for file in files], dtype=np.int64)
+    names = sorted_names(np.array([file.client for file in files]))
+    places = {name: place for place, name in enumerate(names)}
+    owners = Owners(list(names), np.array([places[file.client] for file in files], dtype=np.int64))
+    is_test = np.array([file.part == "test" for file in files]) if files[0].part else None
+    clients = files[0].client != ""
+    if clients:
+        owners = split.few_rows(path, owners, options, is_test)
+    if is_test is None:
+        by = owners if clients else Owners(list(classes), y)
+        is_test = split.held_out_tests(by.parts(), len(files), options.test_share, seed)
+    used = owners.codes >= 0
+    train, test = used & ~is_test, used & is_test
+    if not train.any() or not test.any():
+        raise DataError(f"{path} has {train.sum()} training and {test.sum()} test pictures; both need at least 1")
+    whose = np.array([*owners.names, ""])[owners.codes]
+    channels = x.shape[-1]
+    return Source(
+        name=path.name,
+        x_train=x[train],
+        y_train=y[train],
+        x_test=x[test],
+        y_test=y[test],
+        classes=len(classes),
+        class_names=classes,
+        preprocess=Preprocess(1 / 255, (0.5,) * channels, (0.5,) * channels),
+        train_columns={CLIENT: whose[train]} if clients else {},
+        test_columns={CLIENT: whose[test]} if clients else {},
+    )
+
+
+def _check_options(path: Path, options: TableOptions) -> None:
+    plain = TableOptions()
+    kept = {name: getattr(plain, name) for name in ("few_rows", "min_rows", "test_share", "image_size")}
+    if options.client_column not in (None, CLIENT):
+        raise ConfigError(f"the clients of '{path}' are its folders; the column is called '{CLIENT}'")
+    if replace(options, client_column=None, **kept) != plain:
+        raise ConfigError(f"'{path}' is a folder of pictures, no table; there are no columns to drop, read or split by")
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+def _walk(path: Path) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Folders that hold pictures, from the root's, and the pictures' names; sorted, without hidden ones."""
+    for folder, below, names in os.walk(path):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        pictures = sorted(n for n in names if n.lower().endswith(ENDINGS) and not n.startswith("."))
+        if pictures:
+            yield Path(folder).relative_to(path).parts, pictures
+
+
+def _has_parts(path: Path) -> bool:
+    """Whether the uppermost folders are ``train`` and ``test``."""
+    return {below.name for below in path.iterdir() if below.is_dir() and not below.name.startswith(".")} == _PARTS
+
+
+def _files(path: Path) -> list[_File]:
+    """Every picture, in the order of the folders' names."""
+    parts, found = _has_parts(path), []
+    for folders, names in _walk(path):
+        part, rest = (folders[0], folders[1:]) if parts and folders else ("", folders)
+        if len(rest) not in (1, 2):
+            first = path / Path(*folders, names[0])
+            raise DataError(f"{first} lies {len(rest)} folders deep; pictures lie in CLIENT/CLASS/ or in CLASS/")
+        for name in rest:
+            if not name.isprintable() or len(name) > 200:
+                raise DataError(f"the folder {quoted(str(path / Path(*folders)))} has a name that is not printable")
+        client = rest[0] if len(rest) == 2 else ""
+        found += [_File(path / Path(*folders) / name, part, client, rest[-1]) for name in names]
+    if not found:
+        raise DataError(f"{path} holds no pictures ({', '.join(ENDINGS)})")
+    for file in found:
+        if (file.client == "") != (found[0].client == ""):
+            raise DataError(f"{file.path} and {found[0].path} do not lie equally deep; pictures lie in CLIENT/CLASS/")
+    return found
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+def _read_all(files: list[_File], size: tuple[int, int] | None) -> Pictures:
+    """All pictures as one array; grey ones among coloured ones get three equal channels."""
+    found = [_read(file.path, size) for file in files]
+    for file, picture in zip(files, found, strict=True):
+        if picture.shape[:2] != found[0].shape[:2]:
+            (h, w), (h0, w0) = picture.shape[:2], found[0].shape[:2]
+            raise DataError(
+                f"{file.path} has {h}×{w} pixels (height × width) and {files[0].path} {h0}×{w0}; say to which size all "
+                f"are resized, as in --image-size {min(h, h0)}x{min(w, w0)}"
+            )
+    channels = max(picture.shape[2] for picture in found)
+    whole = np.empty((len(found), *found[0].shape[:2], channels), dtype=np.uint8)
+    for place, picture in enumerate(found):
+        whole[place] = picture
+    return whole
+
+
+def _read(path: Path, size: tuple[int, int] | None) -> Pictures:
+    """A picture as bytes [height, width, 1 or 3]."""
+    image = _pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", image.Image.DecompressionBombWarning)
+            with image.Image.open(path) as opened:
+                deep = opened.mode.split(";")[0] in _DEEP
+                picture = image.ImageOps.exif_transpose(opened)
+                picture = picture.convert("L" if picture.mode in _GREY else "RGB")
+            if size is not None:
+                picture = picture.resize(size[::-1], image.Image.Resampling.BILINEAR)
+    except Exception as error:  # Pillow raises many kinds for a file that is no picture
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path} cannot be read as a picture: {escaped(first)}") from None
+    if deep:
+        raise DataError(f"{path} has more than 8 bits for a pixel's channel; 8 are read")
+    pixels = np.asarray(picture, dtype=np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _pillow() -> Any:
+    try:
+        import PIL
+        import PIL.Image
+        import PIL.ImageOps
+    except ImportError:
+        raise ConfigError("a folder of pictures needs the extra: pip install 'commonground[images]'") from None
+    return PIL

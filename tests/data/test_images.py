@@ -1,0 +1,182 @@
+"""Folders of pictures: who, what and which part the folders say; sizes, colours, damage; the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import commonground as cg
+from commonground.cli import main
+from commonground.data.sources.images import load_images
+from commonground.data.tables.options import TableOptions
+from commonground.errors import CommonGroundError, ConfigError, DataError
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def picture(path: Path, pixels: np.ndarray, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(path, **options)
+    return path
+
+
+def made(root: Path, clients: tuple[str, ...] = ("ann", "bob"), each: int = 8, side: int = 16) -> Path:
+    """Cats are dark and dogs bright, a little noise on each."""
+    rng = np.random.default_rng(0)
+    for client in clients:
+        for place, label in enumerate(("cat", "dog")):
+            for i in range(each):
+                picture(root / client / label / f"{i}.png", rng.integers(0, 60, (side, side)) + 150 * place)
+    return root
+
+
+def test_folders_say_whose_and_what(tmp_path: Path) -> None:
+    root = made(tmp_path / "pets")
+    (root / "ann" / "cat" / "notes.txt").write_text("no picture")
+    (root / "ann" / "cat" / ".hidden.png").write_text("no picture")
+    data = cg.load_data(root)
+    assert (data.name, data.clients, data.client_names, data.class_names) == ("pets", 2, ("ann", "bob"), ("cat", "dog"))
+    assert data.x_train.shape == (24, 16, 16, 1)
+    assert data.x_train.dtype == np.uint8
+    assert (data.train_sizes.tolist(), data.test_sizes.tolist()) == ([12, 12], [4, 4])
+    own = {tuple(x.ravel()) for rows, x in ((data.train_indices(1), data.x_train), (data.test_indices(1), data.x_test))
+           for x in x[rows]}  # fmt: skip
+    files = sorted((root / "bob").rglob("*.png"))
+    assert own == {tuple(np.asarray(Image.open(file)).ravel()) for file in files}
+    bright = data.x_train.reshape(24, -1).mean(1) > 100
+    np.testing.assert_array_equal(bright, data.y_train == 1)
+    again = cg.load_data(root)
+    assert again.fingerprint() == data.fingerprint()
+    assert cg.load_data(root, seed=1).fingerprint() != data.fingerprint()
+
+
+def test_without_clients_they_are_dealt(tmp_path: Path) -> None:
+    data = cg.load_data(made(tmp_path / "one", clients=(".",), each=20), clients=4)
+    assert (data.clients, data.class_names) == (4, ("cat", "dog"))
+    assert data.class_counts("test").sum(0).tolist() == [5, 5]
+
+
+def test_parts_and_few_pictures(tmp_path: Path) -> None:
+    made(tmp_path / "root" / "train", each=3)
+    made(tmp_path / "root" / "test", each=2)
+    data = cg.load_data(tmp_path / "root")
+    assert (data.train_sizes.tolist(), data.test_sizes.tolist()) == ([6, 6], [4, 4])
+    root = made(tmp_path / "few")
+    picture(root / "eve" / "cat" / "0.png", np.zeros((16, 16)))
+    with pytest.raises(DataError, match="client 'eve' has 1 row; at least 2 are needed"):
+        cg.load_data(root)
+    assert cg.load_data(root, few_rows="shared").client_names == ("ann", "bob")
+
+
+def test_sizes_are_made_equal_if_somebody_says_how(tmp_path: Path) -> None:
+    root = made(tmp_path / "root", each=2)
+    wide = picture(root / "bob" / "dog" / "9.jpg", np.full((20, 40), 200))
+    with pytest.raises(DataError, match=r"9\.jpg has 20×40 pixels .* and .*0\.png 16×16; .* as in --image-size 16x16"):
+        cg.load_data(root)
+    data = cg.load_data(root, image_size="8x12")
+    assert data.sample_shape == (8, 12, 1)
+    assert cg.load_data(root, image_size=8).sample_shape == (8, 8, 1)
+    wanted = np.asarray(Image.open(wide).resize((12, 8), Image.Resampling.BILINEAR))
+    assert any((x[..., 0] == wanted).all() for x in (*data.x_train, *data.x_test))
+
+
+def test_colours_and_turned_pictures(tmp_path: Path) -> None:
+    root = made(tmp_path / "root", each=2)
+    red = np.zeros((16, 16, 4))
+    red[:8, :, 0], red[..., 3] = 255, 255
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    picture(root / "bob" / "cat" / "9.png", red, exif=exif)
+    source = load_images(root)
+    assert source.x_train.shape[1:] == (16, 16, 3)
+    whole = np.concatenate([source.x_train, source.x_test])
+    turned = [x for x in whole if (x[..., 0] != x[..., 1]).any()]
+    assert len(turned) == 1
+    assert turned[0][12, 3].tolist() == [255, 0, 0]
+    assert turned[0][3, 3].tolist() == [0, 0, 0]
+
+
+def damaged(root: Path, how: str) -> None:
+    file = root / "ann" / "cat" / "bad.png"
+    if how == "cut":
+        whole = (root / "ann" / "cat" / "0.png").read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+    elif how == "text":
+        file.write_text("this is no picture")
+    elif how == "empty":
+        file.touch()
+    elif how == "deep":
+        Image.fromarray(np.full((16, 16), 40_000, dtype=np.uint16)).save(file)
+    elif how == "huge":
+        Image.new("1", (300, 400)).save(file)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("cut", r"bad\.png cannot be read as a picture: "),
+        ("text", r"bad\.png cannot be read as a picture: cannot identify image file"),
+        ("empty", r"bad\.png cannot be read as a picture: "),
+        ("deep", r"bad\.png has more than 8 bits for a pixel's channel"),
+        ("huge", r"bad\.png cannot be read as a picture: Image size .* exceeds limit"),
+    ],
+)
+def test_a_damaged_picture_is_named(
+    how: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100_000)  # what a packed file may become in memory
+    root = made(tmp_path / "root", each=2)
+    damaged(root, how)
+    with pytest.raises(DataError, match=says):
+        cg.load_data(root)
+    assert main(["train", "fedavg", "--data", str(root), "--out", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err.strip()
+    assert told.count("\n") == 0
+    assert "bad.png" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"drop": "a"}, "is a folder of pictures, no table"),
+        ({"client_column": "who"}, "the column is called 'client'"),
+        ({"image_size": "0"}, "image_size is '0'; it is as 32 or HEIGHTxWIDTH"),
+        ({"image_size": "3x4x5"}, "it is as 32 or HEIGHTxWIDTH"),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(CommonGroundError, match=says):
+        cg.load_data(made(tmp_path / "root", each=2), **options)
+
+
+def test_folders_of_another_form(tmp_path: Path) -> None:
+    root = made(tmp_path / "root", each=2)
+    deep = picture(root / "ann" / "cat" / "more" / "0.png", np.zeros((16, 16)))
+    with pytest.raises(DataError, match="lies 3 folders deep; pictures lie in CLIENT/CLASS/ or in CLASS/"):
+        cg.load_data(root)
+    deep.unlink()
+    picture(root / "ann" / "0.png", np.zeros((16, 16)))
+    with pytest.raises(DataError, match="do not lie equally deep"):
+        cg.load_data(root)
+    (tmp_path / "t.csv").write_text("a,label\n1,0\n2,1\n")
+    with pytest.raises(ConfigError, match="are no folder of pictures, which --image-size 8 resizes"):
+        cg.load_data(tmp_path / "t.csv", clients=1, image_size=8)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="unknown data"):
+        cg.load_data(tmp_path / "empty", clients=2)
+    with pytest.raises(DataError, match="holds no pictures"):
+        load_images(tmp_path / "empty", options=TableOptions())
+
+
+def test_by_command(tmp_path: Path) -> None:
+    root = made(tmp_path / "pets", each=12)
+    assert main(["train", "fedrep", "--data", str(root), "--rounds", "3", "--image-size", "20x16", "--quiet",
+                 "--out", str(tmp_path / "run")]) == 0  # fmt: skip
+    run = cg.load_run(tmp_path / "run")
+    assert (run.config.model, run.config.image_size, run.trained.split["sample_shape"]) == ("cnn", "20x16", [20, 16, 1])
+    assert run.personal_accuracy["mean"] == 1
+    dark, bright = np.full((1, 20, 16, 1), 20, np.uint8), np.full((1, 20, 16, 1), 180, np.uint8)
+    assert [int(run.predict(x, "bob").argmax()) for x in (dark, bright)] == [0, 1]
