@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
-from commonground.theory.checks import at_least, between, positive, raise_if_diverged
+from commonground.theory.checks import OnDivergence, Watch, at_least, between, positive, raise_if_diverged
 from commonground.theory.draws import normal, permutations
 from commonground.theory.subspace import principal_angle_distance
 
@@ -38,3 +38,21 @@ def test_refusals_name_the_number() -> None:
             positive("step", value)
     with pytest.raises(DivergenceError, match=r"FedRep diverges.*round 3 \(seed 8, step size 9\)"):
         raise_if_diverged(torch.tensor([[1.0], [math.nan]]), "FedRep", 3, [7, 8], 9.0)
+
+
+@pytest.mark.parametrize(("on_divergence", "ends_at"), [("raise", 1), ("most", 2), ("record", None)])
+def test_a_seed_that_diverges_ends_the_study_or_is_noted(on_divergence: OnDivergence, ends_at: int | None) -> None:
+    watch = Watch([7, 8, 9], torch.device("cpu"), on_divergence)
+    assert watch.look(torch.ones(3, 2), "FedRep", 0, 0.5) is None
+    for round_, gone in ((1, [8]), (2, [8, 9]), (3, [8, 9])):
+        iterate = torch.ones(3, 2)
+        iterate[[seed - 7 for seed in gone], 0] = math.nan
+        if round_ == ends_at:
+            with pytest.raises(DivergenceError, match=r"FedRep diverges.*round \d.*; use .* such as step=0.25$"):
+                watch.look(iterate, "FedRep", round_, 0.5)
+            return
+        found = watch.look(iterate, "FedRep", round_, 0.5)
+        assert found is not None
+        assert [seed for seed, bad in zip((7, 8, 9), found.tolist(), strict=True) if bad] == gone
+    assert watch.ended.tolist() == [-1, 1, 2]
+    assert watch.from_then_on(torch.zeros(3, 4), 5.0).tolist() == [[0] * 4, [0, 5, 5, 5], [0, 0, 5, 5]]

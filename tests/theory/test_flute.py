@@ -13,6 +13,7 @@ from commonground.theory.flute import (
     BODY,
     Convention,
     LinearProblem,
+    Trajectory,
     asymptotic_rate,
     balanced,
     best_rank_k,
@@ -40,6 +41,7 @@ from commonground.theory.flute import (
     theorem_bound,
     theorem_constant,
 )
+from commonground.theory.subspace import orthonormal
 from commonground.theory.threads import one_thread
 
 SEEDS = [3, 11, 42]
@@ -306,3 +308,33 @@ def test_one_thread_gives_the_threads_back() -> None:
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+def test_a_seed_that_diverges_is_noted_and_the_others_go_on() -> None:
+    # FLUTE: one seed's start is far too large. FedRep, orthonormal, leaves every range where one seed's data are.
+    problem = _sampled()
+    B, W = random_start(problem, 2, 0.01)
+    B[1] *= 1e5
+    path = flute(problem, 2, 60, 0.03, (B, W), on_divergence="most")
+    assert (path.diverged >= 0).tolist() == [False, True, False]
+    alone = flute(_sampled(seeds=[SEEDS[2]]), 2, 60, 0.03, (B[2:], W[2:]))
+    torch.testing.assert_close(path.error[2], alone.error[0], rtol=1e-12, atol=1e-12)
+    assert bool(path.error.isfinite().all())
+    with pytest.raises(DivergenceError, match="FLUTE diverges"):
+        flute(problem, 2, 60, 0.03, (torch.cat([B[1:2]] * 2 + [B[2:]]), W), on_divergence="most")
+
+    problem.cross[1] *= 1e9
+    start = torch.stack([orthonormal(torch.eye(6, 2, dtype=torch.float64))] * 3)
+    run = fedrep(problem, 2, 20, 0.03, start, on_divergence="most")
+    assert (run.diverged >= 0).tolist() == [False, True, False]
+    with pytest.raises(DivergenceError, match=r"FedRep diverges.*seed 11.*step=0.015"):
+        fedrep(problem, 2, 20, 0.03, start)
+
+
+def test_paths_of_several_lists_of_seeds_are_joined() -> None:
+    whole, parts = _sampled(), [_sampled(seeds=SEEDS[:2]), _sampled(seeds=SEEDS[2:])]
+    one, *several = (flute(p, 2, 20, 0.03, random_start(p, 2, 0.01), every=10) for p in (whole, *parts))
+    joined = Trajectory.joined(several)
+    assert joined.rounds == one.rounds
+    for name in ("error", "loss", "B", "W", "diverged"):
+        torch.testing.assert_close(getattr(joined, name), getattr(one, name), rtol=1e-12, atol=1e-12)

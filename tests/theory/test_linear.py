@@ -332,3 +332,49 @@ def test_divergence_by_name() -> None:
     assert bool(alternate(problem, Alternation(None, 50.0), start, 40, data=data).went_away.all())
     assert not bool(alternate(problem, Alternation(None, 0.2), start, 40, data=data).went_away.any())
     assert float(outside(problem.B_star, problem.theta).max()) < 1e-25
+
+
+def test_one_round_without_qr_by_hand() -> None:
+    w = tensor([0.5 + 0.1 * 0.05, -0.1 * 0.7])  # as with QR: the heads come before it
+    method = Alternation(1, 0.5, 0.1, orthonormalise=False)
+    run = alternate(BY_HAND, method, FROM, 1, data=DATA)
+    residual = tensor([[1.4, 0.8]]) * w[:, None] - tensor([[1.0, 0.0], [-1.0, 0.0]])
+    gradient = ((residual @ tensor([[1.0, 1.0], [0.0, 1.0]])) * w[:, None]).sum(0) / 4
+    moved = tensor([0.6, 0.8]) - 0.5 * gradient
+    assert run.B[0, :, 0] == pytest.approx(moved.tolist(), abs=1e-15)
+    assert float(run.distance[0, 1]) == pytest.approx(abs(float(moved[1] / moved.norm())), abs=1e-15)
+    assert [method.name, Alternation(10, 0.5, orthonormalise=False).name] == ["GD-GD without QR", "10GD-GD without QR"]
+
+
+def test_without_qr_gd_gd_descends_on_the_training_loss() -> None:
+    # With QR it need not: heads stay where they are when the basis changes.
+    problem = draw_problem(SEEDS, 6, 2, 20)
+    data = draw_samples(problem, 8)
+    start = random_start(problem)
+    plain = alternate(problem, Alternation(1, 0.05, 0.05, orthonormalise=False), start, 60, data=data)
+    assert bool((plain.training[:, 1:] <= plain.training[:, :-1]).all())
+
+
+def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
+    problem = draw_problem(SEEDS, 6, 2, 20)
+    data = draw_samples(problem, 6)
+    start = projected_gradient(problem, data)
+    data.x[1] *= 100  # one seed's curvature, and no other's, is far beyond the step
+    for method in (Alternation(10, 0.1, 0.1), Alternation(1, 0.1, 0.1, orthonormalise=False)):
+        run = alternate(problem, method, start, 40, data=data, on_divergence="most")
+        assert (run.diverged >= 0).tolist() == [False, True, False, False]
+        assert run.went_away.tolist()[1]
+        at = int(run.diverged[1])
+        assert run.distance[1, at:].tolist() == [1.0] * (41 - at)
+        assert run.value[1, at:].tolist() == [1e12] * (41 - at)
+        assert bool(run.B.isfinite().all())
+        alone = draw_problem([2], 6, 2, 20)
+        same = alternate(alone, method, Start(start.B[2:3], start.W[2:3]), 40, data=Samples(data.x[2:3], data.y[2:3]))
+        assert torch.allclose(run.value[2], same.value[0], rtol=1e-9)
+        with pytest.raises(DivergenceError, match=r"\(seed 1, .*head_step=0.05|such as step=0.05"):
+            alternate(problem, method, start, 40, data=data)
+    single = fedsgd(problem, start, 40, 0.1, data, on_divergence="most")
+    assert single.went_up.tolist() == [False, True, False, False]
+    assert bool(single.theta.isfinite().all())
+    with pytest.raises(DivergenceError, match="FedSGD diverges"):
+        fedsgd(problem, start, 300, 50.0, data, on_divergence="most")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
 
-__all__ = ["at_least", "between", "diverged", "positive", "raise_if_diverged"]
+__all__ = ["OnDivergence", "Watch", "at_least", "between", "diverged", "positive", "raise_if_diverged"]
+
+OnDivergence = Literal["raise", "most", "record"]
+"""What a seed that diverges does: it ends the study, it ends it if most seeds do, or it is noted and left out."""
 
 TOO_LARGE = 1e12  # an iterate so many times as large as it should be does not come back
 
@@ -47,17 +51,82 @@ def diverged(iterate: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
 
 
 def raise_if_diverged(
-    iterate: torch.Tensor, method: str, round: int, seeds: Sequence[int], step: float, scale: float = 1.0
+    iterate: torch.Tensor,
+    method: str,
+    round: int,
+    seeds: Sequence[int],
+    step: float,
+    scale: float = 1.0,
+    setting: str = "step",
 ) -> None:
     """End a study whose step size is too large.
 
     Raises:
-        DivergenceError: naming method, round, the first seed concerned and the step size.
+        DivergenceError: naming method, round, the first seed concerned, the step size and the setting that is it.
     """
     bad = diverged(iterate, scale)
     if bool(bad.any()):
-        seed = seeds[int(bad.int().argmax())]
-        raise DivergenceError(
-            f"{method} diverges: its iterate is no longer finite or below {TOO_LARGE:g} in round {round} (seed {seed}, "
-            f"step size {step:g}); use a smaller step size"
-        )
+        raise _too_large(bad, method, round, seeds, step, setting)
+
+
+def _too_large(
+    bad: torch.Tensor, method: str, round: int, seeds: Sequence[int], step: float, setting: str
+) -> DivergenceError:
+    seed = seeds[int(bad.int().argmax())]
+    return DivergenceError(
+        f"{method} diverges: its iterate is no longer finite or below {TOO_LARGE:g} in round {round} (seed {seed}, "
+        f"step size {step:g}); use a smaller step size, such as {setting}={step / 2:.3g}"
+    )
+
+
+class Watch:
+    """Looks at iterates round by round and notes which seeds have diverged.
+
+    Args:
+        seeds: S of them.
+        device: where the iterates are.
+        on_divergence: see :data:`OnDivergence`.
+
+    Attributes:
+        ended: [S], int64: the round in which a seed's iterate left every range, −1 where it never did.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device, on_divergence: OnDivergence) -> None:
+        self.seeds, self.on_divergence = seeds, on_divergence
+        self.ended = torch.full((len(seeds),), -1, dtype=torch.int64, device=device)
+
+    def look(
+        self, iterate: torch.Tensor, method: str, round: int, step: float, scale: float = 1.0, setting: str = "step"
+    ) -> torch.Tensor | None:
+        """Look at an iterate [S, ...].
+
+        Returns:
+            [S], true for seeds that have diverged by now, whose iterate is to be put back; None if there are none.
+
+        Raises:
+            DivergenceError: see :data:`OnDivergence`.
+        """
+        bad = diverged(iterate, scale)
+        if bool(bad.any()):
+            self.ended = torch.where(bad & (self.ended < 0), round, self.ended)
+            most = 2 * int(self.gone.sum()) > len(self.seeds)
+            if self.on_divergence == "raise" or (self.on_divergence == "most" and most):
+                raise _too_large(bad, method, round, self.seeds, step, setting)
+        gone = self.gone
+        return gone if bool(gone.any()) else None
+
+    @property
+    def gone(self) -> torch.Tensor:
+        """Which seeds have diverged: [S]."""
+        return self.ended >= 0
+
+    def from_then_on(self, values: torch.Tensor, value: float) -> torch.Tensor:
+        """Put a value in the place of what a seed went through since it diverged.
+
+        Args:
+            values: [S, T + 1], by round.
+            value: what stands for it.
+        """
+        rounds = torch.arange(values.shape[1], device=values.device)
+        after = self.gone[:, None] & (rounds >= self.ended[:, None])
+        return values.masked_fill(after, value)

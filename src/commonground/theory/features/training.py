@@ -93,7 +93,8 @@ def descend(
         if t:
             state = state.step(eta)
         if t in wanted_set or t % LOOK_EVERY == 0 or t == rounds:
-            raise_if_diverged(torch.cat([state.gamma.flatten(1), state.xi.flatten(1)], 1), name, t, problem.seeds, eta)
+            both = torch.cat([state.gamma.flatten(1), state.xi.flatten(1)], 1)
+            raise_if_diverged(both, name, t, problem.seeds, eta, setting="eta")
         if t in wanted_set:
             kept.append((state.gamma, state.xi, state.margin))
             if draws is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from commonground.theory.checks import at_least, positive, raise_if_diverged
+from commonground.theory.checks import OnDivergence, Watch, at_least, positive
 from commonground.theory.flute.problem import LinearProblem
 from commonground.theory.flute.trajectory import Recorder, Trajectory
 from commonground.theory.subspace import orthonormal
@@ -65,7 +65,14 @@ def step_limit(problem: LinearProblem) -> torch.Tensor:
 
 
 def fedrep(
-    problem: LinearProblem, k: int, rounds: int, step: float, start: torch.Tensor, *, every: int = 1
+    problem: LinearProblem,
+    k: int,
+    rounds: int,
+    step: float,
+    start: torch.Tensor,
+    *,
+    every: int = 1,
+    on_divergence: OnDivergence = "raise",
 ) -> Trajectory:
     """Run FedRep for linear regression (Collins et al. 2021, Algorithm 2) with all clients on their fixed samples.
 
@@ -85,6 +92,7 @@ def fedrep(
         start: B⁰, [S, d, k]; orthonormalised first (a small random B⁰ would otherwise get heads of size 1/α). FedRep
             has :func:`moment_start`; FedRep(RI) FLUTE's random B⁰.
         every: record every so many rounds.
+        on_divergence: as in :func:`~commonground.theory.flute.method.flute`.
 
     Raises:
         ConfigError: k is impossible, or a number is out of range.
@@ -97,11 +105,11 @@ def fedrep(
     W = exact_heads(problem, B)
     recorder = Recorder(problem, k, every)
     recorder.record(0, rounds, B, W)
+    watch = Watch(problem.seeds, problem.device, on_divergence)
     for round in range(1, rounds + 1):
         moved = B - 2 * step / problem.clients * problem.residual(B @ W) @ W.mT
-        raise_if_diverged(moved, "FedRep", round, problem.seeds, step)
-        B = orthonormal(moved)
+        gone = watch.look(moved, "FedRep", round, step)
+        B = orthonormal(moved if gone is None else torch.where(gone[:, None, None], B, moved))
         W = exact_heads(problem, B)
         recorder.record(round, rounds, B, W)
-    never = torch.full((len(problem.seeds),), -1, dtype=torch.int64, device=problem.device)
-    return recorder.finish("FedRep", B, W, never)
+    return recorder.finish("FedRep", B, W, watch.ended)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from commonground.theory.checks import at_least, diverged, positive, raise_if_diverged
+from commonground.theory.checks import OnDivergence, Watch, at_least, positive
 from commonground.theory.flute.problem import LinearProblem
 from commonground.theory.flute.trajectory import Recorder, Trajectory
 
@@ -54,7 +54,7 @@ def flute(
     gamma2: float = 0.125,
     convention: Convention = BODY,
     every: int = 1,
-    on_divergence: Literal["raise", "record"] = "raise",
+    on_divergence: OnDivergence = "raise",
 ) -> Trajectory:
     """Run FLUTE (Algorithm 1).
 
@@ -69,7 +69,7 @@ def flute(
         convention: scaling of the data's gradients.
         every: record every so many rounds.
         on_divergence: ``raise`` ends the run with an error; ``record`` stops the seed concerned, goes on with the
-            others and says so in the trajectory.
+            others and says so in the trajectory; ``most`` does that as long as no more than half of the seeds diverge.
 
     Raises:
         ConfigError: k is impossible, or a number is out of range.
@@ -84,23 +84,19 @@ def flute(
     at_least("gamma2", gamma2, 0)
     B, W = start
     scale = max(1.0, float(problem.phi.abs().max()))
-    ended = torch.full((len(problem.seeds),), -1, dtype=torch.int64, device=problem.device)
+    watch = Watch(problem.seeds, problem.device, on_divergence)
     recorder = Recorder(problem, k, every)
     recorder.record(0, rounds, B, W)
     for round in range(1, rounds + 1):
-        new_B, new_W = flute_round(problem, B, W, step, server_step, gamma1, gamma2, convention)
-        bad = diverged(new_B, scale) | diverged(new_W, scale)
-        if bool(bad.any()):
-            if on_divergence == "raise":
-                both = torch.cat([new_B.flatten(1), new_W.flatten(1)], dim=1)
-                raise_if_diverged(both, "FLUTE", round, problem.seeds, step, scale)
-            ended = torch.where(bad & (ended < 0), round, ended)
-        if on_divergence == "record" and bool((ended >= 0).any()):
-            stopped = (ended >= 0)[:, None, None]
-            new_B, new_W = torch.where(stopped, B, new_B), torch.where(stopped, W, new_W)
-        B, W = new_B, new_W
+        if not bool(watch.gone.all()):
+            new_B, new_W = flute_round(problem, B, W, step, server_step, gamma1, gamma2, convention)
+            gone = watch.look(torch.cat([new_B.flatten(1), new_W.flatten(1)], dim=1), "FLUTE", round, step, scale)
+            if gone is not None:
+                stopped = gone[:, None, None]
+                new_B, new_W = torch.where(stopped, B, new_B), torch.where(stopped, W, new_W)
+            B, W = new_B, new_W
         recorder.record(round, rounds, B, W)
-    return recorder.finish("FLUTE", B, W, ended)
+    return recorder.finish("FLUTE", B, W, watch.ended)
 
 
 def flute_round(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -44,6 +45,13 @@ class Trajectory:
     def finished(self) -> torch.Tensor:
         """Which seeds did not diverge: [S]."""
         return self.diverged < 0
+
+    @classmethod
+    def joined(cls, parts: Sequence[Trajectory]) -> Trajectory:
+        """The paths of one method over several lists of seeds as one, seeds one after the other."""
+        names = [each.name for each in fields(cls) if each.name not in ("method", "rounds")]
+        tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return cls(parts[0].method, parts[0].rounds, **tensors)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from commonground.theory.checks import at_least, positive, raise_if_diverged
+from commonground.theory.checks import TOO_LARGE, OnDivergence, Watch, at_least, positive
 from commonground.theory.linear.problem import Problem, Samples, clients_per_round, participants
 from commonground.theory.linear.starts import Start
 from commonground.theory.subspace import principal_angle_distance
@@ -22,7 +22,8 @@ class SingleModel:
         B: [S, d, k], not orthonormal.
         w: [S, k].
         distance: [S, T + 1], principal angle distance of B^t to B*.
-        training: [S, T + 1], (1/2m) mean squared error on the samples of the clients taking part in round t.
+        training: [S, T + 1], (1/2m) mean squared error on the samples of the clients taking part in round t; 1e12 from
+            the round on in which a seed overflowed, whose B and w are those before.
     """
 
     B: torch.Tensor
@@ -42,7 +43,15 @@ class SingleModel:
         return last > 2 * self.training[:, 0]
 
 
-def fedsgd(problem: Problem, start: Start, rounds: int, step: float, data: Samples, r: float = 1.0) -> SingleModel:
+def fedsgd(
+    problem: Problem,
+    start: Start,
+    rounds: int,
+    step: float,
+    data: Samples,
+    r: float = 1.0,
+    on_divergence: OnDivergence = "raise",
+) -> SingleModel:
     """Distributed gradient descent on (1/2mn) Σ_ij (y_ij − ⟨Bw, x_ij⟩)² over B and w together, on fixed samples.
 
     Each round the rn clients chosen send their gradients of B and w on all their m samples, and the server steps along
@@ -60,6 +69,7 @@ def fedsgd(problem: Problem, start: Start, rounds: int, step: float, data: Sampl
     pulls = (data.x.mT @ data.y[..., None])[..., 0] / data.m
     powers = data.y.square().mean(-1)
     B, w = start.B.clone(), start.W.mean(1)
+    watch = Watch(problem.seeds, problem.device, on_divergence)
     rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]
     distances, training = [], []
     gram, pull, power = grams.mean(1), pulls.mean(1), powers.mean(1)
@@ -73,9 +83,12 @@ def fedsgd(problem: Problem, start: Start, rounds: int, step: float, data: Sampl
         if round == rounds:
             break
         slope = (gram @ theta[..., None])[..., 0] - pull
-        B, w = B - step * slope[..., None] * w[:, None, :], w - step * (B.mT @ slope[..., None])[..., 0]
-        raise_if_diverged(torch.cat([B.flatten(1), w], 1), "FedSGD", round + 1, problem.seeds, step, problem.k**0.5)
-    return SingleModel(B, w, torch.stack(distances, 1), torch.stack(training, 1))
+        new_B, new_w = B - step * slope[..., None] * w[:, None, :], w - step * (B.mT @ slope[..., None])[..., 0]
+        gone = watch.look(torch.cat([new_B.flatten(1), new_w], 1), "FedSGD", round + 1, step, problem.k**0.5)
+        if gone is not None:
+            new_B, new_w = torch.where(gone[:, None, None], B, new_B), torch.where(gone[:, None], w, new_w)
+        B, w = new_B, new_w
+    return SingleModel(B, w, torch.stack(distances, 1), watch.from_then_on(torch.stack(training, 1), TOO_LARGE))
 
 
 def single_model_error(problem: Problem) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from commonground.errors import ConfigError
-from commonground.theory.checks import at_least, positive, raise_if_diverged
+from commonground.theory.checks import TOO_LARGE, OnDivergence, Watch, at_least, positive
 from commonground.theory.linear.least_squares import least_squares
 from commonground.theory.linear.problem import Problem, Samples, clients_per_round, draw_samples, participants
 from commonground.theory.linear.starts import Start
@@ -25,11 +25,15 @@ class Alternation:
             kGD-GD (Section 5.1).
         step: η, of the representation.
         head_step: of the heads' gradient steps, by default η too (Algorithm 1 has one step size for both).
+        orthonormalise: whether the server ends a round by QR, as Algorithm 2 does. For FedRep that changes the size of
+            its steps alone. GD-GD's heads persist and do not follow the change of basis, so that QR takes from each
+            round what the last one has matched; without it GD-GD is plain alternating gradient descent.
     """
 
     head_steps: int | None
     step: float
     head_step: float | None = None
+    orthonormalise: bool = True
 
     def __post_init__(self) -> None:
         positive("step", self.step, "step size of the representation")
@@ -40,10 +44,12 @@ class Alternation:
 
     @property
     def name(self) -> str:
-        """As the paper calls it."""
+        """As the paper calls it, and whether QR is left out."""
         if self.head_steps is None:
-            return "FedRep"
-        return "GD-GD" if self.head_steps == 1 else f"{self.head_steps}GD-GD"
+            name = "FedRep"
+        else:
+            name = "GD-GD" if self.head_steps == 1 else f"{self.head_steps}GD-GD"
+        return name if self.orthonormalise else f"{name} without QR"
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class Trajectory:
             ½ · mean ‖B^t w_i − B* w_i*‖² (equation 4).
         B: [S, d, k], the last representation.
         W: [S, n, k], the last heads of all clients (of those that never took part, the start's).
+        diverged: [S], the round in which a seed overflowed, −1 where it never did. From then on its distance is 1, the
+            largest there is, and its function values are 1e12.
     """
 
     distance: torch.Tensor
@@ -65,17 +73,18 @@ class Trajectory:
     value: torch.Tensor
     B: torch.Tensor
     W: torch.Tensor
+    diverged: torch.Tensor
 
     @property
     def went_away(self) -> torch.Tensor:
         """[S], whether the last tenth of the rounds lies (in the median) more than twice as far from B* as the start.
 
         The QR of every round keeps B bounded, so that a step size too large for FedRep never shows as an overflow: the
-        representation wanders instead, and this tells. Distances below 1e-9 count as arrived.
+        representation wanders instead, and this tells. Distances below 1e-9 count as arrived, overflows as gone.
         """
         last = self.distance[:, -max(self.distance.shape[1] // 10, 1) :].median(dim=1).values
         first = self.distance[:, 0]
-        return last > torch.minimum(2 * first, (1 + first) / 2).clamp(min=1e-9)
+        return (last > torch.minimum(2 * first, (1 + first) / 2).clamp(min=1e-9)) | (self.diverged >= 0)
 
 
 def alternate(
@@ -87,14 +96,15 @@ def alternate(
     data: Samples | None = None,
     m: int | None = None,
     r: float = 1.0,
+    on_divergence: OnDivergence = "raise",
 ) -> Trajectory:
     """Run FedRep (Algorithm 2), GD-GD or kGD-GD.
 
     Each round, rn clients find their heads for the representation B they are sent (the exact minimiser of (8), or
     ``head_steps`` gradient steps from their last head, which they keep while they are not chosen), take one gradient
-    step on B with the same samples, and the server averages and orthonormalises: B̄ = B R by QR. Clients are sent B
-    alone, so heads are not changed by R; R's diagonal is taken positive, since a flipped column would undo the heads
-    that persist (FedRep, whose heads do not, is unaffected).
+    step on B with the same samples, and the server averages and, unless the method leaves that out, orthonormalises:
+    B̄ = B R by QR. Clients are sent B alone, so heads are not changed by R; R's diagonal is taken positive, since a
+    flipped column would undo the heads that persist (FedRep, whose heads do not, is unaffected).
 
     With the exact head, the gradient of B vanishes for m ≤ k: k weights fit m samples without residual. FedRep then
     stays where it starts.
@@ -107,6 +117,7 @@ def alternate(
         data: fixed samples of all clients for every round (as in the figures, Appendix A.1), or None.
         m: fresh samples per client and round (as in Algorithm 2), where ``data`` is None.
         r: participation rate.
+        on_divergence: what a seed whose iterate overflows does; where it does not end the run, the others go on.
 
     Raises:
         ConfigError: T < 0, neither or both of data and m, or rn < 1.
@@ -120,6 +131,7 @@ def alternate(
     rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]
     head_step = method.head_step or method.step
     which = "representation" if method.head_steps is None else f"representation; head step {head_step:g}"
+    watch = Watch(problem.seeds, problem.device, on_divergence)
     distances, training, values = [], [], []
     theta = problem.theta
     for round in range(rounds + 1):
@@ -131,12 +143,13 @@ def alternate(
         inputs = batch.x.flatten(1, 2)  # [S, rn·m, d]
         features = (inputs @ B).unflatten(1, (count, batch.m))
         w = _heads(method, features, batch.y, W if chosen is None else W[rows, chosen])
+        gone = watch.look(w, f"{method.name} (heads)", round, head_step, problem.k**0.5, "head_step")
+        w = w if gone is None else w.masked_fill(gone[:, None, None], 0.0)
         if chosen is None:
             W, truth = w, theta
         else:
             W[rows, chosen] = w
             truth = theta[rows, chosen]
-        raise_if_diverged(w, f"{method.name} (heads)", round, problem.seeds, head_step, scale=problem.k**0.5)
         residual = (features @ w[..., None])[..., 0] - batch.y
         distances.append(principal_angle_distance(B, problem.B_star))
         training.append(residual.square().mean(dim=(1, 2)) / 2)
@@ -145,9 +158,12 @@ def alternate(
             break
         gradient = inputs.mT @ (residual[..., None] * w[..., None, :]).flatten(1, 2) / (count * batch.m)
         moved = B - method.step * gradient
-        raise_if_diverged(moved, f"{method.name} ({which})", round + 1, problem.seeds, method.step)
-        B = _upright(moved)
-    return Trajectory(torch.stack(distances, 1), torch.stack(training, 1), torch.stack(values, 1), B, W)
+        gone = watch.look(moved, f"{method.name} ({which})", round + 1, method.step)
+        moved = moved if gone is None else torch.where(gone[:, None, None], B, moved)
+        B = _upright(moved) if method.orthonormalise else moved
+    distance = watch.from_then_on(torch.stack(distances, 1), 1.0)
+    losses = (watch.from_then_on(torch.stack(each, 1), TOO_LARGE) for each in (training, values))
+    return Trajectory(distance, *losses, B, W, watch.ended)
 
 
 def _heads(method: Alternation, features: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

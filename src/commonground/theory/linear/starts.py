@@ -92,7 +92,7 @@ def projected_gradient(problem: Problem, samples: Samples, rounds: int = 10, ste
     for round in range(1, rounds + 1):
         residual = (x @ M[..., None])[..., 0] - y
         M = M - step / m * (residual[..., None, :] @ x)[..., 0, :]
-        raise_if_diverged(M, "the projected-gradient start", round, problem.seeds, step, scale=k**0.5)
+        raise_if_diverged(M, "the projected-gradient start", round, problem.seeds, step, k**0.5, "start_step")
         U, sizes, Vh = torch.linalg.svd(M, full_matrices=False)
         U, sizes, Vh = U[..., :k], sizes[..., :k], Vh[..., :k, :]
         M = (U * sizes[:, None, :]) @ Vh
