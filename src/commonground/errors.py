@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from commonground.quoting import escaped
 from commonground.suggest import meant
@@ -60,11 +60,12 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
-def one_sentence(error: ValidationError, known: Mapping[str, Any]) -> str:
+def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
     """The first thing that is wrong with a set of settings, of which these are known."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown setting '{where}'{meant(where, known)}; known are {', '.join(known)}"
+        names = list(known)
+        return f"unknown setting '{where}'{meant(where, names)}; known are {', '.join(names)}"
     reason = first["msg"].removeprefix("Value error, ")
     return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}"

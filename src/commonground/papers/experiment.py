@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from rich.console import Console
 from rich.progress import track
 
@@ -28,9 +29,56 @@ CPU = torch.device("cpu")
 
 
 class Settings(BaseModel):
-    """The numbers an experiment is run with: derive from it, one field each; every one can be set with ``--set``."""
+    """The numbers an experiment is run with: derive from it, one field each; every one can be set with ``--set``.
+
+    One value will do where a field takes several. A field may have other names: the papers do not agree on letters.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    also: ClassVar[Mapping[str, str]] = {}
+    """Other names of fields, with the fields they stand for; a field's own name goes before it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_several(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: (value,) if _is_one_of_several(cls, key, value) else value for key, value in given.items()}
+
+    @classmethod
+    def known_as(cls) -> dict[str, str]:
+        """Everything a setting may be called, its fields' own names first, with the fields."""
+        own = {name: name for name in cls.model_fields}
+        return own | {name: field for name, field in cls.also.items() if name not in own and field in own}
+
+    @classmethod
+    def named(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The same settings under the fields' own names.
+
+        Raises:
+            ConfigError: a field is given by two names.
+        """
+        names, fields = cls.known_as(), dict[str, str]()
+        for name in given:
+            field = names.get(name, name)
+            if field in fields:
+                raise ConfigError(f"'{fields[field]}' and '{name}' are one setting, {field}; give it once")
+            fields[field] = name
+        return {field: given[name] for field, name in fields.items()}
+
+
+def _is_one_of_several(settings: type[Settings], name: str, value: Any) -> bool:
+    """Whether this is a single value for a field that is a tuple of any length."""
+    if name not in settings.model_fields or value is None or isinstance(value, list | tuple | Mapping):
+        return False
+    annotation = settings.model_fields[name].annotation
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return any(get_origin(kind) is tuple and get_args(kind)[1:] == (Ellipsis,) for kind in map(_bare, kinds))
+
+
+def _bare(kind: Any) -> Any:
+    """A type without what is said about it."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def value_for(values: Any, key: str, name: str, whose: str) -> Any:
@@ -100,9 +148,9 @@ class Request:
         """
         chosen = small if self.scale == "small" else paper
         try:
-            return type(chosen).model_validate({**chosen.model_dump(), **self.overrides})
+            return type(chosen).model_validate({**chosen.model_dump(), **chosen.named(self.overrides)})
         except ValidationError as error:
-            raise ConfigError(one_sentence(error, type(chosen).model_fields)) from None
+            raise ConfigError(one_sentence(error, chosen.known_as())) from None
 
     def seed_range(self, default: int) -> range:
         """The seeds to use."""
