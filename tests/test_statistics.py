@@ -190,3 +190,20 @@ def test_a_tensor_is_an_array():
     tensor = torch.tensor([1, 2], dtype=torch.int32, requires_grad=False)
     assert as_array(tensor).dtype == np.float64
     assert as_array(torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
+
+
+def test_cases_of_one_seed_count_for_less_the_more_they_are_alike():
+    alone = proportion_interval([True, False, True, False])
+    # Both cases of a seed alike: two cases say no more than one.
+    assert proportion_interval([[1, 1], [0, 0], [1, 1], [0, 0]]) == pytest.approx(alone)
+    # All cases of all seeds alike: nothing shows how much they depend on each other, and seeds count.
+    assert proportion_interval(np.ones((5, 8))) == pytest.approx((1.0, 0.025**0.2, 1.0))
+    # Independent cases: nearly as narrow as that of all of them on their own.
+    cases = np.random.default_rng(1).random((400, 5)) < 0.7
+    _, low, high = proportion_interval(cases)
+    _, apart_low, apart_high = proportion_interval(cases.ravel())
+    assert high - low == pytest.approx(apart_high - apart_low, rel=0.1)
+    # A share that spreads less over seeds than independent cases do counts as all cases, not as more.
+    assert proportion_interval([[1, 1, 1, 0], [1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]] * 4) == (
+        pytest.approx(proportion_interval([1] * 60 + [0] * 20))
+    )

@@ -122,17 +122,29 @@ def median_interval(values: Numbers, axis: int = 0) -> tuple[Values, Values, Val
 def proportion_interval(happened: Numbers) -> tuple[float, float, float]:
     """The share of cases in which something is true, with its exact interval (Clopper and Pearson 1934).
 
+    Cases of one seed depend on each other. With several per seed the interval is that of the effective number of cases,
+    the number of independent ones whose share would spread as much over seeds as it does (Korn and Graubard 1998). It
+    lies between the number of seeds and that of all cases, and is the former where all cases are alike, since then
+    nothing shows how much they depend on each other.
+
     Args:
-        happened: truth values of any shape.
+        happened: truth values [seeds], or [seeds, ...] with several cases per seed.
 
     Returns:
         (share, low, high).
     """
-    from scipy.stats import binomtest
+    from scipy.stats import beta
 
-    cases = as_array(happened).ravel() != 0
-    around = binomtest(int(cases.sum()), len(cases)).proportion_ci(0.95)
-    return float(cases.mean()), float(around.low), float(around.high)
+    cases = as_array(happened) != 0
+    by_seed = cases.reshape(len(cases), -1).mean(axis=1)
+    share, seeds = float(by_seed.mean()), len(by_seed)
+    spread_of_mean = float(by_seed.var(ddof=1)) / seeds if seeds > 1 else 0.0
+    independent = share * (1 - share) / spread_of_mean if spread_of_mean > 0 else seeds
+    count = min(max(independent, seeds), cases.size)
+    happy, others = count * share, count * (1 - share)
+    low = float(beta.ppf(0.025, happy, others + 1)) if share > 0 else 0.0
+    high = float(beta.ppf(0.975, happy + 1, others)) if share < 1 else 1.0
+    return share, low, high
 
 
 def detectable_difference(differences: Values, power: float = 0.8) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commonground.papers.claims import claim, difference, fraction, judge, most
+from commonground.papers.claims import claim, difference, fraction, judge, most, tally
 from commonground.papers.outcome import Outcome
 from commonground.statistics import student_interval
 
@@ -51,3 +51,33 @@ def test_fewer_than_three_seeds_leave_a_claim_open() -> None:
     judge(outcome, "two", "", None, [1.0, 1.1], "within", 1.0, tolerance=100.0)
     judge(outcome, "three", "", None, [1.0, 1.1, 1.2], "above")
     assert [c.holds for c in outcome.claims] == [None, True]
+
+
+def test_always_is_not_contradicted_in_so_many_seeds() -> None:
+    held = fraction("It holds", "", None, [True] * 40)
+    assert held.holds is True
+    assert held.claim == "It holds: not contradicted in 40 seeds"
+    assert (held.measured, held.low) == (1.0, pytest.approx(0.025 ** (1 / 40)))
+    # A seed counts once however many of its cases are wrong, and one seed refutes.
+    cases = np.ones((40, 7))
+    cases[3, 2:] = 0
+    broken = fraction("It holds", "", None, cases)
+    assert broken.holds is False
+    assert broken.claim == "It holds: contradicted in 1 of 40 seeds"
+    assert broken.measured == pytest.approx(39 / 40)
+    # Five seeds do not even show that it is so in most.
+    assert [fraction("", "", None, [True] * count).holds for count in (5, 6)] == [None, True]
+
+
+def test_a_share_is_judged_by_the_side_of_its_interval() -> None:
+    assert fraction("", "", None, [True] * 60, 0.95).holds is None  # down to 0.94
+    assert fraction("", "", None, [True] * 80, 0.95).holds is True
+    assert fraction("", "", None, np.ones((20, 4)), 0.95).holds is None  # 80 cases of 20 seeds are not 80 seeds
+    assert fraction("", "", None, [True] * 11 + [False] * 9, 0.5).holds is None
+    assert fraction("", "", None, [True] * 2 + [False] * 18, 0.5).holds is False
+
+
+def test_a_tally_says_how_many() -> None:
+    claims = [fraction("", "", None, [True] * n, 0.9) for n in (100, 100, 20)]
+    assert tally(claims) == "2 of 3 hold, 1 is open"
+    assert tally([*claims, fraction("", "", None, [False] * 9)]) == "2 of 4 hold, 1 does not, 1 is open"

@@ -17,7 +17,7 @@ from commonground.statistics import (
     student_interval,
 )
 
-__all__ = ["Side", "claim", "difference", "fraction", "judge", "most"]
+__all__ = ["Side", "claim", "difference", "fraction", "judge", "most", "tally"]
 
 Side = Literal["above", "below", "within"]
 FEWEST = 3  # seeds; fewer leave a claim open
@@ -86,31 +86,46 @@ def difference(
     return Claim(claim, source, paper, mean, low, high, len(means), holds)
 
 
-def fraction(
-    text: str,
-    source: str,
-    paper: float | str | None,
-    happened: Numbers,
-    least: float = 1.0,
-    *,
-    seeds: int | None = None,
-) -> Claim:
-    """Judge a statement about every case: the share of cases in which it is true, with its exact 95 % interval.
+def fraction(text: str, source: str, paper: float | str | None, happened: Numbers, least: float | None = None) -> Claim:
+    """Judge a statement about every case by the share of cases in which it is true, with its exact 95 % interval.
+
+    A share can be judged by where its interval lies, "always" cannot: no number of seeds shows that there is no
+    exception. So a statement about every case holds as *not contradicted*, and the claim's text says in how many seeds;
+    the interval's lower end says how rare exceptions have to be for that. One exception refutes it. With fewer than
+    six seeds, whose interval reaches below one half, what is not contradicted stays open.
 
     Args:
         text, source, paper: see :class:`~commonground.papers.outcome.Claim`.
-        happened: truth values, one per case (a seed, or a round of a seed).
-        least: share from which on the claim holds.
-        seeds: number of seeds behind the cases, by default one per case.
+        happened: truth values [seeds], or [seeds, ...] with several cases per seed.
+        least: share on whose upper side the interval has to lie; None for "always", which is judged by seeds: each
+            counts as one case, in which all of its own are true.
     """
-    share, low, high = proportion_interval(happened)
-    return Claim(text, source, paper, share, low, high, seeds or as_array(happened).size, share >= least)
+    cases = as_array(happened) != 0
+    if least is not None:
+        share, low, high = proportion_interval(cases)
+        return Claim(text, source, paper, share, low, high, len(cases), _above(low, high, least))
+    every = cases.reshape(len(cases), -1).all(axis=1)
+    share, low, high = proportion_interval(every)
+    broken = int((~every).sum())
+    told = f"contradicted in {broken} of {len(every)} seeds" if broken else f"not contradicted in {len(every)} seeds"
+    holds = False if broken else True if low > 0.5 else None
+    return Claim(f"{text}: {told}", source, paper, share, low, high, len(every), holds)
 
 
 def most(text: str, source: str, paper: float | str | None, happened: Numbers) -> Claim:
     """Judge "in most seeds": the share of seeds, one case each, whose exact 95 % interval has to lie above one half."""
     share, low, high = proportion_interval(happened)
     return Claim(text, source, paper, share, low, high, as_array(happened).size, _above(low, high, 0.5))
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """How many of these hold: ``3 of 16 hold, 1 does not, 12 are open``."""
+    yes, no = (sum(one.holds is verdict for one in claims) for verdict in (True, False))
+    unknown = len(claims) - yes - no
+    parts = [f"{yes} of {len(claims)} hold{'s' if yes == 1 else ''}"]
+    parts += [f"{no} do{'es' if no == 1 else ''} not"] if no else []
+    parts += [f"{unknown} {'is' if unknown == 1 else 'are'} open"] if unknown else []
+    return ", ".join(parts)
 
 
 def judge(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 PAPER = "Bao, Crawshaw, Liu 2024"
-SEEDS = 20
+SEEDS = 80
 MOST_ROUNDS = 1_000_000
 LEAST_SHARE = 0.95
 SURE = f"at least {LEAST_SHARE:.0%} of them stands for the paper's high probability"
@@ -69,6 +69,15 @@ class FeatureSettings(Settings):
         points: recorded rounds of a curve.
         dynamics: ``reduced`` or ``full``: the same numbers, the second from weights and patches written out.
     """
+
+    also: ClassVar[Mapping[str, str]] = {
+        "dimension": "d",
+        "k": "K",
+        "M": "N",
+        "clients": "N",
+        "samples": "n",
+        "step": "eta",
+    }
 
     d: Count = 500
     K: Count = 6
@@ -173,4 +182,4 @@ def in_every_client(text: str, source: str, paper: str, happened: torch.Tensor, 
         of: what the pairs are.
     """
     text = f"{text} (share of all pairs of {of}; {SURE})"
-    return fraction(text, source, paper, happened, LEAST_SHARE, seeds=len(happened))
+    return fraction(text, source, paper, happened, LEAST_SHARE)

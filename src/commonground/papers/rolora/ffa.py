@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -41,6 +41,15 @@ class FFASettings(Settings):
         gamma: γ of the clients for Proposition A.17.
         ffa_clients, ffa_samples, ffa_dimension, ffa_draws: where c̃ is measured, and on how many draws per seed.
     """
+
+    also: ClassVar[Mapping[str, str]] = {
+        "N": "clients",
+        "n": "clients",
+        "M": "clients",
+        "m": "samples",
+        "d": "dimension",
+        "eta": "step",
+    }
 
     clients: int = 10
     samples: int = 50
