@@ -21,9 +21,10 @@ TINY = {
 }
 
 
-def reproduce(name: str, out: Path, *settings: str) -> int:
+def reproduce(name: str, out: Path, *settings: str, seed: int = 0) -> int:
     assignments = [part for each in settings for part in ("--set", each)]
-    return main(["reproduce", name, "--seeds", "3", "--out", str(out), "--quiet", *assignments])
+    asked = ["--seed", str(seed), "--seeds", "3", "--out", str(out), "--quiet"]
+    return main(["reproduce", name, *asked, *assignments])
 
 
 @pytest.mark.parametrize("name", list(TINY))
@@ -68,3 +69,57 @@ def test_rounds_that_are_never_reached_are_censored() -> None:
     assert first.tolist() == [1, 3, 2, 0]
     assert show_rounds(first, 2) == "2"
     assert show_rounds(np.array([1, 3, 3]), 2) == "> 2"
+
+
+def test_figure_3_shows_both_forms_of_gd_gd_and_the_fall_from_afar(tmp_path: Path) -> None:
+    assert reproduce("fedrep-fig3", tmp_path, *TINY["fedrep-fig3"]) == 0
+    found = json.loads((tmp_path / "reproduction.json").read_text())
+    names = ["FedRep", "GD-GD", "10GD-GD", "GD-GD without QR", "10GD-GD without QR"]
+    for n in (20, 30):
+        near, far = (found["curves"][f"distance to the true representation, n = {n}{w}"]["lines"] for w in WHERE)
+        assert list(near) == list(far) == names
+        starts = [{line["mean"][0] for line in lines.values()} for lines in (near, far)]
+        assert len(starts[0]) == len(starts[1]) == 1  # all methods from the same one
+        assert min(starts[1]) > 1.5 * max(starts[0])
+    assert near["GD-GD"]["mean"] != near["GD-GD without QR"]["mean"]
+    (tmp_path / "plain").mkdir()
+    assert (
+        reproduce("fedrep-fig3", tmp_path / "plain", *TINY["fedrep-fig3"], "without_qr=false", "far_start=false") == 0
+    )
+    plain = json.loads((tmp_path / "plain" / "reproduction.json").read_text())
+    assert [list(curve["lines"]) for curve in plain["curves"].values()] == [names[:3]] * 2
+
+
+WHERE = ("", ", from a random start")
+
+
+def test_fedsgd_is_also_shown_from_a_random_start(tmp_path: Path) -> None:
+    assert reproduce("fedrep-fig4", tmp_path, *TINY["fedrep-fig4"]) == 0
+    found = json.loads((tmp_path / "reproduction.json").read_text())
+    distances = {row["method"]: row["start"] for row in found["tables"]["distance of the representation to B*"]}
+    assert distances["FedSGD"] == distances["FedRep"] < distances["FedSGD from a random start"]
+    curve = found["curves"]["error of new clients, mean"]
+    assert "FedSGD from a random start" in curve["lines"]
+    assert "flatters" in curve["reads"]
+
+
+def test_the_seeds_that_choose_steps_do_not_change_with_those_judged(tmp_path: Path) -> None:
+    settings = [*TINY["fedrep-fig7"][:4], "m=6", "steps=[0.1,0.3]", "head_step_grid=[0.05,0.2]"]
+    for seed in (0, 50):
+        assert reproduce("fedrep-fig7", tmp_path / str(seed), *settings, seed=seed) == 0
+    rows = [
+        json.loads((tmp_path / seed / "reproduction.json").read_text())["tables"][
+            "starts, step sizes and where they lead"
+        ]
+        for seed in ("0", "50")
+    ]
+    assert [(row["method"], row["step"]) for row in rows[0]] == [(row["method"], row["step"]) for row in rows[1]]
+
+
+def test_a_step_that_is_too_large_names_the_setting_that_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce("fedrep-fig3", tmp_path / "a", "step=60", "head_step=0.1", "n=20", "rounds=30") == 2
+    assert "use a smaller step size, such as step=30" in " ".join(capsys.readouterr().err.split())
+    assert reproduce("fedrep-fig7", tmp_path / "b", "step=0.2", "head_step=9", "n=20", "m=5") == 2
+    assert "such as " in capsys.readouterr().err

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from commonground import cli
+from commonground.papers.flute.fig4 import PenaltySettings
+from commonground.papers.flute.linear import effective_step
+from commonground.theory.flute import (
+    Convention,
+    asymptotic_rate,
+    best_rank_k,
+    fedrep,
+    models_with_singular_values,
+    population_problem,
+)
+from commonground.theory.subspace import orthonormal
 
 TINY = {
     "flute-fig1": ["d=5", "ks=[1, 2]", "clients=[6]", "samples=[8]", "rounds=30", "horizons=[10]"],
     "flute-fig3": ["d=5", "ks=[2]", "clients=[6, 8]", "samples=[4]", "rounds=20", "every=10"],
-    "flute-fig4": ["d=5", "k=2", "clients=6", "samples=[4]", "rounds=60", "diverging=[40.0]"],
+    "flute-fig4": ["d=5", "k=2", "clients=6", "samples=[4]", "rounds=60", "long_rounds=90", "diverging=[40.0]"],
     "flute-theorem5.5": ["d=5", "clients=6", "samples=[50, 200]", "practical_ks=[1]", "sample_rounds=60", "step=0.03"],
 }
 
@@ -53,3 +67,65 @@ def test_experiments_refuse_in_one_sentence(
     assert cli.main(["reproduce", name, "--set", setting, "--seeds", "2", "--out", str(out), "--quiet"]) == 2
     assert text in capsys.readouterr().err
     assert not (out / "results.json").exists()
+
+
+def reproduced(name: str, out: Path, *settings: str, seed: int = 0, tiny: bool = True) -> dict[str, Any]:
+    options = [part for setting in (*(TINY[name] if tiny else ()), *settings) for part in ("--set", setting)]
+    asked = ["--seed", str(seed), "--seeds", "3", "--out", str(out), "--quiet"]
+    assert cli.main(["reproduce", name, *options, *asked]) == 0
+    whole: dict[str, Any] = json.loads((out / "reproduction.json").read_text())
+    return whole
+
+
+def test_a_diverging_seed_of_figure_4_is_counted(tmp_path: Path) -> None:
+    # With seed 98 FLUTE diverges for γ1 = 2γ2 and N = 8; it used to end the experiment.
+    paper = ("d=10", "k=6", "clients=10", "samples=8", "rounds=500", "long_rounds=500", "diverging=4.0", "every=100")
+    found = reproduced("flute-fig4", tmp_path / "out", *paper, "generators=spectrum", seed=97)
+    rows = found["tables"]["error after the last round"]
+    assert [(row["γ1/γ2"], row["seeds that diverge"]) for row in rows] == [
+        *((2.0, 1), (1.0, 0), (0.6667, 0)),
+        *((2.0, 1), (1.0, 0), (0.6667, 0)),  # with γ2 fixed: at a ratio of 2 the same penalties
+    ]
+    assert {row["fixed"] for row in rows} == {"γ1 = 0.25", "γ2 = 0.125"}
+    assert any("1 with γ1 = 2γ2, N = 8" in note for note in found["notes"])
+    assert any("unbounded below" in note for note in found["notes"])
+
+
+def test_what_diverges_later_is_counted_later(tmp_path: Path) -> None:
+    found = reproduced("flute-fig4", tmp_path / "out", "rounds=5", "long_rounds=80", "fixed=gamma1", "every=5")
+    row = found["tables"]["where γ1 > 2γ2"][0]
+    assert row["diverged within 5"] == 0 < row["diverged within 80"]
+    assert row["with an objective unbounded below"] == 3
+    shares = {c["claim"].split("within ")[1]: c["measured"] for c in found["claims"] if "diverges" in c["claim"]}
+    assert shares["5 rounds, at least half"] == 0.0 < shares["80 rounds, at least half"]
+
+
+def test_penalties_of_a_ratio_keep_the_fixed_one() -> None:
+    settings = PenaltySettings()
+    assert settings.penalties("gamma1", 4.0) == (0.25, 0.0625)
+    assert settings.penalties("gamma2", 4.0) == (0.5, 0.125)
+
+
+@pytest.mark.parametrize("convention", [Convention(), Convention("mean"), Convention("sum", "half-square")])
+def test_at_the_effective_step_fedrep_contracts_as_flute_does(convention: Convention) -> None:
+    seeds, k, step = [3], 2, 0.02 if convention.clients == "sum" else 0.1
+    phi = models_with_singular_values(seeds, 5, 6, [3.0, 2.5, 1.0, 0.5, 0.2])
+    problem = population_problem(seeds, phi)
+    rate = float(asymptotic_rate(torch.linalg.svdvals(phi), k, step, 6, convention))
+    rounds = round(14 / -math.log(rate))  # e^-14, far from rounding
+    B = orthonormal(best_rank_k(phi, k)[:, :, :k] + 0.01 * phi[:, :, :k])
+    path = fedrep(problem, k, 2 * rounds, step * effective_step(phi, k, convention), B)
+    late = path.to_best[0, rounds : rounds + 200 if rounds > 200 else None]
+    assert float((late[-1] / late[0]) ** (1 / (len(late) - 1))) == pytest.approx(rate, abs=2e-4)
+
+
+def test_figures_1_and_3_say_how_many_hold_and_what_one_step_means(tmp_path: Path) -> None:
+    sizes = ("d=5", "n=7", "k=2", "N=4", "eta=0.02", "rounds=20", "every=10")
+    found = reproduced("flute-fig1", tmp_path / "out", *sizes, tiny=False)
+    assert found["settings"]["clients"] == [7]
+    assert found["settings"]["step"] == 0.02
+    assert any("FLUTE outperforms FedRep after 20 rounds: of the settings " in note for note in found["notes"])
+    curve = found["curves"]["error by round, M = 7, N = 4, k = 2"]
+    assert "FedRep at FLUTE's effective step" in curve["lines"]
+    assert "factor 2" in curve["reads"]
+    assert any("with FLUTE's effective step" in claim["claim"] for claim in found["claims"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,6 @@ from commonground.papers.claims import claim, most
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
-    TUNING,
     Case,
     Count,
     Counts,
@@ -35,6 +35,7 @@ from commonground.theory.threads import one_thread
 __all__: list[str] = []
 
 SOURCE = "Collins et al. 2021, Figure 3"
+SEEDS = 60
 
 
 class Fig3Settings(GridSettings):
@@ -45,6 +46,10 @@ class Fig3Settings(GridSettings):
             the largest of the paper's other experiments.
         m: samples per client, the same in every round (Appendix A.1).
         head_steps: of the methods with gradient steps on the heads, beside FedRep.
+        without_qr: also run these without the QR at the end of a round. The paper does not say whether it replaced the
+            exact heads of Algorithm 2 alone, or took plain alternating gradient descent.
+        far_start: also run all methods from a random representation, at the smallest and the largest n: from the
+            paper's start little of the fall is left to see.
         samples: fixed as in Appendix A.1, or fresh in every round as in Algorithm 2.
         step, head_step: None (the paper is silent) compares twice. First every method has the best pair of the grid for
             every n, chosen on ``tuning_seeds`` seeds that are not judged, by the distance in the rounds of ``window``;
@@ -57,13 +62,22 @@ class Fig3Settings(GridSettings):
     m: Count = 5
     r: float = 0.1
     head_steps: Counts = (1, 10)
+    without_qr: bool = True
+    far_start: bool = True
     samples: Literal["fixed", "fresh"] = "fixed"
     target: Positive = 0.25
 
     @property
+    def kinds(self) -> list[Alternation]:
+        """The methods, FedRep first; their step sizes do not count."""
+        forms = (True, False) if self.without_qr else (True,)
+        others = [Alternation(h, 1.0, orthonormalise=qr) for qr in forms for h in self.head_steps]
+        return [Alternation(None, 1.0), *others]
+
+    @property
     def names(self) -> list[str]:
-        """The methods, FedRep first."""
-        return ["FedRep", *(Alternation(h, 1.0).name for h in self.head_steps)]
+        """What they are called."""
+        return [kind.name for kind in self.kinds]
 
 
 @one_thread()
@@ -71,7 +85,7 @@ def run(request: Request) -> Outcome:
     """Carry it out."""
     settings = request.choose(Fig3Settings(), Fig3Settings())
     settings.check(settings.n)
-    seeds = request.seed_range(20)
+    seeds = request.seed_range(SEEDS)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     if settings.step is not None:
         given = f"step size {settings.step:g}"
@@ -79,26 +93,34 @@ def run(request: Request) -> Outcome:
         outcome.claims = [*_each(settings, runs), *_growth(settings, runs, given)]
     else:
         runs, used = _at_best_steps(request, settings, seeds)
-        step = common_step(settings, settings.n, seeds, request.device)
+        step = common_step(settings, settings.n, settings.tuned_on, request.device)
         given = f"one step size for all, {step:.3g}"
         same, _ = _at_one_step(request, settings, seeds, step, settings.head_step or min(step, HEAD_LIMIT))
         outcome.claims = [*_each(settings, runs), *_growth(settings, runs, "own best steps")]
         outcome.claims += _growth(settings, same, given)
         outcome.add_table("with one step size for all methods and n", _table(settings, same))
-    for n, each in runs.items():
-        outcome.figures[f"distance to the true representation, n = {n}"] = Figure(
-            "round",
-            "principal angle distance",
-            {name: median_curve(range(settings.rounds + 1), _logs(run).exp()) for name, run in each.items()},
-            log_y=True,
-            reads="Lines are medians over seeds, bands their 95 % intervals.",
-        )
+    far = _from_afar(request, settings, seeds, used) if settings.far_start and settings.start != "random" else {}
+    for where, chosen in (("", runs), (", from a random start", far)):
+        for n, each in chosen.items():
+            outcome.figures[f"distance to the true representation, n = {n}{where}"] = _figure(settings, each)
     outcome.tables.insert(0, Table.of("rounds to the target, and median distances", _table(settings, runs)))
+    if far:
+        outcome.add_table("from a random start", _table(settings, far))
     floors = _last_round(settings, runs)
     outcome.add_table("the last round", floors)
-    outcome.add_table("step sizes", used)
+    outcome.add_table("step sizes", [{k: v for k, v in row.items() if not k.startswith("_")} for row in used])
     outcome.notes = _notes(settings, given, floors)
     return outcome
+
+
+def _figure(settings: Fig3Settings, runs: Mapping[str, Trajectory]) -> Figure:
+    return Figure(
+        "round",
+        "principal angle distance",
+        {name: median_curve(range(settings.rounds + 1), _logs(run).exp()) for name, run in runs.items()},
+        log_y=True,
+        reads="Lines are medians over seeds, bands their 95 % intervals.",
+    )
 
 
 Runs = dict[int, dict[str, Trajectory]]
@@ -110,21 +132,34 @@ def _logs(run: Trajectory) -> torch.Tensor:
 
 def _at_best_steps(request: Request, settings: Fig3Settings, seeds: Sequence[int]) -> tuple[Runs, list[dict[str, Any]]]:
     heads = settings.head_step_grid if settings.head_step is None else (settings.head_step,)
-    others = range(TUNING + request.seed, TUNING + request.seed + settings.tuning_seeds)
+    others = settings.tuned_on
     runs: Runs = {}
     used = []
     for n in request.progress(settings.n, "own best steps"):
         case = Case(settings, n, settings.m, settings.samples, request.device)
         drawn = case.draw(seeds)
         runs[n] = {}
-        for head_steps in (None, *settings.head_steps):
+        for kind in settings.kinds:
             ranked = choose_step(
-                case, head_steps, settings.steps, heads, others, settings.rounds_compared, lambda run: run.distance
+                case, kind, settings.steps, heads, others, settings.rounds_compared, lambda run: run.distance
             )
             method, run = run_best(case, drawn, ranked)
             runs[n][method.name] = run
             used.append(_used(n, method, run))
     return runs, used
+
+
+def _from_afar(
+    request: Request, settings: Fig3Settings, seeds: Sequence[int], used: Sequence[Mapping[str, Any]]
+) -> Runs:
+    """The methods from a random representation and random heads, with the step sizes they have from the other start."""
+    runs: Runs = {}
+    for n in dict.fromkeys((min(settings.n), max(settings.n))):
+        case = Case(settings, n, settings.m, settings.samples, request.device)
+        drawn = case.draw(seeds, "random")
+        steps = {row["method"]: row["_method"] for row in used if row["n"] == n}
+        runs[n] = {kind.name: case.run(drawn, steps[kind.name], on_divergence="record") for kind in settings.kinds}
+    return runs
 
 
 def _at_one_step(
@@ -136,8 +171,8 @@ def _at_one_step(
         case = Case(settings, n, settings.m, settings.samples, request.device)
         drawn = case.draw(seeds)
         runs[n] = {}
-        for head_steps in (None, *settings.head_steps):
-            method = Alternation(head_steps, step, None if head_steps is None else head_step)
+        for kind in settings.kinds:
+            method = replace(kind, step=step, head_step=None if kind.head_steps is None else head_step)
             runs[n][method.name] = run = case.run(drawn, method)
             refuse_divergence(run, method, case)
             used.append(_used(n, method, run))
@@ -151,6 +186,7 @@ def _used(n: int, method: Alternation, run: Trajectory) -> dict[str, Any]:
         "step": method.step,
         "head step": "exact" if method.head_steps is None else f"{method.head_step or method.step:g}",
         "seeds that end farther than twice the start": int(run.went_away.sum()),
+        "_method": method,
     }
 
 
@@ -243,12 +279,27 @@ def _notes(settings: Fig3Settings, given: str, floors: list[dict[str, Any]]) -> 
         "Seeds at different n are drawn apart; 'grows with clients' pairs them by seed number.",
     ]
     notes += uneven([settings.r], settings.n)
+    if settings.without_qr:
+        notes.append(
+            "GD-GD's heads persist and do not follow the change of basis when the server orthonormalises, which costs "
+            "it rounds; 'without QR' is the same method as plain alternating gradient descent, and the paper does "
+            "not say "
+            "which it ran. FedRep solves for its heads anew and does not depend on it."
+        )
+    if settings.far_start:
+        notes.append(
+            "The paper's start is near the truth already. From a random start (representation and heads) the fall "
+            "shows in full, with the step sizes chosen from the other start; a seed that goes astray there counts "
+            "with its "
+            "distance, one that overflows with 1. These runs are shown and not judged."
+        )
     if settings.step is None:
         notes.append(
             f"Own best steps: for every method and n, chosen on {settings.tuning_seeds} other seeds from "
             f"{list(settings.steps)} (representation) × {list(settings.head_step_grid)} (heads). Figures and claims "
-            "for "
-            f"single n use them; what grows with clients is judged with them and with {given} (Theorem 1's limit)."
+            f"for single n use them; what grows with clients is judged with them and with {given} (Theorem 1's limit "
+            "on "
+            "those seeds)."
         )
     else:
         notes.append(f"Every method takes {given} (heads: {settings.head_step or settings.step:g}).")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from commonground.papers.claims import claim, most
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
-    TUNING,
+    SEEDS,
     Case,
     Counts,
     GridSettings,
@@ -33,7 +34,6 @@ from commonground.theory.threads import one_thread
 __all__: list[str] = []
 
 SOURCE = "Collins et al. 2021, Figure 7 and Appendix A.1"
-NAMES = ("FedRep", "GD-GD")
 
 
 class Fig7Settings(GridSettings):
@@ -42,13 +42,26 @@ class Fig7Settings(GridSettings):
     Attributes:
         n, m: numbers of clients and of samples per client; the paper has them in the picture only.
         step, head_step: as in ``fedrep-fig3``, with function values in the place of distances.
-        random_start: also run both methods from a Gaussian start (Appendix A.1's last remark).
+        without_qr: also run GD-GD without the QR at the end of a round, as in ``fedrep-fig3``.
+        random_start: also run the methods from a Gaussian start (Appendix A.1's last remark).
     """
 
     n: Counts = (20, 100, 400)
     m: Counts = (5, 10)
     head_step_grid: Positives = (0.125, 0.25)
+    without_qr: bool = True
     random_start: bool = True
+
+    @property
+    def kinds(self) -> list[Alternation]:
+        """The methods, FedRep first; their step sizes do not count."""
+        forms = (True, False) if self.without_qr else (True,)
+        return [Alternation(None, 1.0), *(Alternation(1, 1.0, orthonormalise=qr) for qr in forms)]
+
+    @property
+    def names(self) -> list[str]:
+        """What they are called."""
+        return [kind.name for kind in self.kinds]
 
 
 Runs = dict[tuple[int, int], dict[str, Trajectory]]
@@ -59,10 +72,10 @@ def run(request: Request) -> Outcome:
     """Carry it out."""
     settings = request.choose(Fig7Settings(), Fig7Settings())
     settings.check(settings.n)
-    seeds = request.seed_range(20)
+    seeds = request.seed_range(SEEDS)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     cases = [Case(settings, n, m, device=request.device) for m in settings.m for n in settings.n]
-    common = settings.step or common_step(settings, settings.n, seeds, request.device)
+    common = settings.step or common_step(settings, settings.n, settings.tuned_on, request.device)
     how = "own best steps" if settings.step is None else f"step size {common:g}"
     runs: Runs = {}
     same: Runs = {}
@@ -79,26 +92,28 @@ def run(request: Request) -> Outcome:
             if random:
                 starts.append(_row(case, method, *_from_random(case, seeds, method, result)))
         if settings.step is None:
-            same[case.m, case.n] = _same_step(case, drawn, common, settings.head_step or min(common, HEAD_LIMIT))
+            head_step = settings.head_step or min(common, HEAD_LIMIT)
+            same[case.m, case.n] = _same_step(settings, case, drawn, common, head_step)
     outcome.claims = [*_growth(settings, runs, how)]
     if same:
         outcome.claims += _growth(settings, same, f"one step size for all, {common:.3g}")
     for (m, n), each in runs.items():
-        outcome.claims.append(
+        outcome.claims += [
             claim(
-                f"FedRep's function value is below GD-GD's in rounds {_window(settings)}, m = {m}, n = {n} (mean "
-                "log10 of "
-                "the ratio)",
+                f"FedRep's function value is below that of {name} in rounds {_window(settings)}, m = {m}, n = {n} "
+                "(mean "
+                "log10 of the ratio)",
                 SOURCE,
                 "below",
-                _lead(settings, each),
+                _lead(settings, each, name),
                 "above",
             )
-        )
+            for name in settings.names[1:]
+        ]
         outcome.figures[f"function value, m = {m}, n = {n}"] = Figure(
             "round",
             "function value on noise-free test data",
-            {name: _curve(each[name]) for name in NAMES},
+            {name: _curve(each[name]) for name in settings.names},
             log_y=True,
             reads="Lines are geometric means over seeds, bands their 95 % intervals.",
         )
@@ -128,32 +143,35 @@ def _curve(run: Trajectory) -> Curve:
     return Curve(list(range(len(middle))), *((10**v).tolist() for v in (middle, low, high)))
 
 
-def _lead(settings: Fig7Settings, runs: dict[str, Trajectory]) -> torch.Tensor:
+def _lead(settings: Fig7Settings, runs: dict[str, Trajectory], name: str) -> torch.Tensor:
     low, high = settings.rounds_compared
-    return (_logs(runs["GD-GD"]) - _logs(runs["FedRep"]))[:, low : high + 1].mean(1)
+    return (_logs(runs[name]) - _logs(runs["FedRep"]))[:, low : high + 1].mean(1)
 
 
 def _methods(request: Request, settings: Fig7Settings, case: Case) -> dict[str, list[Alternation]]:
     if settings.step is not None:
-        return {
-            "FedRep": [Alternation(None, settings.step)],
-            "GD-GD": [Alternation(1, settings.step, settings.head_step)],
-        }
+        return {kind.name: [_at(kind, settings.step, settings.head_step)] for kind in settings.kinds}
     heads = settings.head_step_grid if settings.head_step is None else (settings.head_step,)
-    others = range(TUNING + request.seed, TUNING + request.seed + settings.tuning_seeds)
     return {
-        name: choose_step(
-            case, head_steps, settings.steps, heads, others, settings.rounds_compared, lambda run: run.value
+        kind.name: choose_step(
+            case, kind, settings.steps, heads, settings.tuned_on, settings.rounds_compared, lambda run: run.value
         )
-        for name, head_steps in zip(NAMES, (None, 1), strict=True)
+        for kind in settings.kinds
     }
 
 
-def _same_step(case: Case, drawn: Any, step: float, head_step: float | None) -> dict[str, Trajectory]:
+def _at(kind: Alternation, step: float, head_step: float | None) -> Alternation:
+    return replace(kind, step=step, head_step=None if kind.head_steps is None else head_step)
+
+
+def _same_step(
+    settings: Fig7Settings, case: Case, drawn: Any, step: float, head_step: float | None
+) -> dict[str, Trajectory]:
     found = {}
-    for name, method in zip(NAMES, (Alternation(None, step), Alternation(1, step, head_step)), strict=True):
-        found[name] = case.run(drawn, method)
-        refuse_divergence(found[name], method, case)
+    for kind in settings.kinds:
+        method = _at(kind, step, head_step)
+        found[kind.name] = case.run(drawn, method)
+        refuse_divergence(found[kind.name], method, case)
     return found
 
 
@@ -190,15 +208,15 @@ def _growth(settings: Fig7Settings, runs: Runs, how: str) -> list[Claim]:
         return []
     return [
         claim(
-            f"FedRep's relative improvement over GD-GD grows with clients in rounds {_window(settings)}, m = {m}, n "
-            f"= {many} "
-            f"against {few}, {how} (difference of mean log10 ratios)",
+            f"FedRep's relative improvement over {name} grows with clients in rounds {_window(settings)}, m = {m}, n "
+            f"= {many} against {few}, {how} (difference of mean log10 ratios)",
             SOURCE,
             "increases with n",
-            (_lead(settings, runs[m, many]) - _lead(settings, runs[m, few])),
+            (_lead(settings, runs[m, many], name) - _lead(settings, runs[m, few], name)),
             "above",
         )
         for m in settings.m
+        for name in settings.names[1:]
     ]
 
 
@@ -240,7 +258,9 @@ def _start_claims(settings: Fig7Settings, starts: list[dict[str, Any]]) -> list[
             claims.append(most(text, SOURCE, "same trajectories from either start", row["_arrived"]))
         else:
             where = where.replace("is within", "is not within")
-            text = f"From a random start GD-GD does not get as far in {rounds} rounds as from the other, {where}"
+            text = (
+                f"From a random start {row['method']} does not get as far in {rounds} rounds as from the other, {where}"
+            )
             claims.append(most(text, SOURCE, "often not converging", np.logical_not(row["_arrived"])))
     return claims
 
@@ -250,7 +270,7 @@ def _values(settings: Fig7Settings, runs: Runs) -> list[dict[str, Any]]:
     rows = []
     for (m, n), each in runs.items():
         floor = value_floor(settings.k, m, settings.noise)
-        for name in NAMES:
+        for name in settings.names:
             row: dict[str, Any] = {"m": m, "n": n, "method": name}
             row |= {f"test at {t}": float(each[name].value[:, t].median()) for t in shown}
             row |= {f"training at {settings.rounds}": float(each[name].training[:, -1].median())}
@@ -261,7 +281,8 @@ def _values(settings: Fig7Settings, runs: Runs) -> list[dict[str, Any]]:
 
 def _notes(settings: Fig7Settings, how: str, common: float) -> list[str]:
     notes = [
-        "Both scales are the paper's setting with 20 seeds for its 10; d and k are Section 5.1's, the values of n "
+        f"Both scales are the paper's setting with {SEEDS} seeds for its 10; d and k are Section 5.1's, the values "
+        "of n "
         "and m ours "
         "(the paper has them in the picture only).",
         "The function value is (9) with noise-free test data in expectation, that is (4): ½ · mean ‖B w_i − B* "
@@ -273,13 +294,12 @@ def _notes(settings: Fig7Settings, how: str, common: float) -> list[str]:
     notes += uneven([settings.r], settings.n)
     if settings.step is None:
         notes.append(
-            f"Own best steps: for both methods and every n and m, chosen on {settings.tuning_seeds} other seeds from "
+            f"Own best steps: for every method and every n and m, chosen on {settings.tuning_seeds} other seeds from "
             f"{list(settings.steps)} × {list(settings.head_step_grid)} (heads); growth is judged with them and with "
-            "one "
-            f"step size for all, {common:.3g} (Theorem 1's limit)."
+            f"one step size for all, {common:.3g} (Theorem 1's limit on those seeds)."
         )
     else:
-        notes.append(f"Both methods take {how} (heads: {settings.head_step or settings.step:g}).")
+        notes.append(f"All methods take {how} (heads: {settings.head_step or settings.step:g}).")
     return notes
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from commonground.errors import DivergenceError
 from commonground.papers.experiment import CPU, Settings
+from commonground.theory.checks import OnDivergence
 from commonground.theory.linear import (
     Alternation,
     Problem,
@@ -35,7 +36,7 @@ from commonground.theory.linear import (
 
 __all__ = [
     "HEAD_LIMIT",
-    "TUNING",
+    "SEEDS",
     "Case",
     "Count",
     "Counts",
@@ -57,18 +58,18 @@ __all__ = [
 ]
 
 HEAD_LIMIT = 0.25  # of steps along heads and along a single model, whose curvature is about 1 whatever W* is
+SEEDS = 100  # a verdict on twenty changes with the first seed where an effect is small
 TUNING = 1_000_000  # seeds from here on choose step sizes, those below are judged
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-several = BeforeValidator(lambda value: value if isinstance(value, list | tuple) else (value,))  # one will do
-Counts = Annotated[tuple[Count, ...], Field(min_length=1), several]
-Positives = Annotated[tuple[Positive, ...], Field(min_length=1), several]
+Counts = Annotated[tuple[Count, ...], Field(min_length=1)]
+Positives = Annotated[tuple[Positive, ...], Field(min_length=1)]
 Measure = Callable[[Trajectory], torch.Tensor]
 
 
 class ProblemSettings(Settings):
-    """Settings of every linear experiment.
+    """Settings of every linear experiment, in the paper's letters; FLUTE's M and N, and words, will do as well.
 
     Attributes:
         d, k: dimensions of inputs and representation.
@@ -77,6 +78,15 @@ class ProblemSettings(Settings):
         scaling: of W*, see :func:`~commonground.theory.linear.draw_problem`.
         start: see :func:`~commonground.theory.linear.make_start`.
     """
+
+    also: ClassVar[Mapping[str, str]] = {
+        "dimension": "d",
+        "clients": "n",
+        "M": "n",
+        "samples": "m",
+        "N": "m",
+        "eta": "step",
+    }
 
     d: Count = 10
     k: Count = 2
@@ -110,7 +120,8 @@ class GridSettings(LinearSettings):
             are not judged, by the rounds of ``window``; see the experiment.
         steps, head_step_grid: the grid. Theorem 1 covers steps up to 1/(4 σ̄_max²), between 1/8 and 1/4 for k = 2; for
             the heads, gradient descent is stable up to 2/λ_max(BᵀX_iᵀX_iB/m), about 0.3 over many clients with m = 5.
-        tuning_seeds: how many choose.
+        tuning_seeds: how many choose, the same whatever seeds are judged, so that the choice is one and not a part of
+            what varies.
         window: rounds that are compared.
     """
 
@@ -118,8 +129,13 @@ class GridSettings(LinearSettings):
     head_step: Positive | None = None
     steps: Positives = (0.125, 0.25, 0.5, 1.0)
     head_step_grid: Positives = (0.0625, 0.125, 0.25)
-    tuning_seeds: Count = 4
+    tuning_seeds: Count = 8
     window: tuple[Count, Count] = (10, 50)
+
+    @property
+    def tuned_on(self) -> range:
+        """The seeds that choose step sizes."""
+        return range(TUNING, TUNING + self.tuning_seeds)
 
     @property
     def rounds_compared(self) -> tuple[int, int]:
@@ -151,8 +167,14 @@ class Case:
         data = draw_samples(problem, self.m)
         return problem, data, make_start(start or s.start, problem, data)
 
-    def run(self, drawn: tuple[Problem, Samples, Start], method: Alternation, rounds: int | None = None) -> Trajectory:
-        """Run a method from these."""
+    def run(
+        self,
+        drawn: tuple[Problem, Samples, Start],
+        method: Alternation,
+        rounds: int | None = None,
+        on_divergence: OnDivergence = "most",
+    ) -> Trajectory:
+        """Run a method from these; a seed that overflows is noted and does not end it, unless most do."""
         problem, data, start = drawn
         fixed = self.samples == "fixed"
         return alternate(
@@ -163,6 +185,7 @@ class Case:
             data=data if fixed else None,
             m=None if fixed else self.m,
             r=self.settings.r,
+            on_divergence=on_divergence,
         )
 
     def __str__(self) -> str:
@@ -171,7 +194,7 @@ class Case:
 
 def choose_step(
     case: Case,
-    head_steps: int | None,
+    kind: Alternation,
     steps: Sequence[float],
     head_step_grid: Sequence[float],
     seeds: Sequence[int],
@@ -180,16 +203,17 @@ def choose_step(
 ) -> list[Alternation]:
     """A method with each pair of step sizes, the best first, as measured on seeds of its own.
 
-    Best is the least mean over the rounds of ``window`` of the median over seeds of log ``measure``. A pair with which
-    any seed overflows or ends farther from the truth than it started is left out; only ever what is left is used.
+    Best is the least mean over the rounds of ``window`` of the median over seeds of log ``measure``; the step sizes of
+    ``kind`` itself do not count. A pair with which any seed overflows or ends farther from the truth than it started is
+    left out; only ever what is left is used.
 
     Raises:
         DivergenceError: nothing is left.
     """
     drawn = case.draw(seeds)
     found: list[tuple[float, int, Alternation]] = []
-    for step, size in itertools.product(steps, [None] if head_steps is None else head_step_grid):
-        method = Alternation(head_steps, step, size)
+    for step, size in itertools.product(steps, [None] if kind.head_steps is None else head_step_grid):
+        method = replace(kind, step=step, head_step=size)
         try:
             run = case.run(drawn, method, window[1])
         except DivergenceError:
@@ -199,8 +223,10 @@ def choose_step(
         values = measure(run)[:, window[0] :].clamp(min=1e-300).log()
         found.append((float(values.median(dim=0).values.mean()), len(found), method))
     if not found:
-        name = Alternation(head_steps, steps[0]).name
-        raise DivergenceError(f"{name} diverges at every step size of {list(steps)} ({case})")
+        raise DivergenceError(
+            f"{kind.name} diverges at every step size of {list(steps)} ({case}); add a smaller one, such as "
+            f"steps={min(steps) / 2:.3g}"
+        )
     return [method for _, _, method in sorted(found)]
 
 
@@ -248,7 +274,8 @@ def refuse_divergence(run: Trajectory, method: Alternation, case: Case) -> None:
     if 2 * away > len(run.went_away):
         raise DivergenceError(
             f"{method.name} diverges at step size {method.step:g}: in {away} of {len(run.went_away)} seeds its "
-            f"representation ends more than twice as far from B* as it started ({case}); use a smaller step size"
+            f"representation ends more than twice as far from B* as it started ({case}); use a smaller step size, such "
+            f"as step={method.step / 2:.3g}"
         )
 
 
@@ -262,7 +289,7 @@ def refuse_rise(model: SingleModel, step: float, case: Case) -> None:
     if 2 * up > len(model.w):
         raise DivergenceError(
             f"FedSGD diverges at step size {step:g}: in {up} of {len(model.w)} seeds its training loss ends above "
-            f"twice its start's ({case}); use a smaller step size"
+            f"twice its start's ({case}); use a smaller step size, such as step={step / 2:.3g}"
         )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from commonground.papers.experiment import Experiment, Request
-from commonground.papers.flute.linear import ComparisonSettings, compare_all, report_comparison
+from commonground.papers.flute.comparison import report_comparison
+from commonground.papers.flute.linear import ComparisonSettings, compare_all
 from commonground.papers.outcome import Outcome
 from commonground.theory.threads import one_thread
 

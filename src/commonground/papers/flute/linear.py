@@ -1,20 +1,18 @@
-"""What FLUTE's Figures 1 and 3 share: FLUTE, FedRep and FedRep(RI) on the same problems, and how they are judged."""
+"""What FLUTE's Figures 1 and 3 share: their settings, and FLUTE, FedRep and FedRep(RI) on the same problems."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
-from commonground.papers.claims import claim
 from commonground.papers.experiment import Request, Settings
-from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
-from commonground.papers.outcome import Claim, Outcome
-from commonground.statistics import Values, as_array, median_interval, student_interval
+from commonground.statistics import Values, as_array
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.fedrep import fedrep, moment_start
 from commonground.theory.flute.method import Convention, flute
@@ -22,13 +20,19 @@ from commonground.theory.flute.problem import Generator, models, random_start, s
 from commonground.theory.flute.references import local_least_squares, mean_client_error, rank_k_floor
 from commonground.theory.flute.trajectory import Trajectory
 
-__all__ = ["ComparisonSettings", "compare_all", "report_comparison", "short", "thinned"]
+__all__ = ["EQUAL", "LETTERS", "Cell", "ComparisonSettings", "compare_all", "effective_step"]
 
-SEEDS = 20
+AT_ONCE = 20  # seeds whose moments fit into a core's cache
+SEEDS = 80  # differences between the methods are a tenth of what they vary over seeds
+LETTERS = {"dimension": "d", "M": "clients", "n": "clients", "N": "samples", "m": "samples", "eta": "step"}
+"""Other names of settings: the paper's M and N, and FedRep's n and m for the same."""
+EQUAL = "FedRep at FLUTE's effective step"
 
 
 class ComparisonSettings(Settings):
     """The numbers of Figures 1 and 3 (§7.1, App. C.1)."""
+
+    also: ClassVar[Mapping[str, str]] = {**LETTERS, "k": "ks"}
 
     generator: Generator = "spectrum"
     d: int = 10
@@ -95,6 +99,8 @@ class Cell:
     random: Trajectory  # FedRep(RI)
     best: Trajectory  # FedRep with the step of least training loss
     best_step: float
+    equal: Trajectory  # FedRep with the step that contracts per round as FLUTE's does, see effective_step
+    equal_step: float
     floor: Values
     local: Values
     zero: Values  # mean ‖φ_i‖
@@ -108,6 +114,16 @@ class Cell:
     def rounds(self) -> list[int]:
         """The rounds recorded."""
         return self.flute.rounds
+
+    @property
+    def paths(self) -> dict[str, Trajectory]:
+        """The methods drawn, by name."""
+        return {"FLUTE": self.flute, "FedRep": self.fedrep, EQUAL: self.equal, "FedRep(RI)": self.random}
+
+    @property
+    def finished(self) -> npt.NDArray[np.bool_]:
+        """Seeds with which none of them diverges: [S]."""
+        return np.all([path.finished.cpu().numpy() for path in self.paths.values()], axis=0)
 
     def gain(self, other: Trajectory, round: int | None = None) -> Values:
         """How far FLUTE's error lies below another method's after a round (by default the last): [S]."""
@@ -125,7 +141,7 @@ def compare_all(request: Request, settings: ComparisonSettings) -> list[Cell]:
 
     Raises:
         ConfigError: settings make no sense.
-        DivergenceError: a method leaves every range, with the cell it did so in.
+        DivergenceError: a method leaves every range with most seeds, with the cell it did so in.
     """
     settings.check()
     seeds = request.seed_range(SEEDS)
@@ -135,243 +151,66 @@ def compare_all(request: Request, settings: ComparisonSettings) -> list[Cell]:
     cells = []
     for m, n, k in request.progress(grid, "FLUTE and FedRep", len(grid)):
         phi = models(settings.generator, seeds, settings.d, m, request.device)
-        problem = sample_problem(seeds, phi, n, settings.noise_variance)
-        start = random_start(problem, k, settings.start_deviation)
-        try:
-            path = flute(problem, k, settings.rounds, settings.step, start, convention=convention, every=settings.every)
-            moments = moment_start(problem, k)
-            tried = [fedrep(problem, k, settings.rounds, step, moments, every=settings.every) for step in steps]
-            random = fedrep(problem, k, settings.rounds, settings.step, start[0], every=settings.every)
-        except DivergenceError as error:
-            raise DivergenceError(f"with M = {m}, N = {n}, k = {k}: {error}") from None
-        losses = [float(t.loss[:, -1].mean()) for t in tried]
+        equal_step = settings.step * effective_step(phi, k, convention)
+        parts = [
+            _runs(settings, seeds[at : at + AT_ONCE], phi[at : at + AT_ONCE], n, k, (*steps, equal_step))
+            for at in range(0, len(seeds), AT_ONCE)
+        ]
+        path, random, *tried, equal, locals_ = zip(*parts, strict=True)
+        joined = [Trajectory.joined(each) for each in tried]
+        losses = [float(t.loss[:, -1].mean()) for t in joined]
         best = losses.index(min(losses))
-        local = mean_client_error(local_least_squares(problem), phi)
-        references = (rank_k_floor(phi, k), local, mean_client_error(torch.zeros_like(phi), phi))
-        cells.append(Cell(m, n, k, path, tried[0], random, tried[best], steps[best], *map(as_array, references)))
+        references = (rank_k_floor(phi, k), torch.cat(locals_), mean_client_error(torch.zeros_like(phi), phi))
+        cells.append(
+            Cell(
+                m,
+                n,
+                k,
+                Trajectory.joined(path),
+                joined[0],
+                Trajectory.joined(random),
+                joined[best],
+                steps[best],
+                Trajectory.joined(equal),
+                equal_step,
+                *map(as_array, references),
+            )
+        )
     return cells
 
 
-def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, source: str) -> Outcome:
-    """Figures, tables and claims about all cells."""
-    outcome = Outcome(settings=settings.model_dump(mode="json"))
-    _figures(outcome, cells, settings)
-    outcome.add_table("error after the last round", [_row(cell) for cell in cells])
-    outcome.add_table(
-        "FedRep's error minus FLUTE's after some rounds (positive: FLUTE is ahead)",
-        [_horizon_row(cell, settings) for cell in cells],
-    )
-    outcome.claims = _claims(cells, settings, source)
-    local = sum(_verdict(cell.local - _last(cell.flute)) == "Local least squares" for cell in cells)
-    above = sum(_verdict(cell.local - _last(cell.flute)) == "FLUTE" for cell in cells)
-    convention = f"{settings.sum_or_mean} over clients, {settings.loss} loss"
-    outcome.notes += [
-        f"Local least squares (every client alone, no rank limit) has the lower error in {local} of {len(cells)} "
-        f"settings, FLUTE in {above}, judged by the median of the paired difference; a rank-k model cannot go below "
-        "about the rank-k floor, however many samples there are. Where N is close to d, the mean of Local least "
-        "squares is heavy-tailed: its median is drawn.",
-        f"FLUTE: eqs. (5) and (6) with γ1 = 1/4, γ2 = 1/8, {convention}, η_l = η_r = {settings.step:g}, "
-        f"α = {settings.start_deviation:g}. Samples are drawn once and used in every round.",
-        "The paper does not say how it ran FedRep. Here: Collins et al.'s Algorithm 2 with all clients, the mean over "
-        f"clients, the same step η = {settings.step:g} on the same loss, from the method-of-moments start; FedRep(RI) "
-        "from the QR factor of FLUTE's random B. FedRep's best step is the one of least training loss at the end "
-        f"among {', '.join(f'{s:g}' for s in dict.fromkeys((settings.step, *settings.fedrep_steps)))}.",
-        "The paper does not say how many rounds it ran, nor which are its first few; claims are judged after "
-        f"{settings.rounds}, with earlier rounds in a table. With γ1 = 2γ2 FLUTE and FedRep have the same stationary "
-        "points, so that differences are of speed and of what a finite run has fitted by then; they shrink where both "
-        "have converged.",
-        'A claim "above" holds if the 95 % interval of the paired difference lies above 0, fails if below, is open '
-        "if it includes 0. Rounds saved: how many rounds earlier FLUTE comes within "
-        f"{100 * settings.within:g} % of the lower of both last errors (a method that does not counts the last round "
-        f"plus {settings.every}); medians over seeds.",
-    ]
-    if settings.generator == "spectrum" and len(settings.clients) > 1:
-        outcome.notes.append(
-            "With this generator Φ's singular values do not depend on M, so that the φ_i themselves shrink like 1/√M "
-            "and with them every method's error and the floor: beside the error we judge it as a share of the mean "
-            "‖φ_i‖."
-        )
-    return outcome
+def _runs(
+    settings: ComparisonSettings, seeds: Sequence[int], phi: torch.Tensor, n: int, k: int, steps: Sequence[float]
+) -> tuple[Any, ...]:
+    """FLUTE, FedRep(RI), FedRep with each of these steps, and what Local least squares leaves [S]."""
+    convention = Convention(settings.sum_or_mean, settings.loss)
+    problem = sample_problem(seeds, phi, n, settings.noise_variance)
+    start = random_start(problem, k, settings.start_deviation)
+    how: dict[str, Any] = {"every": settings.every, "on_divergence": "most"}
+    try:
+        path = flute(problem, k, settings.rounds, settings.step, start, convention=convention, **how)
+        moments = moment_start(problem, k)
+        tried = [fedrep(problem, k, settings.rounds, step, moments, **how) for step in steps]
+        random = fedrep(problem, k, settings.rounds, settings.step, start[0], **how)
+    except DivergenceError as error:
+        raise DivergenceError(f"with M = {problem.clients}, N = {n}, k = {k}: {error}") from None
+    return path, random, *tried, mean_client_error(local_least_squares(problem), phi)
 
 
-def _claims(cells: Sequence[Cell], settings: ComparisonSettings, source: str) -> list[Claim]:
-    last = f"after {settings.rounds} rounds"
-    horizons = settings.judged
-    claims = [
-        claim(
-            f"FLUTE outperforms FedRep, {cell.name}: FedRep's error minus FLUTE's {last}, above 0",
-            source,
-            "FLUTE eventually outperforms FedRep",
-            cell.gain(cell.fedrep),
-            "above",
-        )
-        for cell in cells
-    ]
-    claims += [
-        claim(
-            f"FLUTE outperforms FedRep(RI) in fewer rounds, {cell.name}: rounds saved (median), above 0",
-            source,
-            "in much fewer iterations",
-            cell.rounds_saved(cell.random, settings.within),
-            "above",
-            center="median",
-        )
-        for cell in cells
-    ]
-    for m, n in [(m, n) for m in settings.clients for n in settings.samples]:
-        group = [c for c in cells if (c.clients, c.samples) == (m, n)]
-        over = f"M = {m}, N = {n}, mean over k"
-        claims += [
-            claim(
-                f"FedRep is ahead at first, {over}: FLUTE's error minus FedRep's after {early} rounds, above 0",
-                source,
-                "FedRep converges to a relatively small error within the few initial epochs",
-                _mean([-cell.gain(cell.fedrep, early) for cell in group]),
-                "above",
-            )
-            for early in horizons[:1]
-            if len(horizons) > 1
-        ]
-        claims += [
-            claim(
-                f"FLUTE outperforms FedRep, {over}: FedRep's error minus FLUTE's after {round_} rounds, above 0",
-                source,
-                "FLUTE eventually outperforms FedRep",
-                _mean([cell.gain(cell.fedrep, round_) for cell in group]),
-                "above",
-            )
-            for round_ in horizons[1:]
-        ]
-        claims.append(
-            claim(
-                f"FLUTE outperforms FedRep with its best step, {over}: FedRep's error minus FLUTE's {last}, above 0",
-                source,
-                None,
-                _mean([cell.gain(cell.best) for cell in group]),
-                "above",
-            )
-        )
-        if len(group) > 1:
-            few, many = min(group, key=lambda c: c.k), max(group, key=lambda c: c.k)
-            claims.append(
-                claim(
-                    f"The gain over FedRep is larger for small k, M = {m}, N = {n}: gain at k = {few.k} minus gain at "
-                    f"k = {many.k} {last}, above 0",
-                    source,
-                    "more pronounced where k is relatively small",
-                    few.gain(few.fedrep) - many.gain(many.fedrep),
-                    "above",
-                )
-            )
-            claims.append(
-                claim(
-                    f"The gap between the convergence rates narrows with k, M = {m}, N = {n}: rounds saved against "
-                    f"FedRep at k = {few.k} minus those at k = {many.k} (median), above 0",
-                    source,
-                    "narrows as k increases",
-                    few.rounds_saved(few.fedrep, settings.within) - many.rounds_saved(many.fedrep, settings.within),
-                    "above",
-                    center="median",
-                )
-            )
-    return claims + _claims_about_clients(cells, settings, last)
+def effective_step(phi: torch.Tensor, k: int, convention: Convention) -> float:
+    """FedRep's η over FLUTE's with which both contract alike per round near Φ_k with known Φ (median over seeds).
 
-
-def _claims_about_clients(cells: Sequence[Cell], settings: ComparisonSettings, last: str) -> list[Claim]:
-    few, many = min(settings.clients), max(settings.clients)
-    claims: list[Claim] = []
-    if few == many:
-        return claims
-    for n in settings.samples:
-        for relative in (False, True):
-
-            def error(m: int, n: int = n, relative: bool = relative) -> Values:
-                chosen = [c for c in cells if (c.clients, c.samples) == (m, n)]
-                return _mean([_last(c.flute) / (c.zero if relative else 1.0) for c in chosen])
-
-            what = "FLUTE's error as a share of the mean ‖φ_i‖" if relative else "FLUTE's error"
-            claims.append(
-                claim(
-                    f"The error falls with M, N = {n}, mean over k: {what} at M = {few} minus that at M = {many} "
-                    f"{last}, above 0",
-                    "Liu, Shen and Yang 2024, §7.1 and App. C.1",
-                    None if relative else "the average error decreases when M increases",
-                    error(few) - error(many),
-                    "above",
-                )
-            )
-    return claims
-
-
-def _figures(outcome: Outcome, cells: Sequence[Cell], settings: ComparisonSettings) -> None:
-    error = "(1/M) Σ ‖Bw_i − φ_i‖"
-    for cell in cells:
-        paths = {"FLUTE": cell.flute, "FedRep": cell.fedrep, "FedRep(RI)": cell.random}
-        shown = thinned(cell.rounds)
-        x = [cell.rounds[i] for i in shown]
-        lines = {name: short(mean_curve(x, as_array(path.error)[:, shown])) for name, path in paths.items()}
-        ends = [0, cell.rounds[-1]]
-        lines["rank-k floor"] = short(mean_curve(ends, np.repeat(cell.floor[:, None], 2, axis=1)))
-        lines["Local least squares (median)"] = short(median_curve(ends, np.repeat(cell.local[:, None], 2, axis=1)))
-        outcome.figures[f"error by round, {cell.name}"] = Figure("round", error, lines)
-    for m in settings.clients:
-        for n in settings.samples:
-            group = sorted((c for c in cells if (c.clients, c.samples) == (m, n)), key=lambda c: c.k)
-            ks = [c.k for c in group]
-            finals = {
-                "FLUTE": [_last(c.flute) for c in group],
-                "FedRep": [_last(c.fedrep) for c in group],
-                "FedRep(RI)": [_last(c.random) for c in group],
-                "rank-k floor": [c.floor for c in group],
-            }
-            lines = {name: mean_curve(ks, np.stack(values, axis=1)) for name, values in finals.items()}
-            lines["Local least squares (median)"] = median_curve(ks, np.stack([c.local for c in group], axis=1))
-            outcome.figures[f"error after {settings.rounds} rounds, M = {m}, N = {n}"] = Figure("k", error, lines)
-
-
-def thinned(rounds: Sequence[int], most: int = 20) -> list[int]:
-    """Indices of the rounds a curve is drawn through: close together at first, where it bends, and always the last."""
-    last = len(rounds) - 1
-    return sorted({0, last, *(round(v) for v in np.geomspace(1, max(last, 1), most) if v <= last)})
-
-
-def short(curve: Curve) -> Curve:
-    """A curve's numbers to five significant digits, so that its files stay small."""
-    parts = (
-        None if part is None else [float(f"{v:.5g}") for v in part] for part in (curve.mean, curve.low, curve.high)
-    )
-    return Curve(curve.x, *parts)  # type: ignore[arg-type]
-
-
-def _row(cell: Cell) -> dict[str, Any]:
-    row: dict[str, Any] = {"M": cell.clients, "N": cell.samples, "k": cell.k, "rank-k floor": _rounded(cell.floor)}
-    for name, path in (("FLUTE", cell.flute), ("FedRep", cell.fedrep), ("FedRep(RI)", cell.random)):
-        mean, low, high = (float(v) for v in student_interval(_last(path)))
-        row |= {name: round(mean, 4), f"{name} low": round(low, 4), f"{name} high": round(high, 4)}
-    lowest = cell.flute.error.mean(dim=0)
-    return row | {
-        "FedRep, best step": _rounded(_last(cell.best)),
-        "best step": cell.best_step,
-        "Local least squares": _rounded(cell.local),
-        "Local least squares, median": round(float(np.median(cell.local)), 4),
-        "lower of FLUTE and Local": _verdict(cell.local - _last(cell.flute)),
-        "FLUTE's lowest error": round(float(lowest.min()), 4),
-        "in round": cell.rounds[int(lowest.argmin())],
-    }
-
-
-def _horizon_row(cell: Cell, settings: ComparisonSettings) -> dict[str, Any]:
-    row: dict[str, Any] = {"M": cell.clients, "N": cell.samples, "k": cell.k}
-    for round_ in settings.judged:
-        mean, low, high = (float(v) for v in student_interval(cell.gain(cell.fedrep, round_)))
-        row[f"round {round_}"] = round(mean, 4)
-        row[f"round {round_} ahead"] = "FLUTE" if low > 0 else "FedRep" if high < 0 else "open"
-    return row
-
-
-def _verdict(local_minus_flute: Values) -> str:
-    _, low, high = (float(v) for v in median_interval(local_minus_flute))
-    return "FLUTE" if low > 0 else "Local least squares" if high < 0 else "open"
+    There FLUTE multiplies its slowest error by 1 − ηg(λ_k − λ_(k+1)), g = 2 or the convention's factor (see
+    :func:`~commonground.theory.flute.bounds.asymptotic_rate`). FedRep with exact heads W = BᵀΦ steps along
+    (2η/M)(I − BBᵀ)ΦΦᵀB, a power iteration: what of B lies along u_(k+1) is multiplied by 1 − (2η/M)(λ_k² − λ_(k+1)²).
+    The two are equal for M g/(2(λ_k + λ_(k+1))) times FLUTE's η. Where the convention's two factors differ (``mean-B``)
+    their geometric mean stands for g.
+    """
+    values = torch.linalg.svdvals(phi)
+    following = values[:, k] if k < values.shape[1] else torch.zeros_like(values[:, 0])
+    clients = phi.shape[2]
+    body, head = convention.factors(clients)
+    return float((clients * (body * head) ** 0.5 / (2 * (values[:, k - 1] + following))).median())
 
 
 def _index(rounds: Sequence[int], round: int) -> int:
@@ -385,17 +224,3 @@ def _first(path: Trajectory, target: torch.Tensor) -> Values:
     rounds = torch.tensor(path.rounds, dtype=torch.float64, device=target.device)
     beyond = rounds[-1] + (rounds[1] - rounds[0] if len(rounds) > 1 else 1)
     return as_array(torch.where(reached.any(dim=1), rounds[reached.int().argmax(dim=1)], beyond))
-
-
-def _last(path: Trajectory) -> Values:
-    return as_array(path.error[:, -1])
-
-
-def _mean(per_cell: Sequence[Values]) -> Values:
-    """Mean over cells: [S]."""
-    values: Values = np.mean(per_cell, axis=0)
-    return values
-
-
-def _rounded(values: Values) -> float:
-    return round(float(values.mean()), 4)
