@@ -91,6 +91,26 @@ def test_numbers_of_a_reproduction_are_those_of_its_files(reproduction_folder):
     assert "Comparison: digits" in page.text
 
 
+def test_claims_and_their_counts_stand_before_the_figures(reproduction_folder):
+    claim = json.loads((reproduction_folder / "results.json").read_text())[0]
+    verdicts = [True, False, None, True]
+    claims = [claim | {"claim": f"FedRep is ahead, n = {n}", "holds": v} for n, v in enumerate(verdicts)]
+    claims += [claim | {"claim": f"It converges: within {n} rounds"} for n in range(4)]
+    (reproduction_folder / "results.json").write_text(json.dumps(claims))
+    line = {"x": [1, 2], "mean": [0.1, 0.2]}
+    figure = {"x": "round", "y": "distance", "lines": {"FedRep": line}, "percent": False}
+    (reproduction_folder / "reproduction.json").write_text(json.dumps({"curves": {"a figure": figure}}))
+    text = Page(write_report(reproduction_folder)).text
+    places = [
+        text.index(part) for part in ("Claims, counted", "FedRep is ahead, n = 0", "as they come out here", "A figure")
+    ]
+    assert places == sorted(places)
+    assert re.search(r"FedRep is ahead\s*4\s*2\s*1\s*1\s*It converges\s*4\s*4\s*0\s*0", text)
+    # Claims that share nothing are not counted.
+    (reproduction_folder / "results.json").write_text(json.dumps(claims[3:5]))
+    assert "Claims, counted" not in Page(write_report(reproduction_folder)).text
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_page_is_small_and_asks_for_nothing(kind, request):
     path = write_report(request.getfixturevalue(kind))

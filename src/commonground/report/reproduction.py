@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,17 @@ def write_reproduction_report(folder: str | Path) -> Path:
     for remark in _remarks(about):
         page.note(remark)
     pictures = _pictures(folder)  # before our own are written
-    curves = _curves(about)
-    if curves:
-        page.section("Measured", "The paper's figure as it comes out here.")
-        page.figures(curves)
+    counts = _counts(claims)
+    if counts:
+        page.section("Claims, counted", "How many of the claims that say the same of several settings hold.")
+        page.add(draw_table(Table.of("Claims, counted", counts), ["results.json"]))
     page.section("Claims", "What the paper says, what was measured here, and whether the claim holds.")
     page.add(_claim_table(claims))
     page.figures(_charts(claims, "results.json", "claims", "Claims"))
+    curves = _curves(about)
+    if curves:
+        page.section("Measured", "The paper's figures as they come out here.")
+        page.figures(curves)
     for title, rows in dict(about.get("tables") or {}).items():
         page.section(title[:1].upper() + title[1:])
         page.add(draw_table(Table.of(title, rows), [f"{slug(title)}.csv", ABOUT]))
@@ -126,6 +131,20 @@ def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     if open_:
         tiles.append(("Open", str(open_), "claims whose interval includes no difference"))
     return tiles
+
+
+def _counts(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How many hold of the claims with the same beginning, up to a comma or colon; nothing where few share theirs."""
+    groups: dict[str, list[Any]] = {}
+    for claim in claims:
+        groups.setdefault(re.split("[,:]", str(claim["claim"]))[0], []).append(claim.get("holds"))
+    if 2 * len(groups) > len(claims):
+        return []
+    return [
+        {"claim": text, "settings": len(found), "hold": sum(h is True for h in found)}
+        | {"do not": sum(h is False for h in found), "open": sum(not isinstance(h, bool) for h in found)}
+        for text, found in groups.items()
+    ]
 
 
 def _claim_table(claims: Sequence[Mapping[str, Any]]) -> str:

@@ -162,8 +162,8 @@ def alternate(
         moved = moved if gone is None else torch.where(gone[:, None, None], B, moved)
         B = _upright(moved) if method.orthonormalise else moved
     distance = watch.from_then_on(torch.stack(distances, 1), 1.0)
-    losses = (watch.from_then_on(torch.stack(each, 1), TOO_LARGE) for each in (training, values))
-    return Trajectory(distance, *losses, B, W, watch.ended)
+    loss, value = (watch.from_then_on(torch.stack(each, 1), TOO_LARGE) for each in (training, values))
+    return Trajectory(distance, loss, value, B, W, watch.ended)
 
 
 def _heads(method: Alternation, features: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
