@@ -32,7 +32,13 @@ __all__ = ["report", "reproduce"]
 @click.option("--scale", type=click.Choice(["small", "paper"]), help="[default: small; of --paper-tables: paper]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="first seed")
 @click.option("--seeds", type=click.IntRange(1), help="number of seeds  [default: the experiment's own]")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="another setting than the experiment's")
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="another setting than the experiment's, also by the papers' letters (d, k, n)",
+)
 @click.option("--columns", multiple=True, metavar="LABEL", help="of a table: measure this column (may be repeated)")
 @click.option("--methods", help="of a table: measure these methods, separated by commas")
 @click.option("--variants", help="of a table: measure with one thing changed, separated by commas (`paper`: with none)")

@@ -42,9 +42,10 @@ def test_one_value_will_do_where_several_are_taken() -> None:
     assert chosen(Example(), sizes=3, rates=0.5, names="b") == Example(sizes=(3,), rates=(0.5,), names=("b",))
     assert chosen(Example(), sizes=[3, 4], rates=None) == Example(sizes=(3, 4))
     assert chosen(Example(), N=7) == Example(sizes=(7,))
-    for fixed in ({"window": 3}, {"sizes": []}, {"sizes": "x"}, {"rounds": [5, 6]}):
+    wrong: list[dict[str, Any]] = [{"window": 3}, {"sizes": []}, {"sizes": "x"}, {"rounds": [5, 6]}]
+    for given in wrong:
         with pytest.raises(ConfigError):
-            chosen(Example(), **fixed)
+            chosen(Example(), **given)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,11 @@ def test_figures_1_and_3_say_how_many_hold_and_what_one_step_means(tmp_path: Pat
     found = reproduced("flute-fig1", tmp_path / "out", *sizes, tiny=False)
     assert found["settings"]["clients"] == [7]
     assert found["settings"]["step"] == 0.02
-    assert any("FLUTE outperforms FedRep after 20 rounds: of the settings " in note for note in found["notes"])
+    assert any(
+        "Settings in which FLUTE outperforms FedRep after 20 rounds: 1 of 1 " in note
+        or "after 20 rounds: 0 of 1 " in note
+        for note in found["notes"]
+    )
     curve = found["curves"]["error by round, M = 7, N = 4, k = 2"]
     assert "FedRep at FLUTE's effective step" in curve["lines"]
     assert "factor 2" in curve["reads"]

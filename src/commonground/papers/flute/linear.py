@@ -123,7 +123,8 @@ class Cell:
     @property
     def finished(self) -> npt.NDArray[np.bool_]:
         """Seeds with which none of them diverges: [S]."""
-        return np.all([path.finished.cpu().numpy() for path in self.paths.values()], axis=0)
+        every: npt.NDArray[np.bool_] = np.all([path.finished.cpu().numpy() for path in self.paths.values()], axis=0)
+        return every
 
     def gain(self, other: Trajectory, round: int | None = None) -> Values:
         """How far FLUTE's error lies below another method's after a round (by default the last): [S]."""
