@@ -197,7 +197,7 @@ def _check_sentence(capsys: pytest.CaptureFixture[str], named: str) -> None:
 
 
 def _start(out: Path, *flags: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "commonground", "train", "fedrep", *BASE[:-4], "--rounds", "150", "--seed", "1"]
+    command = [sys.executable, "-m", "commonground", "train", "fedrep", *BASE[:-4], "--rounds", "80", "--seed", "1"]
     return subprocess.Popen([*command, "--out", str(out), "--quiet", *flags], stderr=subprocess.PIPE)
 
 
