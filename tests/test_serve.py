@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -264,13 +264,15 @@ def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.Captu
     assert "has no client 'nobody'" in capsys.readouterr().err
     assert main(["serve", str(run_dir), "--token-for", "east"]) == 0
     token = capsys.readouterr().out.strip()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "commonground", "serve", str(run_dir), "--port", str(port)]
+    command = [sys.executable, "-m", "commonground", "serve", str(run_dir), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
     try:
-        base = f"http://127.0.0.1:{port}"
+        told = re.fullmatch(
+            rf"serving \d+ clients of {run_dir} at (http://\S+); Ctrl-C ends it\n", process.stderr.readline()
+        )
+        assert told is not None
+        base = told[1]
         for _ in range(600):
             try:
                 urllib.request.urlopen(f"{base}/health").read()

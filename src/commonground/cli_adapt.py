@@ -179,9 +179,10 @@ def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, see
         _say(f"{new.name}: {note}")
     headline = Headline.of(new.task)
     first = ", ".join(quoted(name) for name in kept.names[:5]) + (", …" if len(kept.names) > 5 else "")
+    several = len(kept.names) > 1
     standard_output().print(
-        f"{len(kept.names):,} clients added to the run: {first}; {headline.name} {headline.show(kept.mean)}, the mean "
-        "over them on test samples of theirs"
+        f"{len(kept.names):,} client{'s' if several else ''} added to the run: {first}; {headline.name} "
+        f"{headline.show(kept.mean)} on {'their test samples, the mean over them' if several else 'its test samples'}"
     )
 
 
@@ -191,10 +192,13 @@ def _curve(results: Sequence[Adaptation], new: FederatedDataset, unit: str) -> T
 
     headline = Headline.of(new.task)
     methods = list(dict.fromkeys(result.method for result in results))
-    what = f"{headline.name}, mean ± std over clients"
-    table = Table(unit, *methods, title=f"{new.clients} new clients of {new.name}: {what}")
+    several = new.clients > 1
+    what = f"{headline.name}, mean ± std over clients" if several else headline.name
+    who = f"{new.clients} new client{'s' if several else ''} of {new.name}"
+    table = Table(unit, *methods, title=f"{who}: {what}")
     for k in dict.fromkeys(result.shots for result in results):
-        spread = {r.method: headline.spread({"mean": r.mean, "std": r.std}) for r in results if r.shots == k}
+        at = [result for result in results if result.shots == k]
+        spread = {r.method: headline.spread({"mean": r.mean, "std": r.std if several else None}) for r in at}
         cells = {method: f"{text}{headline.sign}" for method, text in spread.items()}
         table.add_row(str(k), *(cells.get(method, "–") for method in methods))
     return table

@@ -47,12 +47,12 @@ def export(
     exactly; where their rank is too large for an adapter, --merge remains.
     """
     from commonground.console import human_bytes, standard_output
+    from commonground.engine import load_run
     from commonground.export import export_model
 
     if merge and format_ not in (None, "safetensors"):
         raise ConfigError(f"--merge writes a plain transformers model as safetensors, not as {format_}")
     if merge:
-        from commonground.engine import load_run
         from commonground.export import export_adapter
 
         written = export_adapter(load_run(run_dir, trust_code=trust_code), out, client=client, merge=True)
@@ -60,9 +60,10 @@ def export(
         written = export_model(run_dir, out, client=client, format=format_, trust_code=trust_code)
     if quiet:
         return
+    called = load_run(run_dir, trust_code=trust_code).trained.called
     table = Table("folder", "model", "task head", "weights")
     for one in written:
-        whose = "global" if one.client is None else f"client {one.client}"
+        whose = called(one.client)
         # The names alone: whole paths would break at the table's edge.
         table.add_row(Path(one.folder).name, whose, one.head, human_bytes(one.bytes))
     console = standard_output()

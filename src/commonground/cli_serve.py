@@ -60,4 +60,10 @@ def serve(
     else:
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)
-        uvicorn.run(make_app(models, tokens), host=host, port=port, log_level="warning", server_header=False)
+        config = uvicorn.Config(
+            make_app(models, tokens), host=host, port=port, log_level="warning", server_header=False
+        )
+        socket = config.bind_socket()  # here, so that the address that is told is the one that listens
+        where = f"http://{f'[{host}]' if ':' in host else host}:{socket.getsockname()[1]}"
+        click.echo(f"serving {len(run.trained.names)} clients of {run_dir} at {where}; Ctrl-C ends it", err=True)
+        uvicorn.Server(config).run(sockets=[socket])

@@ -142,6 +142,15 @@ def test_a_table_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "give --shots K[,K…], --keep, or both" in capsys.readouterr().err
     assert main(["adapt", run, "--data", str(new), "--keep"]) == 0
     assert "2 clients added to the run: 'east', 'west'; accuracy" in " ".join(capsys.readouterr().out.split())
+    one = str(write("one.csv", ["farout"]))
+    assert main(["adapt", run, "--data", one, "--keep", "--shots", "3"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "1 client added to the run: 'farout'; accuracy" in told
+    assert "1 new client of" in told
+    assert "±" not in told  # of a single client there is no deviation
+    assert main(["export", run, "--client", "farout", "--out", str(tmp_path / "farout")]) == 0
+    assert "client 'farout'" in " ".join(capsys.readouterr().out.split())
+    assert "client 4's own, of 5 clients" in (tmp_path / "farout" / "README.md").read_text()  # which names nobody
     assert main(["predict", run, str(new), "--out", str(tmp_path / "said.csv")]) == 0
     said = (tmp_path / "said.csv").read_text().splitlines()
     assert len(said) == 81

@@ -46,6 +46,7 @@ from commonground.models import (
     tensors_of,
 )
 from commonground.models.behaviour import held_generators
+from commonground.quoting import quoted
 from commonground.tasks import Task, tasks
 from commonground.user_code import failing_as, is_code
 
@@ -112,6 +113,13 @@ class Trained:
     def weights_digest(self) -> str:
         """sha256 of the server's tensors, to which heads of added clients belong."""
         return digest({name: value.detach().cpu() for name, value in self.shared.items()})
+
+    def called(self, client: int | None) -> str:
+        """A client for people, ``client 4`` or ``client 'north'``; None is ``global``."""
+        if client is None:
+            return "global"
+        name = self.names[client]
+        return f"client {name if name == str(client) else quoted(name)}"
 
     def client(self, name: str | int) -> int:
         """A client's number, by its name or number.

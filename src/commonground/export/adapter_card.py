@@ -36,7 +36,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     local = Path(model.location).is_dir()
     base = Path(model.location).resolve().name if local else model.location
     classes = int(trained.split["classes"])
-    whose = "global: the server's" if client is None else f"client {client}'s own, of {trained.clients} clients"
+    whose = "global: the server's" if client is None else f"client {client}'s own, of {len(trained.names)} clients"
     layers = "all" if options.layers is None else ", ".join(map(str, options.layers))
     targets = ", ".join(sorted({name.rpartition(".")[2] for name in model.adapted}))
     facts: list[tuple[str, object]] = [

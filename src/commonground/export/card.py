@@ -21,7 +21,7 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         schema: of a table, as it travels.
     """
     trained = run.trained
-    whose = "global: the server's" if client is None else f"client {client}'s own, of {trained.clients} clients"
+    whose = "global: the server's" if client is None else f"client {client}'s own, of {len(trained.names)} clients"
     outputs = ", ".join(trained.task.columns(trained.split["class_names"])[:12])
     facts = [
         ("model", f"{run.config.model}, {whose}"),
