@@ -21,10 +21,14 @@ from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import escaped
+from commonground.serve.joining import Joining
 
 __all__ = ["Answer", "RunModels"]
 
+MOST_ROWS = 10_000  # of one pass
+
 Row = Mapping[str, str | float | bool | None]
+Asked = tuple[Any, Sequence[Any]]  # rows, and before them their form
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class RunModels:
         self._models: OrderedDict[int, PortableModel] = OrderedDict()
         self._lock = threading.Lock()
         self._adding = threading.Lock()
+        self._joining: Joining[Asked, list[Answer]] = Joining(self._answers, MOST_ROWS)
 
     @property
     def columns(self) -> list[str]:
@@ -71,6 +76,9 @@ class RunModels:
     def predict(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Answer]:
         """What a client's own model says.
 
+        Requests of one client that come while another one of it is answered are answered together (:mod:`.joining`);
+        the answers are those that each would get alone, up to rounding in their last digits.
+
         Args:
             client: its name.
             rows: of a table, a mapping from column names to cells each; else samples as nested lists of numbers.
@@ -79,14 +87,41 @@ class RunModels:
             ConfigError: there is no such client.
             DataError: the rows are not of the training rows' form.
         """
+        return self._joining.ask(client, (_form(rows), rows), len(rows))
+
+    def _answers(self, client: str, asked: Sequence[Asked]) -> list[list[Answer] | Exception]:
+        """Answers to several requests of one client: those of one form in one pass, each alone if that fails, so that a
+        request fails by its own rows only.
+        """
+        answers: dict[int, list[Answer] | Exception] = {}
+        forms: dict[Any, list[int]] = {}
+        for place, (form, _) in enumerate(asked):
+            forms.setdefault(form, []).append(place)
+        for places in forms.values():
+            try:
+                said = self._pass(client, [asked[place][1] for place in places])
+            except Exception as error:
+                said = [error] if len(places) == 1 else [self._answers(client, [asked[p]])[0] for p in places]
+            answers |= dict(zip(places, said, strict=True))
+        return [answers[place] for place in range(len(asked))]
+
+    def _pass(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Answer] | Exception]:
+        """Answers to requests whose rows have one form."""
         trained = self.run.trained
         number = trained.client(client)
+        rows = [row for each in asked for row in each]
         x: Any = _numbers(rows) if trained.schema is None else trained.rows_of(_frame(rows), number)
         model = self._model(number)
         with torch.no_grad():
             said = model.predict(x, "this service", trained.device)
+        ends = np.cumsum([len(each) for each in asked])[:-1]
+        return [self._in_words(part) for part in np.split(said, ends)]
+
+    def _in_words(self, said: npt.NDArray[np.float64]) -> list[Answer] | Exception:
+        """What the model says of one request's rows."""
         if not np.isfinite(said).all():
-            raise DataError("the model gives no finite numbers for these rows")
+            return DataError("the model gives no finite numbers for these rows")
+        trained = self.run.trained
         names = trained.split["class_names"]
         columns = names if trained.task.softmax else trained.task.columns(names)
         answers = trained.task.choose(said, names)
@@ -160,6 +195,38 @@ class RunModels:
                     self._models.popitem(last=False)
             self._models.move_to_end(client)
             return self._models[client]
+
+
+def _form(rows: Sequence[Any]) -> Any:
+    """What the reading of rows may hang on beside each row itself: their columns in order, and for every one of them
+    the kinds of its cells. Rows of equal form are read together exactly as they are apart.
+    """
+    if not all(isinstance(row, Mapping) for row in rows):
+        return tuple(sorted({str(_shape(row)) for row in rows}))
+    kinds: dict[str, set[str]] = {}
+    for row in rows:
+        for name, cell in row.items():
+            kinds.setdefault(name, set()).add(_kind(cell))
+    for name, found in kinds.items():
+        if any(name not in row for row in rows):
+            found.add("absent")
+    return tuple((name, tuple(sorted(found))) for name, found in kinds.items())
+
+
+def _kind(cell: Any) -> str:
+    """A cell's kind. A column of whole numbers alone is read in another way than one with fractions."""
+    whole = isinstance(cell, float) and cell.is_integer()
+    small = isinstance(cell, int | float) and abs(cell) < 2**53
+    return f"{type(cell).__name__}{' whole' if whole else ''}{' small' if small else ''}"
+
+
+def _shape(row: Any) -> tuple[int, ...]:
+    """Of nested lists, as far as their first elements say."""
+    sides = []
+    while isinstance(row, list | tuple):
+        sides.append(len(row))
+        row = row[0] if row else None
+    return tuple(sides)
 
 
 def _frame(rows: Sequence[Any]) -> Any:
