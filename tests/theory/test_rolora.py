@@ -282,3 +282,24 @@ def test_refusals() -> None:
 def test_a_step_beyond_floating_point_is_named() -> None:
     with pytest.raises(DivergenceError, match=r"RoLoRA diverges: in round 1 .*seed 7, step size 1e\+300"):
         rolora(homogeneous([7], 2, 3, 0.5, norm=10), 3, 1e300, 4)
+
+
+@pytest.mark.parametrize("c", [0.25, 0.5, 0.9])
+def test_a_bounded_step_contracts_at_any_rate(c: float) -> None:
+    """tan θ' = tan θ · |1 − 2c| / (1 + 2c tan² θ), for steps beyond every limit of a fixed one."""
+    problem = homogeneous(range(3), 4, 6, 0.8, 2.0)
+    delta = rolora_steps(problem, 6, [0.3, 3.0, 300.0], bound=c).delta
+    for before, after in zip(delta.unbind(2)[:-1], delta.unbind(2)[1:], strict=True):
+        tan = before / (1 - before.square()).sqrt()
+        tan = tan * abs(1 - 2 * c) / (1 + 2 * c * tan.square())
+        expected = tan / (1 + tan.square()).sqrt()
+        torch.testing.assert_close(after[:, 1:], expected[:, 1:], rtol=1e-6, atol=1e-14)
+    unbounded = rolora_steps(problem, 60, [0.3, 3.0]).delta
+    assert float(unbounded[:, 1, -1].min()) > 0.5  # a fixed step of 12/‖b*‖² swings
+    small = rolora_steps(problem, 6, [1e-3], bound=c).delta
+    assert torch.equal(small, rolora_steps(problem, 6, [1e-3]).delta)  # below the bound nothing changes
+
+
+def test_a_bound_is_positive() -> None:
+    with pytest.raises(ConfigError, match="the bound of the step"):
+        rolora_steps(homogeneous(range(1), 2, 3, 0.5, 1.0), 1, [0.1], bound=0.0)

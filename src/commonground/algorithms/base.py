@@ -321,6 +321,10 @@ class RunSettings(Protocol):
         """``averaged``, or ``local`` if every client keeps the statistics of BatchNorm layers."""
 
     @property
+    def optimizer(self) -> str | None:
+        """Of local training: ``sgd``, ``adam`` or ``adamw``; None where nobody has chosen yet."""
+
+    @property
     def local_steps(self) -> int | None:
         """Mini-batch steps in a round; None where epochs are counted."""
 

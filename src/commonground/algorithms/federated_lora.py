@@ -90,8 +90,13 @@ class FederatedLoRA(Algorithm):
     def sends(self, round: int) -> tuple[str, ...]:
         return (*self.trained(round), *(["head"] if self.head == "shared" else []))
 
+    def rate(self, client: Client, round: int) -> float | None:
+        """The learning rate of a round's local training; None for the run's own."""
+        return None
+
     def client_update(self, client: Client, round: int) -> Tensors:
-        client.fit((*self.trained(round), *([] if self.head == "frozen" else ["head"])))
+        trained = (*self.trained(round), *([] if self.head == "frozen" else ["head"]))
+        client.fit(trained, lr=self.rate(client, round))
         return client.send(self.sends(round))
 
     def summary_fields(self) -> dict[str, Any]:

@@ -99,9 +99,21 @@ def rolora(problem: Problem, rounds: int, step: float, samples: int | None = Non
 
 
 def rolora_steps(
-    problem: Problem, rounds: int, steps: Sequence[float], samples: int | None = None, draw: Draw = "step"
+    problem: Problem,
+    rounds: int,
+    steps: Sequence[float],
+    samples: int | None = None,
+    draw: Draw = "step",
+    *,
+    bound: float | None = None,
 ) -> Trace:
     """:func:`rolora` for several step sizes side by side, on the same samples.
+
+    Args:
+        problem, rounds, steps, samples, draw: as there.
+        bound: c: no step is larger than c/‖b̄‖², b̄ being the factor that is frozen while a is stepped. With infinitely
+            many samples a bounded step gives tan θ' = tan θ · |1 − 2c| / (1 + 2c tan² θ), which contracts from every
+            start for every c < 1 (put η = c/(‖b*‖² cos² θ) into :mod:`~commonground.theory.rolora.angle_map`).
 
     Returns:
         As :func:`rolora`, with an axis of step sizes after that of seeds.
@@ -113,6 +125,8 @@ def rolora_steps(
         raise ConfigError(f"samples cannot be drawn per {draw!r}; known are {', '.join(get_args(Draw))}")
     for step in steps:
         positive("the step size eta", step)
+    if bound is not None:
+        positive("the bound of the step", bound)
     size = torch.tensor(list(steps), dtype=torch.float64, device=problem.device)
     a = problem.a_start[:, :, None].repeat(1, 1, len(steps))  # [S, d, C]: the C step sizes come last
     delta, error = [], []
@@ -125,7 +139,8 @@ def rolora_steps(
             break
         if draw == "step":
             inputs = _inputs(problem, samples, draw, t, 1)
-        a = _normalised(a - size * _gradient(inputs, a, b, problem), t + 1, steps, problem.seeds)
+        taken = size if bound is None else torch.minimum(size, bound / b.square().sum(dim=1, keepdim=True))
+        a = _normalised(a - taken * _gradient(inputs, a, b, problem), t + 1, steps, problem.seeds)
     return Trace(torch.stack(delta, dim=2), torch.stack(error, dim=2), a.mT, b.mT)
 
 
