@@ -113,7 +113,7 @@ def train(
             console.print(note, markup=False)
 
 
-@cli.command(short_help="See the point in a minute.")
+@cli.command(short_help="See the point in a minute.", epilog="Example: commonground demo --seeds 1")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="number of seeds")
 @click.option("--quiet", is_flag=True, help="print the table alone")
 def demo(seeds: int, quiet: bool) -> None:

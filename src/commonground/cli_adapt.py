@@ -35,7 +35,10 @@ def _numbers(text: str, flag: str) -> list[int]:
         raise ConfigError(f"{flag} takes whole numbers separated by commas, not '{text}'") from None
 
 
-@click.command(short_help="Heads for new clients from few samples.")
+@click.command(
+    short_help="Heads for new clients from few samples.",
+    epilog="Example: commonground adapt runs/renewed --data newcomers.csv --shots 5,20",
+)
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.option("--data", help="data of the new clients  [default: the run's]")
 @click.option("--clients", type=click.IntRange(1, MOST), help="number of new clients  [default: as the run]")
@@ -213,7 +216,10 @@ def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> N
         _say(f"{len(left):,} clients have too few samples for {shots} shots and a test, and are left out: {first}")
 
 
-@click.command(short_help="The clients' models on new inputs.")
+@click.command(
+    short_help="The clients' models on new inputs.",
+    epilog="Example: commonground predict runs/renewed new.csv --out predictions.csv",
+)
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.argument("table", required=False, type=click.Path(path_type=Path))
 @click.option("--client", help="the client's name or number  [default, for a table: each row's own]")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from commonground.cli_options import trust_code
+from commonground.cli_options import Named, trust_code
 from commonground.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["export"]
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["safetensors", "onnx", "torch", "peft"]),
+    type=Named(["safetensors", "onnx", "torch", "peft"]),
     help="how it is written  [default: peft for models hf:…, safetensors for all others]",
 )
 @click.option("--merge", is_flag=True, help="of models hf:…: add the update to the base's weights (as safetensors)")

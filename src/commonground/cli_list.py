@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["list_"]
 
 
-@click.command(name="list", short_help="What there is to choose from, and what its settings mean.")
+@click.command(
+    name="list",
+    short_help="What there is to choose from, and what its settings mean.",
+    epilog="Example: commonground list fedrep",
+)
 @click.argument("what", shell_complete=complete_listed)
 @click.argument("name", required=False, shell_complete=complete_listed)
 def list_(what: str, name: str | None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commonground.cli_options import Named
 from commonground.completion import complete_experiment
 from commonground.errors import ConfigError, RunError
 from commonground.suggest import meant
@@ -29,7 +30,7 @@ __all__ = ["report", "reproduce"]
     "--methods fedrep,fedper --seeds 3 --out table1",
 )
 @click.argument("experiment", required=False, shell_complete=complete_experiment)
-@click.option("--scale", type=click.Choice(["small", "paper"]), help="[default: small; of --paper-tables: paper]")
+@click.option("--scale", type=Named(["small", "paper"]), help="[default: small; of --paper-tables: paper]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="first seed")
 @click.option("--seeds", type=click.IntRange(1), help="number of seeds  [default: the experiment's own]")
 @click.option(
@@ -254,7 +255,10 @@ def _setting(assignment: str) -> tuple[str, Any]:
     return key, literal(text)
 
 
-@click.command(short_help="Write a folder's report.html anew.")
+@click.command(
+    short_help="Write a folder's report.html anew.",
+    epilog="Example: commonground report runs/first runs/compared",
+)
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
 def report(folders: tuple[Path, ...]) -> None:
     """Write report.html for each of FOLDERS: runs, comparisons or reproductions."""

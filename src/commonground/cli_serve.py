@@ -56,7 +56,10 @@ def serve(
     elif token_to_enrol:
         print(tokens.issue(ENROL))
     elif revoke is not None:
-        print(f"{tokens.revoke(revoke)} tokens ended")
+        ended = tokens.revoke(revoke)
+        if not ended and revoke != ENROL:
+            run.trained.client(revoke)  # refuses a name that is none; one without tokens is none the worse
+        print(f"{ended} tokens ended")
     else:
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)

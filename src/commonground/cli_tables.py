@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["example", "inspect"]
 
 
-@click.command(short_help="What a table holds, and the command to train on it.")
+@click.command(
+    short_help="What a table holds, and the command to train on it.",
+    epilog="Example: commonground inspect customers.csv --client-column customer --target renewed",
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--client-column", help="whose a row is  [default: what the names suggest]")
 @click.option("--target", "--label", help="what is to be predicted  [default: what the names suggest, else the last]")
@@ -83,7 +86,10 @@ def _sentences(found: Inspection) -> list[str]:
     return lines
 
 
-@click.command(short_help="A realistic synthetic table to try things on.")
+@click.command(
+    short_help="A realistic synthetic table to try things on.",
+    epilog="Example: commonground example customers.csv --customers 40 --rows 4000",
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--rows", type=click.IntRange(1, 10_000_000), default=6000, show_default=True, help="rows in all")
 @click.option("--customers", type=click.IntRange(1, 1_000_000), default=60, show_default=True, help="clients")

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from commonground.access import reason
 from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
-from commonground.suggest import nearest
+from commonground.suggest import meant, nearest
 
 __all__ = ["RunConfig", "one_sentence"]
 
@@ -201,7 +201,9 @@ class RunConfig(BaseModel):
         except ValueError:
             numbers = [math.nan]
         if not all(math.isfinite(number) and number >= 0 for number in numbers) or (numbers and not any(numbers)):
-            raise ValueError(f"'{value}' is neither balanced nor numbers of at least 0, such as 1,5")
+            raise ValueError(
+                f"'{value}' is neither balanced{meant(str(value), ['balanced'])} nor numbers of at least 0, such as 1,5"
+            )
         return value
 
     @field_validator(
@@ -310,7 +312,10 @@ def _parse_schedule(text: str) -> tuple[str, tuple[float, ...]]:
         "halve": len(numbers) >= 1 and all(0 <= n <= 1 for n in numbers),
     }
     if not fits.get(kind, False):
-        raise ValueError(f"'{text}' is not one of constant, cosine, exponential:GAMMA (0 < GAMMA <= 1), halve:0.5,0.75")
+        near = meant(kind, fits)
+        raise ValueError(
+            f"'{text}'{near} is not one of constant, cosine, exponential:GAMMA (0 < GAMMA <= 1), halve:0.5,0.75"
+        )
     return kind, numbers
 
 

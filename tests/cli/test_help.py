@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import click
 import pytest
@@ -28,6 +29,16 @@ def test_every_option_has_one_section(name: str, capsys: pytest.CaptureFixture[s
     titles = [line.rstrip(":") for line in shown.splitlines() if re.match(r"[A-Z].*:$", line)]
     assert [title for title in titles if title in SECTIONS] == [t for t in SECTIONS if t in titles]
     assert ("Comparison" in titles) is (name == "compare")
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_command_has_an_example_that_it_understands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert "Example: commonground" in capsys.readouterr().out.replace('eval "$(', "")
+    example = str(cli.commands[name].epilog).removeprefix("Example: ").partition("; ")[0]
+    words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", example))
+    assert words[:2] == ["commonground", name]
+    cli.commands[name].make_context(name, words[2:])  # options and values that there are
 
 
 def test_no_section_names_an_option_that_is_gone() -> None:

@@ -38,6 +38,7 @@ from commonground.data.partition_counts import (
 from commonground.data.sources.base import Source
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
+from commonground.suggest import meant
 
 __all__ = ["IID", "Column", "Dirichlet", "Labels", "LogNormal", "Partition", "Shards"]
 
@@ -355,7 +356,8 @@ class Column:
         """See :class:`Partition`. ``clients``, when given, must be the number of distinct values."""
         if self.name not in source.train_columns or self.name not in source.test_columns:
             known = ", ".join(map(repr, source.train_columns)) or "none"
-            raise DataError(f"{source.name!r} has no client column {self.name!r}; its columns are: {known}")
+            near = meant(self.name, source.train_columns)
+            raise DataError(f"{source.name!r} has no client column {self.name!r}{near}; its columns are: {known}")
         train, test = (np.asarray(part[self.name]).astype(str) for part in (source.train_columns, source.test_columns))
         names = sorted_names(np.concatenate([train, test]))
         if clients is not None and clients != len(names):

@@ -47,10 +47,13 @@ from commonground.models import (
 )
 from commonground.models.behaviour import held_generators
 from commonground.quoting import quoted
+from commonground.suggest import meant
 from commonground.tasks import Task, tasks
 from commonground.user_code import failing_as, is_code
 
 __all__ = ["States", "Trained", "read_trained"]
+
+MOST_COMPARED = 20_000  # names that an unknown one is compared with; a million would take a minute
 
 States = Callable[[int], Tensors]
 """From a client's number to its personal tensors and state, by name; not to be changed in place."""
@@ -132,8 +135,9 @@ class Trained:
             return int(names.index(str(name)))
         if str(name).isdecimal() and int(name) < self.clients:
             return int(name)
+        near = meant(str(name), names[:MOST_COMPARED])
         raise ConfigError(
-            f"{self.where} has no client '{name}'; it has {len(names)}, from '{names[0]}' to '{names[-1]}'"
+            f"{self.where} has no client '{name}'{near}; it has {len(names)}, from '{names[0]}' to '{names[-1]}'"
         )
 
     def own(self, client: int) -> Tensors:

@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from torch import Tensor, nn
 
 from commonground.errors import ModelError
+from commonground.suggest import meant
 
 __all__ = ["Groups", "aliases_of", "constants_of", "groups_of", "set_constants", "set_groups", "tensors_of"]
 
@@ -140,8 +141,10 @@ class Groups:
             found = self._matching(pattern)
             chosen.update(found)
             if not found:
+                parts = {name.rsplit(".", level)[0]: None for name in self._all for level in (1, 0)}
                 raise ModelError(
-                    f"the pattern '{pattern}' of the group '{group}' matches no tensor of the model, which has "
+                    f"the pattern '{pattern}'{meant(pattern, parts)} of the group '{group}' matches no tensor of the "
+                    "model, which has "
                     f"{', '.join(self._all[:8])}{', …' if len(self._all) > 8 else ''}"
                 )
         return tuple(name for name in self._all if name in chosen)

@@ -27,6 +27,7 @@ from commonground.data.tables.read import FORMS, first_fields, is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.samples import TextData
 from commonground.errors import ConfigError, DataError
+from commonground.suggest import meant
 
 __all__ = [
     "Source",
@@ -272,5 +273,5 @@ def load_source(
         else:
             read = load_table(path, label=label, seed=seed, task=task, options=options, schema=schema)
     if task not in (None, read.task.name):
-        raise ConfigError(f"the data '{text}' are for {read.task.name}, not for {task}")
+        raise ConfigError(f"the data '{text}' are for {read.task.name}, not for {task}{meant(task, [read.task.name])}")
     return read if isinstance(read, Source) else tokenised(read, tokenizer, max_length, vocab_size)

@@ -14,6 +14,7 @@ from commonground.data.sources.text_table import text_columns
 from commonground.data.tables.huggingface import TESTS, hub_dataset
 from commonground.data.text.samples import TextData, TextSamples
 from commonground.errors import DataError
+from commonground.suggest import meant
 
 __all__ = ["PREFIX", "load_hub"]
 
@@ -71,7 +72,8 @@ class _Part:
 
     def column(self, name: str) -> list[Any]:
         if name not in self.names:
-            raise DataError(f"{self.origin} has no column {name!r}; its columns are: {', '.join(self.names)}")
+            near = meant(name, self.names)
+            raise DataError(f"{self.origin} has no column {name!r}{near}; its columns are: {', '.join(self.names)}")
         return list(self.data[name])
 
     def rows(self) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from commonground.data.tables.cells import (
 )
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
+from commonground.suggest import meant
 
 __all__ = ["KINDS", "Column", "Reading", "parse_kind", "read_column", "understand"]
 
@@ -84,7 +85,10 @@ def parse_kind(name: str, text: str) -> Reading:
     """
     kind, _, order = text.partition(":")
     if kind not in KINDS or (order and kind != "date"):
-        raise ConfigError(f"the kind of the column {quoted(name)} is {quoted(text)}; it is one of {', '.join(KINDS)}")
+        near = meant(kind, KINDS)
+        raise ConfigError(
+            f"the kind of the column {quoted(name)} is {quoted(text)}{near}; it is one of {', '.join(KINDS)}"
+        )
     if kind == "date":
         return Reading("date", order=order)
     decimal = {"comma-number": "comma", "point-number": "thousands"}.get(kind, "point")

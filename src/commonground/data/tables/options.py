@@ -11,6 +11,7 @@ from typing import Any
 from commonground.data.tables.kinds import Reading, parse_kind
 from commonground.errors import ConfigError
 from commonground.quoting import quoted
+from commonground.suggest import meant
 
 __all__ = ["TableOptions", "names_in", "table_options"]
 
@@ -63,8 +64,9 @@ class TableOptions:
 
     def __post_init__(self) -> None:
         if self.scaling not in _SCALINGS and not self.scaling.startswith("bounds:"):
+            near = meant(self.scaling.partition(":")[0], (*_SCALINGS, "bounds"))
             raise ConfigError(
-                f"scaling is {quoted(self.scaling)}; it is pooled, client, none or bounds:NAME=LOW:HIGH,…"
+                f"scaling is {quoted(self.scaling)}{near}; it is pooled, client, none or bounds:NAME=LOW:HIGH,…"
             )
         if self.scaling.startswith("bounds:"):
             assert self.bounds

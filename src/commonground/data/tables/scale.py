@@ -13,6 +13,7 @@ from commonground.data.tables.options import TableOptions
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import ConfigError
 from commonground.quoting import quoted
+from commonground.suggest import meant
 
 __all__ = ["bounded", "by_clients", "deviations", "pooled"]
 
@@ -46,6 +47,10 @@ def bounded(schema: TableSchema, options: TableOptions) -> TableSchema:
     bounds = options.bounds
     numbers = schema.of_kind("number", "date")
     names = {column.name: None for column in numbers}  # in their order, and found at once
+    for name in bounds:
+        near = "" if name in names else meant(name, names)
+        if near:
+            raise ConfigError(f"the bounds name {quoted(name)}{near}, which is none of the numbers {', '.join(names)}")
     for name in names:
         if name not in bounds:
             raise ConfigError(f"the bounds lack the column {quoted(name)}; give all numbers some, or --drop {name}")

@@ -7,11 +7,13 @@ import gzip
 import io
 import zlib
 from dataclasses import dataclass
+from encodings.aliases import aliases
 from itertools import islice
 from pathlib import Path
 
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
+from commonground.suggest import meant
 
 __all__ = ["SEPARATORS", "TextFile", "read_text_file"]
 
@@ -21,6 +23,7 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _NAMES = {separator: name for name, separator in SEPARATORS.items()}
 _BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _LOOKED_AT = 50  # records by which the separator is chosen
+_ENCODINGS = ("utf-8", "utf-16", "latin-1", "windows-1252")  # before the many that Python knows as well
 _GZIP = b"\x1f\x8b"
 
 
@@ -86,7 +89,8 @@ def _decoded(path: Path, raw: bytes, encoding: str | None) -> tuple[str, str]:
         try:
             return raw.decode("utf-8-sig" if plain in ("utf-8", "utf8") else plain), plain
         except (LookupError, TypeError):
-            raise ConfigError(f"there is no text encoding {quoted(encoding)}; take one such as latin-1") from None
+            near = meant(encoding, [*_ENCODINGS, *aliases])
+            raise ConfigError(f"there is no text encoding {quoted(encoding)}{near}; take one such as latin-1") from None
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not {encoding} text: byte {error.start} does not fit") from None
     for mark, name in _BOMS:
@@ -115,7 +119,10 @@ def _separator(given: str | None) -> str | None:
         return None
     found = SEPARATORS.get(given, "\t" if given == "\\t" else given)
     if len(found) != 1 or found in '"\r\n':
-        raise ConfigError(f"the separator is {quoted(given)}; it must be one character, or {', '.join(SEPARATORS)}")
+        near = meant(given, SEPARATORS)
+        raise ConfigError(
+            f"the separator is {quoted(given)}{near}; it must be one character, or {', '.join(SEPARATORS)}"
+        )
     return found
 
 
