@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,11 +12,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import commonground as cg
 from commonground.data import rows
-from commonground.errors import DataError
+from commonground.errors import CommonGroundError, DataError
 from tests.helpers import made_data
 from tests.language import token_data
 
@@ -184,3 +185,87 @@ def test_what_is_no_data_set_is_named() -> None:
     for clients, sentence in cases:
         with pytest.raises(DataError, match=sentence):
             cg.FederatedDataset.from_datasets(clients)
+
+
+class Stream(IterableDataset[Any]):
+    """PyTorch's other kind of data set."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.samples
+
+
+def test_streams_are_read_to_their_end() -> None:
+    data = made_data((5, 3, 8, 1), (6, 6, 2), dtype=np.float32)
+    streams = [(Stream(list(train)), Stream(list(test))) for train, test in pairs(data)]
+    read = cg.FederatedDataset.from_datasets(streams, name="made", classes=3)
+    assert read.fingerprint() == data.fingerprint()
+
+    def broken() -> Iterator[Any]:
+        yield np.zeros(3), 0
+        raise OSError("the disk is gone")
+
+    class Broken(Stream):
+        def __iter__(self) -> Iterator[Any]:
+            return broken()
+
+    with pytest.raises(DataError, match=r"client 0 .* cannot be read as a stream: OSError: the disk is gone"):
+        cg.FederatedDataset.from_datasets([(Broken([]), Broken([]))])
+
+
+def samples_of(rows: int = 24) -> list[tuple[Any, int, Any]]:
+    rng = np.random.default_rng(0)
+    return [(torch.from_numpy(rng.normal(size=3)).float(), i % 2, (2, 10, "b")[i % 3]) for i in range(rows)]
+
+
+class ByNumber(Dataset[Any]):
+    """A map-style data set that never says where it ends, as most do."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index % len(self.samples)]
+
+
+def test_samples_say_whose_they_are() -> None:
+    samples = samples_of()
+    data = cg.FederatedDataset.from_samples(ByNumber(samples))
+    assert data.client_names == ("10", "2", "b")
+    assert (data.train_sizes.tolist(), data.test_sizes.tolist()) == ([6, 6, 6], [2, 2, 2])
+    for place, client in enumerate((10, 2, "b")):
+        own = {(tuple(x.tolist()), y) for x, y, whose in samples if whose == client}
+        train = [(data.x_train[i], data.y_train[i]) for i in data.train_indices(place)]
+        test = [(data.x_test[i], data.y_test[i]) for i in data.test_indices(place)]
+        assert {(tuple(x.tolist()), int(y)) for x, y in (*train, *test)} == own
+    streamed = cg.FederatedDataset.from_samples(Stream(samples))
+    assert streamed.fingerprint() == data.fingerprint()
+    named = [{"image": x, "label": y, "user": torch.tensor(3 if who == "b" else who)} for x, y, who in samples]
+    given = cg.FederatedDataset.from_samples(ByNumber(named), Stream(named[:9]), keys=("image", "label", "user"))
+    assert given.client_names == ("2", "3", "10")
+    assert (given.train_sizes.tolist(), given.test_sizes.tolist()) == ([8, 8, 8], [3, 3, 3])
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "says"),
+    [
+        (
+            [(1.0, 0)],
+            {},
+            r"training sample 0 of 'samples' is to have input, target and client at 0, 1, 2, and is tuple",
+        ),
+        ([{"x": 1.0}], {"keys": ("x", "y", "who")}, "at 'x', 'y', 'who', and is the keys x"),
+        ([], {}, "there are no training samples of 'samples'"),
+        (3, {}, "are a int, which lacks __len__ or __getitem__ and cannot be gone through"),
+        ([(np.zeros(2), 0, "a")], {}, "client 'a' of 'samples' has 1 training and 0 test samples"),
+        (samples_of(), {"test_share": 1.0}, "test_share is 1.0; it must lie between 0 and 1"),
+    ],
+)
+def test_samples_of_another_form(train: Any, options: Any, says: str) -> None:
+    with pytest.raises(CommonGroundError, match=says):
+        cg.FederatedDataset.from_samples(train, **options)

@@ -26,7 +26,8 @@ from commonground.data.checks import (
     whole_numbers,
 )
 from commonground.data.formats import InputFormat, Numbers, format_class, format_of, pack_named
-from commonground.data.rows import Samples, joined, read_samples
+from commonground.data.grouped import clients_of_samples
+from commonground.data.rows import AnySamples, joined, read_samples
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 from commonground.quoting import escaped
@@ -228,7 +229,7 @@ class FederatedDataset:
     @classmethod
     def from_datasets(
         cls,
-        clients: Sequence[tuple[Samples, Samples]],
+        clients: Sequence[tuple[AnySamples, AnySamples]],
         *,
         name: str = "datasets",
         classes: int | None = None,
@@ -245,9 +246,9 @@ class FederatedDataset:
         draws at random when it is read stays as it was drawn.
 
         Args:
-            clients: one ``(train, test)`` per client, each with ``len(samples)`` and ``samples[i]``, which gives
-                ``(x, y)``: an array or tensor of one shape and type (images as height × width × channels, or a mapping
-                of several inputs), and its target.
+            clients: one ``(train, test)`` per client, each with ``len(samples)`` and ``samples[i]``, or a stream to go
+                through (``IterableDataset``), which give ``(x, y)``: an array or tensor of one shape and type (images
+                as height × width × channels, or a mapping of several inputs), and its target.
             name, classes, class_names, client_names, preprocess, task, noise: as of :meth:`from_arrays`.
 
         Raises:
@@ -272,6 +273,46 @@ class FederatedDataset:
             preprocess=preprocess,
             task=task,
             noise=noise,
+        )
+
+    @classmethod
+    def from_samples(
+        cls,
+        train: AnySamples,
+        test: AnySamples | None = None,
+        *,
+        keys: tuple[str | int, str | int, str | int] = (0, 1, 2),
+        test_share: float = 0.25,
+        seed: int = 0,
+        name: str = "samples",
+        classes: int | None = None,
+        class_names: Sequence[str] | None = None,
+        preprocess: Preprocess | None = None,
+        task: Task | str = "classification",
+    ) -> FederatedDataset:
+        """A federated data set from one data set as PyTorch has them, whose samples say whose they are.
+
+        Args:
+            train: by number (``len(train)``, ``train[i]``) or a stream (``IterableDataset``), of samples
+                ``(x, y, client)``; read once, as in :meth:`from_datasets`.
+            test: likewise; by default a share of each client's samples is held out, keyed by seed and client.
+            keys: where x, y and the client are in a sample, if it is not such a tuple: ``("image", "label", "user")``.
+            test_share, seed: of the hold-out.
+            name, classes, class_names, preprocess, task: as of :meth:`from_arrays`.
+
+        Raises:
+            ConfigError: the share is none.
+            DataError: as :meth:`from_arrays`; also a sample of another form, or a client without test samples.
+        """
+        names, clients = clients_of_samples(name, train, test, keys, test_share, seed)
+        return cls.from_arrays(
+            clients,
+            name=name,
+            classes=classes,
+            class_names=class_names,
+            client_names=names,
+            preprocess=preprocess,
+            task=task,
         )
 
     # -- reading --------------------------------------------------------------------------------------------------

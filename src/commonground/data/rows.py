@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from commonground.data.arrays import Array
 from commonground.data.formats import pack_named
 from commonground.errors import DataError
 
-__all__ = ["Samples", "joined", "read_samples"]
+__all__ = ["AnySamples", "Samples", "joined", "listed", "read_samples"]
 
 IN_MEMORY = 1 << 31  # bytes; more go to a temporary file
 AT_ONCE = 1 << 24  # bytes copied at once into such a file
@@ -29,6 +29,10 @@ class Samples(Protocol):
 
     def __getitem__(self, index: int, /) -> tuple[Any, Any]:
         """A sample and its target."""
+
+
+AnySamples = Samples | Iterable[Any]
+"""Samples by number, or as a stream."""
 
 
 def joined(parts: Sequence[Array], *, writable: bool = False) -> Array:
@@ -100,11 +104,35 @@ def _room(shape: tuple[int, ...], dtype: np.dtype[Any], *, in_file: bool | None 
     return np.empty(shape, dtype)
 
 
-def read_samples(sets: Sequence[Samples], what: Callable[[int], str]) -> tuple[list[Array], list[Array]]:
+def listed(samples: Any, what: str) -> Sequence[Any]:
+    """Samples by number; a stream of them (PyTorch's ``IterableDataset``) is read to its end.
+
+    Args:
+        samples: a data set.
+        what: it is, for messages.
+
+    Raises:
+        DataError: it is neither, or the stream fails.
+    """
+    if hasattr(samples, "__len__") and hasattr(samples, "__getitem__"):
+        found: Sequence[Any] = samples
+        return found
+    if not hasattr(samples, "__iter__"):
+        raise DataError(
+            f"{what} are a {type(samples).__name__}, which lacks __len__ or __getitem__ and cannot be gone through: "
+            "samples are read by their number, or as a stream"
+        )
+    try:
+        return list(samples)
+    except Exception as error:  # whatever a user's data set raises
+        raise DataError(f"{what} cannot be read as a stream: {type(error).__name__}: {error}") from error
+
+
+def read_samples(sets: Sequence[AnySamples], what: Callable[[int], str]) -> tuple[list[Array], list[Array]]:
     """Every sample of every set, each read once.
 
     Args:
-        sets: of the clients.
+        sets: of the clients: by number, or streams.
         what: from a client's position to what its samples are, for messages.
 
     Returns:
@@ -115,12 +143,8 @@ def read_samples(sets: Sequence[Samples], what: Callable[[int], str]) -> tuple[l
         DataError: a set is empty or no set of samples, or a sample cannot be read or has another shape.
     """
     sizes = []
-    for client, samples in enumerate(sets):
-        if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
-            raise DataError(
-                f"{what(client)} are a {type(samples).__name__}, which lacks __len__ or __getitem__: samples are read "
-                "by their number"
-            )
+    read = [listed(samples, what(client)) for client, samples in enumerate(sets)]
+    for client, samples in enumerate(read):
         sizes.append(len(samples))
         if not sizes[-1]:
             raise DataError(f"there are no {what(client)}; every client needs at least 1")
@@ -128,7 +152,7 @@ def read_samples(sets: Sequence[Samples], what: Callable[[int], str]) -> tuple[l
     whole: Array = np.empty(0)
     targets: list[Array] = []
     place = 0
-    for client, (samples, size) in enumerate(zip(sets, sizes, strict=True)):
+    for client, (samples, size) in enumerate(zip(read, sizes, strict=True)):
         own: list[npt.NDArray[Any]] = []
         for number in range(size):
             try:
