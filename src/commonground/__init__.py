@@ -36,7 +36,13 @@ if not _completes():
     )
     from commonground.engine import Observer, Run, load_run, train  # run an algorithm, and take up its results again
     from commonground.errors import CommonGroundError  # every error raised on purpose
-    from commonground.export import ExportedModel, export_adapter, export_model, load_exported  # models taken away
+    from commonground.export import (
+        ExportedModel,
+        export_adapter,
+        export_model,  # models taken away
+        load_exported,
+        table_inputs,  # raw rows for them
+    )
     from commonground.models import build_model  # the papers' networks
     from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task  # what is learnt
 
@@ -76,5 +82,6 @@ __all__ = [
     "load_data",
     "load_exported",
     "load_run",
+    "table_inputs",
     "train",
 ]

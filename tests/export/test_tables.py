@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 
 import commonground as cg
 from commonground.cli import main
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError, DataError, RunError
 from tests.data.tables.test_schema import table
 
 
@@ -58,3 +59,28 @@ def test_onnx_scales_by_itself(tmp_path: Path) -> None:
     session = runtime.InferenceSession(tmp_path / "own" / "model.onnx")
     (said,) = session.run(None, {"samples": rows})
     np.testing.assert_allclose(said, run.predict(data.x_test[data.test_indices(1)], "w1"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_the_card_s_lines_take_raw_rows(format: Literal["onnx", "torch"], tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    data = cg.load_data(str(table(tmp_path)), label="label", client_column="who")
+    run = cg.train("fedrep", data, model="mlp", rounds=1, local_epochs=1, workers=1, out=tmp_path / "run")
+    cg.export_model(run, tmp_path / "own", client="w1", format=format)
+    rows = pd.read_csv(table(tmp_path)).drop(columns=["label"])
+    text = (tmp_path / "own" / "README.md").read_text("utf-8")
+    names: dict[str, Any] = {"folder": tmp_path / "own", "rows": rows[rows.columns[::-1]]}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    said = names["prediction"]
+    np.testing.assert_allclose(np.asarray(getattr(said, "detach", lambda: said)()), run.predict(rows, "w1"), atol=1e-5)
+    with pytest.raises(DataError, match="income"):
+        cg.table_inputs(tmp_path / "own", rows.drop(columns=["income"]))
+
+
+def test_inputs_need_a_schema(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no schema\.json; only models of tables have one"):
+        cg.table_inputs(tmp_path, pd.DataFrame({"a": [1]}))
+    data = cg.load_data(str(table(tmp_path)), label="label", client_column="who", scaling="client")
+    cg.train("fedrep", data, model="mlp", rounds=1, workers=1, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="scales by each client's own statistics; export a client's model"):
+        cg.table_inputs(tmp_path / "run", pd.DataFrame({"a": [1]}))

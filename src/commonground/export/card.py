@@ -50,19 +50,23 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
     if schema is not None and format == "safetensors":
         inputs = "a pandas DataFrame with the table's columns"
     elif schema is not None:
-        inputs = f"the {len(schema.inputs)} inputs that schema.json makes of the table's columns, not scaled"
+        inputs = f"the {len(schema.inputs)} inputs that schema.json makes of the table's columns (a pandas DataFrame)"
+    begin = "import commonground as cg\n"
     if format == "safetensors":
         code = "import commonground as cg\n\nmodel = cg.load_exported(folder)\nprediction = model.predict(samples)"
     elif format == "onnx":
+        own = "inputs" if schema is None else '{"samples": cg.table_inputs(folder, rows)}'
+        which = "  # inputs: a dict by the names of session.get_inputs()" if schema is None else ""
         code = (
-            "import onnxruntime\n\n"
+            f"{'' if schema is None else begin}import onnxruntime\n\n"
             'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")\n'
-            "(prediction,) = session.run(None, inputs)  # inputs: a dict by the names of session.get_inputs()"
+            f"(prediction,) = session.run(None, {own}){which}"
         )
     else:
+        own = "*inputs" if schema is None else "torch.from_numpy(cg.table_inputs(folder, rows))"
         code = (
-            "import torch\n\n"
+            f"{'' if schema is None else begin}import torch\n\n"
             'model = torch.export.load(f"{folder}/model.pt2").module()\n'
-            "prediction = model(*inputs)  # tensors, one for each input"
+            f"prediction = model({own}){'  # tensors, one for each input' if schema is None else ''}"
         )
     return f"```python\n{code}\n```\n\nIt takes {inputs}, any number of rows."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from commonground.export.formats import NOISE
 from commonground.models import tensors_of
 from commonground.user_code import is_code
 
-__all__ = ["ExportedModel", "load_exported"]
+__all__ = ["ExportedModel", "load_exported", "table_inputs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +104,31 @@ def load_exported(
     noise = _fill(network, path)
     portable = PortableModel(network, form, task, getattr(torch, config.dtype), noise)
     return ExportedModel(path, portable, tuple(data["class_names"]), _schema(path))
+
+
+def table_inputs(folder: str | os.PathLike[str], rows: Any) -> npt.NDArray[np.float32]:
+    """Raw rows of a table as what an exported model takes as ONNX or ``torch.export``, whose graph begins where columns
+    have become numbers.
+
+    Args:
+        folder: of :func:`export_model`, in any format, or of a run; its ``schema.json`` says how.
+        rows: a pandas DataFrame with the table's columns, in any order.
+
+    Returns:
+        [rows, inputs], not scaled: the exported model does that.
+
+    Raises:
+        RunError: the folder holds no schema, or a damaged one.
+        ConfigError: it is of a run whose clients scale by their own statistics; an exported model has its own inside.
+        DataError: a column is missing, or a cell does not fit.
+    """
+    path = Path(folder)
+    schema = _schema(path)
+    if schema is None:
+        raise RunError(f"'{path}' holds no {SCHEMA}; only models of tables have one")
+    if schema.client_scales:
+        raise ConfigError(f"'{path}' is of a run that scales by each client's own statistics; export a client's model")
+    return known_features(raw_of_frame(rows), schema)[0]
 
 
 def _schema(folder: Path) -> TableSchema | None:
