@@ -20,7 +20,7 @@ LAYERS = (
     ("generators",),
     ("devices", "explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),
     ("data", "theory"),
-    ("models",),
+    ("aggregation", "models"),
     ("algorithms",),
     ("adapters", "config"),
     ("engine",),

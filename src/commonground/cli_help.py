@@ -23,7 +23,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Model and method": _of("model body head batch_norm assignments"),
     "Comparison": _of("seeds reference to_accuracy grids validation local_only"),
     "Rounds": _of(
-        "rounds participation weighting server_optimizer server_lr server_momentum server_beta2 "
+        "rounds participation weighting aggregate server_optimizer server_lr server_momentum server_beta2 "
         "server_epsilon finetune_epochs"
     ),
     "Local training": _of(

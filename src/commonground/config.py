@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from commonground.access import reason
+from commonground.aggregation import parse_aggregate
 from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
 from commonground.suggest import meant, nearest
@@ -131,6 +132,11 @@ class RunConfig(BaseModel):
     )
     lr_schedule: str = Field("constant", description="constant, cosine, exponential:GAMMA or halve:0.5,0.75")
     weighting: Literal["uniform", "samples"] = Field("uniform", description="how updates are averaged")
+    aggregate: str = Field(
+        "mean",
+        description="how updates are combined: mean, or against false ones median, trimmed:SHARE, krum:F, "
+        "multi-krum:F:M, bulyan:F, clip:LENGTH",
+    )
     server_optimizer: Literal["none", "momentum", "adam"] = Field(
         "none", description="how the server applies a round's change: at once, FedAvgM or FedAdam"
     )
@@ -225,6 +231,14 @@ class RunConfig(BaseModel):
         if value is not None and epochs != 1:
             raise ValueError(f"takes the place of local_epochs, which is {epochs}; give one of the two")
         return value
+
+    @field_validator("aggregate")
+    @classmethod
+    def _aggregate(cls, value: str) -> str:
+        try:
+            return str(parse_aggregate(value))
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("lr_schedule")
     @classmethod

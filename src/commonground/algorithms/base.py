@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from commonground.aggregation import MEAN, Aggregate
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 from commonground.models import Groups
@@ -268,6 +269,7 @@ class Server:
         lr: this round's learning rate.
         weighting: ``uniform`` (as FedRep and FLUTE average) or ``samples`` (as FedAvg and FedPer do).
         buffers: names of shared tensors that are no parameters and have no gradient: BatchNorm's running statistics.
+        aggregate: how updates are combined; the mean, or what stands in its place (``--aggregate``).
     """
 
     def __init__(
@@ -281,6 +283,7 @@ class Server:
         weighting: str = "uniform",
         seed: int = 0,
         buffers: Sequence[str] = (),
+        aggregate: Aggregate = MEAN,
     ) -> None:
         self.shared = shared
         self.memory = {} if memory is None else memory
@@ -290,21 +293,22 @@ class Server:
         self.weighting = weighting
         self.seed = seed
         self.buffers = frozenset(buffers)
+        self.aggregate = aggregate
 
     def draw(self, purpose: str) -> float:
         """As :meth:`Client.draw`."""
         return float(numpy_stream(self.seed, purpose, self.round).random())
 
-    def mean(self, updates: Sequence[Update]) -> Tensors:
-        """Mean of what was sent, by name: uniform over clients, or weighted by their training samples."""
-        weights = self.weights(updates)
-        mean: Tensors = {}
-        # In the order of the updates, so that every engine adds the same numbers in the same order.
-        for name, first in updates[0].tensors.items():
-            mean[name] = first * weights[0]
-            for update, weight in zip(updates[1:], weights[1:], strict=True):
-                mean[name].add_(update.tensors[name], alpha=weight)
-        return mean
+    def mean(self, updates: Sequence[Update], around: Tensors | None = None) -> Tensors:
+        """Mean of what was sent, by name: uniform over clients, or weighted by their training samples; or what the
+        run has in place of the mean (``--aggregate``).
+
+        Args:
+            updates: of the round's clients.
+            around: what was sent is a change of these tensors; by default of the shared ones.
+        """
+        tensors = [update.tensors for update in updates]
+        return self.aggregate(tensors, self.weights(updates), self.shared if around is None else around)
 
     def weights(self, updates: Sequence[Update]) -> list[float]:
         """Each update's share in a mean; they sum to 1."""
@@ -358,6 +362,8 @@ class Algorithm(ABC):
         pseudo_gradient: whether a round's change of the shared tensors is a pseudo-gradient, along which a server
             optimizer may step (``--server-optimizer``, refused otherwise).
         pools: whether it trains on all clients' rows as one, which makes it a yardstick and no federated method.
+        own_aggregate: why the mean over clients cannot be another one, as the end of a sentence, so that
+            ``--aggregate`` is refused; also where nothing is averaged.
         own_loss: why its loss cannot be another one, as the end of a sentence, so that class weights and losses of the
             user are refused.
     """
@@ -373,6 +379,7 @@ class Algorithm(ABC):
     needs_classes: ClassVar[bool] = False
     needs_sgd: ClassVar[str] = ""
     pseudo_gradient: ClassVar[bool] = True
+    own_aggregate: ClassVar[str] = ""
     own_loss: ClassVar[str] = ""
     pools: ClassVar[bool] = False
 

@@ -43,6 +43,7 @@ class FedDyn(Algorithm):
     name = "feddyn"
     title = "FedDyn"
     source = "Acar, Zhao, Navarro, Mattina, Whatmough, Saligrama 2021"
+    own_aggregate = "its server keeps the sum of all clients' changes"
     shared = ("all",)
     pseudo_gradient = False
 

@@ -52,6 +52,7 @@ class FedMTL(Algorithm):
     name = "fedmtl"
     title = "Fed-MTL"
     source = "Smith, Chiang, Sanjabi, Talwalkar 2017"
+    own_aggregate = "it adds up the changes of all clients' models"
     pseudo_gradient = False
     shared = ("all",)
 

@@ -86,6 +86,7 @@ class FedProto(Algorithm):
     name = "fedproto"
     title = "FedProto"
     source = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang 2022"
+    own_aggregate = "a class's prototype is the mean over the clients that have the class"
     shared = ("prototypes",)
     personal = ("body", "own_head")
     needs_classes = True

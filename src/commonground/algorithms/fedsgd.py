@@ -29,6 +29,8 @@ class FedSGD(Algorithm):
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         """w ← w − lr · mean gradient; statistics ← their mean."""
-        for name, sent in server.mean(updates).items():
+        # A gradient is no change of the weights: it is one of nothing.
+        statistics = {name: server.shared[name] for name in server.buffers if name in server.shared}
+        for name, sent in server.mean(updates, around=statistics).items():
             step = name not in server.buffers
             server.shared[name] = server.shared[name] - server.lr * sent if step else sent

@@ -32,6 +32,7 @@ class FlexLoRA(FederatedLoRA):
     name = "flexlora"
     title = "FlexLoRA"
     source = "Bai, Chen, Qian, Yao, Li 2024"
+    own_aggregate = "it averages products of factors"
     pseudo_gradient = False
     shared = ("lora_A", "lora_B")
     personal = ("head",)

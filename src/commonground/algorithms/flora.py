@@ -52,6 +52,7 @@ class FLoRA(FederatedLoRA):
     name = "flora"
     title = "FLoRA"
     source = "Wang, Shen, He, Sun, Zhang, Li 2024"
+    own_aggregate = "it stacks factors, and averages none"
     pseudo_gradient = False
     shared = ("lora_A", "lora_B", "merged")
     personal = ("head",)

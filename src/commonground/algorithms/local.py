@@ -18,6 +18,7 @@ class LocalOnly(Algorithm):
     name = "local"
     title = "Local Only"
     source = "Collins, Hassani, Mokhtari, Shakkottai 2021"
+    own_aggregate = "nothing is averaged"
     personal = ("all",)
 
     def client_update(self, client: Client, round: int) -> Tensors:

@@ -29,6 +29,7 @@ class Pooled(Algorithm):
     name = "pooled"
     title = "Pooled (not federated)"
     source = "all clients' rows in one place"
+    own_aggregate = "nothing is averaged"
     shared = ("all",)
     pools = True
 

@@ -40,6 +40,7 @@ class Scaffold(Algorithm):
     name = "scaffold"
     title = "SCAFFOLD"
     source = "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020"
+    own_aggregate = "its control variate is a sum over clients, which one false update moves anywhere"
     shared = ("all",)
     needs_sgd = "its control variates correct gradients, and are read off steps along them"
 

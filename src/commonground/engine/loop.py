@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
@@ -97,6 +98,7 @@ class Loop:
         self.config, self.plan = setup.config, EvaluationPlan(setup)
         self.progress = Progress.of(setup)
         parameters = setup.groups.trainable("all")
+        self.aggregate = parse_aggregate(setup.config.aggregate)
         self.buffers = [name for name in setup.groups.names("all") if name not in parameters]
         self.stopping = EarlyStopping(self.config, setup.data.task, self.progress)
         self.keeper = Keeper(setup, folder, self.progress, observer, other_numerics)
@@ -225,6 +227,7 @@ class Loop:
             weighting=self.config.weighting,
             seed=self.config.seed,
             buffers=self.buffers,
+            aggregate=self.aggregate,
         )
 
     def _conclude(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
@@ -35,6 +36,30 @@ __all__ = ["Setup", "check_options", "client_model", "client_start"]
 _OF_STEPS = ("head_lr", "body_lr", "clip_norm", "no_decay_bias")
 
 
+def _check_aggregate(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse a robust aggregate where the method has no mean to put it in the place of, or too few updates come."""
+    aggregate = parse_aggregate(config.aggregate)
+    if config.aggregate == "mean":
+        return
+    if algorithm.own_aggregate:
+        raise ConfigError(
+            f"--aggregate {config.aggregate} takes the mean's place, and {algorithm.title} has none: "
+            f"{algorithm.own_aggregate}"
+        )
+    if config.weighting != "uniform" and not aggregate.weighs:
+        raise ConfigError(
+            f"--aggregate {config.aggregate} cannot weigh updates by {config.weighting}: what a client says of itself "
+            "would decide how much it counts; leave out --weighting"
+        )
+    come = config.participants(config.clients or 1)
+    if come < aggregate.least():
+        raise ConfigError(
+            f"--aggregate {config.aggregate} needs at least {aggregate.least()} updates in a round, and "
+            f"{come} client{'s take' if come != 1 else ' takes'} part; take a larger --participation or a smaller "
+            "number"
+        )
+
+
 def check_options(config: RunConfig, algorithm: Algorithm) -> None:
     """Refuse options of local training that a method's own step or loss leaves no room for, and those in vain.
 
@@ -51,6 +76,7 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
             f"--server-optimizer {config.server_optimizer} steps along a round's change of the shared tensors, "
             f"which is no gradient in {algorithm.title}; leave it away, or take another method"
         )
+    _check_aggregate(config, algorithm)
     for name in _OF_STEPS if algorithm.needs_sgd else ():
         if getattr(config, name):
             raise ConfigError(

@@ -1,0 +1,39 @@
+"""The mean of each number without its extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from commonground.aggregation.base import Aggregate, stacked
+from commonground.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Aggregate):
+    """The coordinate-wise β-trimmed mean (Yin et al. 2018, Definition 2): of n values the ⌊βn⌋ smallest and the ⌊βn⌋
+    largest are left out, and the others averaged. It bears a share β of false updates.
+
+    Args:
+        beta: β, at least 0 and less than 1/2.
+    """
+
+    beta: float
+
+    name = "trimmed"
+    source = "Yin, Chen, Ramchandran, Bartlett 2018"
+
+    def check(self) -> None:
+        """See :meth:`Aggregate.check`."""
+        if not 0 <= self.beta < 0.5:
+            raise ConfigError(f"the share that 'trimmed:{self.beta:g}' leaves out must be at least 0 and less than 0.5")
+
+    def __call__(
+        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """See :meth:`Aggregate.__call__`."""
+        # 0.29 · 100 is 28.999…: rounded before it is cut down.
+        cut = int(round(self.beta * len(updates), 9))
+        return {name: stacked(updates, name).sort(0).values[cut : len(updates) - cut].mean(0) for name in updates[0]}
