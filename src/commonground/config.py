@@ -14,7 +14,6 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from commonground.access import reason
-from commonground.aggregation import parse_aggregate
 from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
 from commonground.suggest import meant, nearest
@@ -235,6 +234,8 @@ class RunConfig(BaseModel):
     @field_validator("aggregate")
     @classmethod
     def _aggregate(cls, value: str) -> str:
+        from commonground.aggregation import parse_aggregate  # which loads PyTorch; names and help do without
+
         try:
             return str(parse_aggregate(value))
         except ConfigError as error:
