@@ -30,7 +30,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "local_epochs local_steps batch_size optimizer lr head_lr body_lr lr_schedule warmup momentum betas eps "
         "weight_decay no_decay_bias clip_norm class_weights loss"
     ),
-    "Tests": _of("eval_every eval_last eval_clients metrics validation_fraction early_stopping"),
+    "Tests": _of(
+        "eval_every eval_last eval_clients metrics metric rank_by worst_min_rows validation_fraction early_stopping"
+    ),
     "Computing": _of("seed engine workers threads device precision dtype"),
     "Files": _of("config_file out resume allow_other_numerics track quiet help"),
 }

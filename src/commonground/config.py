@@ -165,6 +165,19 @@ class RunConfig(BaseModel):
         ge=1,
         description="end after so many tests on validation rows without a better one; the best is kept",
     )
+    metric: str | None = Field(
+        None,
+        description="file.py:function of (targets, predictions) that gives one number, or one per row: a metric of "
+        "your own beside the task's, or several, separated by commas",
+    )
+    rank_by: str | None = Field(
+        None,
+        description="metric by which rounds are kept (early stopping), candidates chosen and methods ranked (default: "
+        "the task's first); one of your own as NAME or NAME:lower",
+    )
+    worst_min_rows: int = Field(
+        1, ge=1, description="test rows that a client needs to be among those of whom the worst tenth is told"
+    )
     metrics: Literal["basic", "full"] = Field(
         "basic", description="full: neural collapse, body angles, accuracy before and after local training, as well"
     )
@@ -215,7 +228,7 @@ class RunConfig(BaseModel):
         "lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon", "clients",
         "classes_per_client", "train_samples", "test_samples", "rounds", "local_epochs", "local_steps", "batch_size",
         "head_lr", "body_lr", "warmup", "clip_norm", "early_stopping", "finetune_epochs", "workers", "eval_every",
-        "eval_last", "eval_clients", "eps",
+        "eval_last", "eval_clients", "eps", "worst_min_rows",
     )  # fmt: skip
     @classmethod
     def _in_range(cls, value: float | None) -> float | None:

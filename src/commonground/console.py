@@ -15,7 +15,7 @@ from rich.table import Table
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.quoting import visible
-from commonground.tasks import Headline, Metric
+from commonground.tasks import Headline, Metric, about_balance
 
 __all__ = ["ConsoleProgress", "human_bytes", "result_note", "result_table", "standard_output"]
 
@@ -128,6 +128,10 @@ def result_table(run: Run) -> Table:
         f"{show(own['mean'])} mean over {s['clients']:,} clients (std {show(own['std'])}, "
         f"{headline.percentile} {show(own[headline.worst_tenth])}, worst {show(own[headline.worst])})",
     )
+    ends = s["worst_tenth"]
+    if ends["min_rows"] > 1:
+        many = f"{ends['clients']:,} of {s['clients']:,} clients, with at least {ends['min_rows']} test rows"
+        table.add_row("", f"{headline.percentile} and worst are of {many}")
     _add_over_rows(table, headline, own["mean"], s["metrics"])
     table.add_row("", f"of {s[f'{headline.personal}_of']}")
     others = headline.others(s)
@@ -148,10 +152,11 @@ def result_table(run: Run) -> Table:
         table.add_row("few rows", f"{few['clients']:,} clients have fewer than {few['min_rows']}: {became[few['how']]}")
     early = s.get("early_stopping")
     if early is not None:
-        value = show(early["value"])
+        rank = Headline.ranking(s)
         table.add_row(
             "early stopping",
-            f"round {early['best_round']} of {s['rounds']} is kept (validation {headline.name} {value})",
+            f"round {early['best_round']} of {s['rounds']} is kept "
+            f"(validation {rank.name} {rank.show(early['value'])})",
         )
     table.add_row("sent by clients", human_bytes(s["bytes_up"]))
     table.add_row("sent by server", human_bytes(s["bytes_down"]))
@@ -163,10 +168,11 @@ def result_table(run: Run) -> Table:
 
 
 def result_note(run: Run) -> str:
-    """A sentence for below the table, if clients with few test samples are among the worst; else nothing."""
-    headline = Headline.of(run.summary)
+    """Sentences for below the table: on unbalanced classes, on clients with few test samples among the worst."""
+    headline, least = Headline.of(run.summary), run.summary["worst_tenth"]["min_rows"]
     values = [(row[headline.personal], int(row["test_samples"])) for row in run.clients]
-    return headline.few_tests([(None if value == "" else value, count) for value, count in values])
+    few = headline.few_tests([(None if v == "" else v, count) for v, count in values if count >= least])
+    return "\n".join(filter(None, (about_balance(run.summary), few)))
 
 
 def _add_over_rows(table: Table, headline: Headline, mean: float | None, metrics: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from commonground import FederatedDataset, train
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.checks import settle
+from commonground.engine.backends.fine_answers import fine_tensors
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.setup import Setup
@@ -133,10 +134,13 @@ def outcome(engine: MessageEngine, exchange: Exchange) -> dict[str, Any]:
         tensors = {name: value.numpy().tobytes() for name, value in result.update.tensors.items()}
         return {"samples": result.update.samples, "loss": result.loss, **tensors}
     if exchange.kind == "evaluate":
-        scores = engine.evaluate([client], {}, fields["which"], round)
-        return {"loss": scores.loss.tobytes(), "count": scores.count.tobytes()} | {
-            name: values.tobytes() for name, values in scores.sums.items()
-        }
+        scores = engine.evaluate([client], {}, fields["which"], round, detailed=fields["detailed"])
+        fine = fine_tensors(scores.fine)
+        return (
+            {"loss": scores.loss.tobytes(), "count": scores.count.tobytes()}
+            | {name: values.tobytes() for name, values in scores.sums.items()}
+            | {name: values.numpy().tobytes() for name, values in fine.items()}
+        )
     if exchange.kind == "digest":
         return {"digest": engine.digest(client)}
     engine.commit(round, [], {client: {}})

@@ -46,13 +46,15 @@ def test_rows_and_clients_agree_where_all_clients_are_alike() -> None:
     run = cg.train("fedavg", made_data((6, 6, 6)), model="linear", rounds=1)
     accuracy = run.summary["metrics"]["accuracy"]
     assert accuracy["mean"] == pytest.approx(accuracy["over_rows"])
-    assert "over all rows" not in printed(run)
-    assert "other metrics" not in printed(run)
+    text = printed(run)
+    assert f"{100 * accuracy['mean']:.1f} % over all rows" not in text  # the same figure twice
+    assert "balanced accuracy" in text.split("other metrics")[1]
 
 
 def test_few_test_samples_among_the_worst() -> None:
     run = cg.train("fedavg", regression_data((3, 4, 2)), **SMALL)
-    assert result_note(run) == "3 of 3 clients have fewer than 5 test samples, 1 of them in the worst tenth."
+    few = "3 of 3 clients have fewer than 5 test samples, 1 of them in the worst tenth"
+    assert result_note(run) == f"{few} (--worst-min-rows 5 leaves them out of it)."
     assert result_note(cg.train("fedavg", regression_data((8, 9)), **SMALL)) == ""
 
 

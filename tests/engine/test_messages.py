@@ -83,9 +83,11 @@ def test_no_personal_tensor_travels(algorithm: str) -> None:
     }  # fmt: skip
     for message in listener.everything:
         assert not any(name.encode() in message for name in private)
+    (kind,) = setup.fine
+    figures = {*(f"figure/{name}" for name in kind.names), *(f"0/{name}" for name in kind.bounds(setup.data.classes))}
     for message in (m for messages in listener.up.values() for m in messages):
         assert not any(name.encode() in message for name in setup.state_names)
-        assert set(unpack(message)[1]) <= set(setup.groups.names("all")) | set(setup.initial_shared) | {
+        assert set(unpack(message)[1]) <= set(setup.groups.names("all")) | set(setup.initial_shared) | figures | {
             *setup.algorithm.upload_state(setup.initial, setup.groups)
         }
 

@@ -120,11 +120,16 @@ def cases() -> dict[str, Callable[[], Run]]:
     return found
 
 
+# Columns of clients.csv that came after numbers.json; tests/engine/test_metrics_of_runs.py and tests/tasks hold them.
+FINER = {"balanced_accuracy", "f1", "auc", "log_loss", "calibration_error"}
+
+
 def numbers(run: Run) -> dict[str, Any]:
     """What must stay: the digest of all weights and of all figures; and a few figures for other machines."""
     history = [{k: v for k, v in row.items() if k not in FREE} for row in run.history]
     accuracy = {key: run.personal_accuracy[key] for key in ("mean", "std", "p10", "min", "last10")}
-    figures = json.dumps([history, run.clients, accuracy, run.summary["global_accuracy"]])
+    clients = [{k: v for k, v in row.items() if k.removeprefix("personal_") not in FINER} for row in run.clients]
+    figures = json.dumps([history, clients, accuracy, run.summary["global_accuracy"]])
     loss = next((row["train_loss"] for row in reversed(history) if row["train_loss"] is not None), None)
     return {
         "weights": run.summary["weights_sha256"],

@@ -57,7 +57,8 @@ def test_a_column_has_one_notation() -> None:
 def test_few_test_samples_are_told_where_they_are_among_the_worst() -> None:
     good = [(0.9, 40)] * 18
     assert ACCURACY.few_tests([*good, (0.1, 3), (0.2, 40)]) == (
-        "1 of 20 clients has fewer than 5 test samples, 1 of them in the worst tenth."
+        "1 of 20 clients has fewer than 5 test samples, 1 of them in the worst tenth ("
+        "--worst-min-rows 5 leaves them out of it)."
     )
     assert ACCURACY.few_tests([*good, (0.1, 30), (0.95, 1)]) == ""
     assert RMSE.few_tests([*good, (0.1, 30), (0.95, 1)]) != ""

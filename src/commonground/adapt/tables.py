@@ -25,8 +25,9 @@ from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.tasks import Headline
-from commonground.tasks.figures import class_figures
+from commonground.tasks.class_figures import class_figures
 from commonground.tasks.headline import Metric
+from commonground.tasks.rank import is_share
 
 __all__ = ["TableAnswers", "predict_table", "targets_of"]
 
@@ -192,14 +193,15 @@ def _class_figures(y: Rows, predicted: npt.NDArray[np.float64], known: npt.NDArr
     parts = [rows[inside[rows]] for rows in own if inside[rows].any()]
     if not parts:
         return ""
-    whole = class_figures(y[inside], predicted[inside])
-    each = [class_figures(y[rows], predicted[rows]) for rows in parts] if len(parts) > 1 else []
+    whole = class_figures(y[inside], predicted[inside], np.zeros(int(inside.sum()), dtype=np.int64), 1)
+    rows, owner = np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    each = class_figures(y[rows], predicted[rows], owner, len(parts)) if len(parts) > 1 else {}
     shown = []
-    for key, value in whole.items():
-        metric = Metric(key, key in ("balanced_accuracy", "calibration_error"))
-        text = f"{metric.name} {metric.show(None if np.isnan(value) else value)}"
-        clients = [figures[key] for figures in each if not np.isnan(figures[key])]
-        shown.append(text + (f" ({metric.show(float(np.mean(clients)))})" if clients else ""))
+    for key, (value,) in whole.items():
+        metric = Metric(key, is_share(key))
+        text = f"{metric.name} {metric.show(None if np.isnan(value) else float(value))}"
+        clients = each[key][~np.isnan(each[key])] if each else np.empty(0)
+        shown.append(text + (f" ({metric.show(float(clients.mean()))})" if len(clients) else ""))
     return f"\n{', '.join(shown)} over all rows{' (as means over clients)' if each else ''}"
 
 

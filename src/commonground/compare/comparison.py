@@ -422,7 +422,7 @@ class _Comparing:
         tried = self.candidates[label]
         if len(tried) == 1:
             return 0
-        inner = validation_split(data, self.validation, seed)
+        inner, headline = validation_split(data, self.validation, seed), Headline.of(data.task)
         whole = self._folder(label, seed)
         scores: list[float | None] = []
         for number, candidate in enumerate(tried):
@@ -439,8 +439,8 @@ class _Comparing:
             if folder is not None:
                 for rest in ("checkpoint", "clients", "finetuning"):  # its score is all that is needed
                     shutil.rmtree(folder / rest, ignore_errors=True)
-            scores.append(run.personal["mean"])
-        headline = Headline.of(data.task)
+            scores.append(run.summary["metrics"][setup.rank.key]["mean"])
+            headline = Headline.ranking(run.summary)
         chosen = headline.best(scores)
         if chosen is None:
             raise UpdateError(f"{self.methods[label].title}, seed {seed}: training diverged with every candidate")

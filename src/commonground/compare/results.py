@@ -84,7 +84,7 @@ def summarize(
         folder: of the comparison.
     """
     one, judged = runs[reference][0].summary, _judged(runs)
-    headline = Headline.of(one)
+    headline = Headline.ranking(one)
     entries = [
         _entry(headline, method, runs[label], target, folder) | {"differences": None}
         for label, method in methods.items()
@@ -93,7 +93,9 @@ def summarize(
     return {
         "data": one["data"],
         "task": one["task"],
-        "metric": one["metric"],
+        "metric": headline.key,
+        **({"rank_by": one["rank_by"]} if "rank_by" in one else {}),
+        "worst_tenth": {"min_rows": one["worst_tenth"]["min_rows"]},
         "clients": one["clients"],
         "rounds": runs[reference][0].config.rounds,
         "seeds": list(seeds),
@@ -107,7 +109,17 @@ def summarize(
             *notes,
             *_kept_rounds(methods, runs),
             *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
-            *_notes(headline, entries, reference, seeds, target, same_clients, bool(tuning), judged),
+            *_notes(
+                headline,
+                entries,
+                reference,
+                seeds,
+                target,
+                same_clients,
+                bool(tuning),
+                judged,
+                one["worst_tenth"]["min_rows"],
+            ),
         ],
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("commonground", "torch", "numpy", "scipy")},
@@ -119,14 +131,15 @@ def _entry(
     headline: Headline, method: Method, runs: Sequence[Run], target: float | None, folder: Path | None
 ) -> dict[str, Any]:
     summaries = [run.summary for run in runs]
-    values = [_values(headline, run) for run in runs]
+    ranked = [_values(headline, run)[_ranked(run)] for run in runs]
 
     def over_seeds(key: str) -> dict[str, float | None]:
-        return _spread([s[headline.personal][key] for s in summaries])
+        return _spread([own[key] for own in personal])
 
-    has_global = summaries[0][headline.shared] is not None
+    personal, shared = [_personal(headline, s) for s in summaries], [_shared(headline, s) for s in summaries]
     others = [metric.key for metric in headline.others(summaries[0])]
     metrics = {key: _spread([s["metrics"][key]["mean"] for s in summaries]) for key in others}
+    rows = {key: _spread([s["metrics"][key]["over_rows"] for s in summaries]) for key in (headline.key, *others)}
     return {
         "method": method.label,
         "algorithm": method.name,
@@ -134,26 +147,42 @@ def _entry(
         "settings": _settings(method, runs),
         "runs": [] if folder is None else [str(run.folder.relative_to(folder)) for run in runs if run.folder],
         headline.personal: over_seeds("mean"),
-        f"{headline.personal}_of": summaries[0][f"{headline.personal}_of"],
+        f"{headline.personal}_of": summaries[0][f"personal_{summaries[0]['metric']}_of"],
         "last10": over_seeds("last10"),
-        headline.shared: _spread([s[headline.shared] for s in summaries]) if has_global else None,
+        headline.shared: None if shared[0] is None else _spread(shared),
         headline.worst_tenth: over_seeds(headline.worst_tenth),
         headline.worst: over_seeds(headline.worst),
-        "percentiles": {f"p{q}": _spread([_percentile(own, q) for own in values]) for q in PERCENTILES},
+        "percentiles": {f"p{q}": _spread([_percentile(each, q) for each in ranked]) for q in PERCENTILES},
         **({"metrics": metrics} if metrics else {}),
+        "over_rows": rows,
         "bytes_up": _mean([s["bytes_up"] for s in summaries]),
         "bytes_down": _mean([s["bytes_down"] for s in summaries]),
         "seconds": _mean([s["seconds"] for s in summaries]),
         "to_accuracy": None if target is None else _to_accuracy(runs, target),
         "by_seed": [
-            {"seed": s["seed"], headline.shared: s[headline.shared]}
+            {"seed": s["seed"], headline.shared: whole}
             | {
-                f"{headline.personal}_{key}": s[headline.personal][key]
+                f"{headline.personal}_{key}": own[key]
                 for key in ("mean", "last10", headline.worst_tenth, headline.worst)
             }
-            for s in summaries
+            for s, own, whole in zip(summaries, personal, shared, strict=True)
         ],
     }
+
+
+def _personal(headline: Headline, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The spread of a metric over clients; of one that is measured at the end alone, without ``last10``."""
+    own = summary.get(headline.personal)
+    return {"last10": None, **summary["metrics"][headline.key]} if own is None else dict(own)
+
+
+def _shared(headline: Headline, summary: Mapping[str, Any]) -> float | None:
+    """The mean of a metric of the one global model over clients, if there is one."""
+    if headline.shared in summary:
+        value: float | None = summary[headline.shared]
+        return value
+    whole = summary["global_metrics"]
+    return None if whole is None else whole[headline.key]["mean"]
 
 
 def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
@@ -218,6 +247,11 @@ def _add_differences(
 def _values(headline: Headline, run: Run) -> Any:
     """The headline metric of every client's own model after the last round, [C]; NaN where it is not defined."""
     return np.array([math.nan if row[headline.personal] == "" else row[headline.personal] for row in run.clients])
+
+
+def _ranked(run: Run) -> Any:
+    """[C] clients of whom percentiles are told."""
+    return np.array([int(row["test_samples"]) for row in run.clients]) >= run.config.worst_min_rows
 
 
 def _percentile(values: Any, q: int) -> float | None:
@@ -288,14 +322,16 @@ def _notes(
     same_clients: bool,
     tuned: bool,
     judged: str,
+    min_rows: int,
 ) -> list[str]:
     title = next(entry["title"] for entry in entries if entry["method"] == reference)
     many, name = len(seeds) > 1, headline.name
+    among = f" with at least {min_rows} test samples" if min_rows > 1 else ""
     notes = [
         f"{name}: mean over clients of the {name} on each client's own test samples {judged}"
         + (", ± sample standard deviation (n - 1) over seeds; " if many else "; ")
         + ("" if headline.higher_is_better else "lower is better; ")
-        + f"worst tenth: {headline.percentile} over clients; "
+        + f"worst tenth: {headline.percentile} over clients{among}; "
         + "last 10: mean over the evaluated ones of the last 10 rounds"
         + ("." if judged == _AT_THE_END else " up to that one."),
     ]

@@ -124,6 +124,7 @@ def _flat(headline: Headline, entry: Mapping[str, Any], target: float | None) ->
     row |= {f"{key}_mean": value["mean"] for key, value in entry["percentiles"].items()}
     for key, value in entry.get("metrics", {}).items():
         row |= {f"{key}_{part}": number for part, number in value.items()}
+    row |= {f"{key}_over_rows_mean": value["mean"] for key, value in entry.get("over_rows", {}).items()}
     row |= {key: entry[key] for key in ("bytes_up", "bytes_down", "seconds")}
     cost = entry["to_accuracy"] or {}
     row["target"] = target

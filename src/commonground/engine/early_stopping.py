@@ -7,14 +7,14 @@ from typing import Any
 
 from commonground.config import RunConfig
 from commonground.engine.progress import Progress
-from commonground.tasks import Task
+from commonground.tasks import Rank
 
 __all__ = ["EarlyStopping", "validation_key"]
 
 
-def validation_key(task: Task) -> str:
-    """The field of a round's line with the mean of the task's headline metric over clients on their validation rows."""
-    return f"validation_{task.metric}"
+def validation_key(metric: str) -> str:
+    """The field of a round's line with the mean of a metric over clients on their validation rows."""
+    return f"validation_{metric}"
 
 
 class EarlyStopping:
@@ -25,12 +25,13 @@ class EarlyStopping:
 
     Args:
         config: of the run; ``early_stopping`` is the patience, in tests on validation rows.
-        task: says which metric, and which of two values is better.
+        rank: says which metric, and which of two values is better.
         progress: of the run.
     """
 
-    def __init__(self, config: RunConfig, task: Task, progress: Progress) -> None:
-        self.patience, self.task, self.progress = config.early_stopping, task, progress
+    def __init__(self, config: RunConfig, rank: Rank, progress: Progress) -> None:
+        self.patience, self.rank, self.progress = config.early_stopping, rank, progress
+        self.key = validation_key(rank.key)
 
     @property
     def best(self) -> int | None:
@@ -44,13 +45,11 @@ class EarlyStopping:
         Returns:
             Whether it is the best one so far, so that its models have to be kept.
         """
-        value = row.get(validation_key(self.task))
+        value = row.get(self.key)
         if self.patience is None or value is None:
             return False
-        if self.best is not None:
-            before = self._value(self.best)
-            if not (value > before if self.task.higher_is_better else value < before):
-                return False
+        if self.best is not None and not self.rank.better(value, self._value(self.best)):
+            return False
         self.progress.totals["best_round"] = row["round"]
         return True
 
@@ -60,10 +59,10 @@ class EarlyStopping:
         if self.patience is None or self.best is None:
             return False
         later = self.progress.history[self.best :]
-        return sum(row.get(validation_key(self.task)) is not None for row in later) >= self.patience
+        return sum(row.get(self.key) is not None for row in later) >= self.patience
 
     def _value(self, round: int) -> float:
-        return float(self.progress.history[round - 1][validation_key(self.task)])
+        return float(self.progress.history[round - 1][self.key])
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` tells of it."""
@@ -71,7 +70,7 @@ class EarlyStopping:
             return {}
         told = {
             "patience": self.patience,
-            "metric": validation_key(self.task),
+            "metric": self.key,
             "best_round": self.best,
             "value": self._value(self.best),
             "ended_early": self.exhausted,
@@ -81,9 +80,5 @@ class EarlyStopping:
     def sentence(self) -> str:
         """The same for people."""
         done, best = self.progress.done, self.best
-        why = (
-            f"no better {validation_key(self.task).replace('_', ' ')} in {self.patience} tests; "
-            if self.exhausted
-            else ""
-        )
+        why = f"no better {self.key.replace('_', ' ')} in {self.patience} tests; " if self.exhausted else ""
         return f"{why}the models kept are those of round {best} of {done}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from commonground.algorithms import Tensors
 from commonground.data.inputs import Inputs, chunks, select, to_device
 from commonground.engine.clients.folding import fold_call
 from commonground.engine.clients.sequential import FEATURE_CHUNK
+from commonground.engine.fine_scores import FineRows, FineScores
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call_with
@@ -43,6 +45,7 @@ class Scores:
         loss: [C] mean loss.
         sums: by name, [C, …]: what the task scores, added up over each client's samples.
         task: says which metrics follow.
+        fine: further figures, if the test was a detailed one.
     """
 
     clients: npt.NDArray[np.int64]
@@ -50,11 +53,13 @@ class Scores:
     loss: npt.NDArray[np.float64]
     sums: Figures
     task: Task
+    fine: FineScores | None = None
 
     @cached_property
     def metrics(self) -> Figures:
         """Every metric of every client, by name: [C]; NaN where one is not defined."""
-        return self.task.metrics({n: s / self.count.reshape(-1, *[1] * (s.ndim - 1)) for n, s in self.sums.items()})
+        means = {n: s / self.count.reshape(-1, *[1] * (s.ndim - 1)) for n, s in self.sums.items()}
+        return {**self.task.metrics(means), **({} if self.fine is None else self.fine.figures)}
 
     @property
     def headline(self) -> npt.NDArray[np.float64]:
@@ -65,7 +70,8 @@ class Scores:
     def over_rows(self) -> dict[str, float]:
         """Every metric over all clients' samples as one set."""
         whole = {name: s.sum(0, keepdims=True) / self.count.sum() for name, s in self.sums.items()}
-        return {name: float(value[0]) for name, value in self.task.metrics(whole).items()}
+        plain = {name: float(value[0]) for name, value in self.task.metrics(whole).items()}
+        return {**plain, **({} if self.fine is None else self.fine.over_rows)}
 
     @classmethod
     def join(cls, parts: Sequence[Scores]) -> Scores:
@@ -76,21 +82,27 @@ class Scores:
             np.concatenate([p.loss for p in parts]),
             {name: np.concatenate([p.sums[name] for p in parts]) for name in parts[0].sums},
             parts[0].task,
+            FineScores.join([p.fine for p in parts if p.fine is not None]) if parts[0].fine is not None else None,
         )
 
 
-def spread_of(values: npt.NDArray[np.float64]) -> dict[str, float | None]:
-    """mean, std, p10, p90, min and max over the clients for which a metric is defined; None where it is for none."""
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return dict.fromkeys(("mean", "std", "p10", "p90", "min", "max"))
+def spread_of(values: npt.NDArray[np.float64], ranked: npt.NDArray[np.bool_] | None = None) -> dict[str, float | None]:
+    """mean, std, p10, p90, min and max over the clients for which a metric is defined; None where it is for none.
+
+    Args:
+        values: [C].
+        ranked: [C] which clients p10, p90, min and max are over; by default all. Mean and std are always over all.
+    """
+    known = ~np.isnan(values)
+    among = values[known if ranked is None else known & ranked]
+    values = values[known]
+    ends: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {
+        "p10": partial(np.quantile, q=0.1), "p90": partial(np.quantile, q=0.9), "min": np.min, "max": np.max,
+    }  # fmt: skip
     return {
-        "mean": float(known.mean()),
-        "std": float(known.std()),
-        "p10": float(np.quantile(known, 0.1)),
-        "p90": float(np.quantile(known, 0.9)),
-        "min": float(known.min()),
-        "max": float(known.max()),
+        "mean": float(values.mean()) if len(values) else None,
+        "std": float(values.std()) if len(values) else None,
+        **{name: float(of(among)) if len(among) else None for name, of in ends.items()},
     }
 
 
@@ -117,6 +129,7 @@ def evaluate_block(
     split: str = "test",
     *,
     key: int | None = None,
+    detailed: bool = False,
 ) -> Scores:
     """Test the personal models of a few clients.
 
@@ -128,16 +141,19 @@ def evaluate_block(
         stack: whether models that differ from their first layer on are run stacked (or one after the other).
         split: ``test`` or ``validation``; every client has rows of it.
         key: of a single client: its number in the federation, which keys what its model draws; by default its position.
+        detailed: tell the finer figures as well.
     """
     if setup.behaviour.draws_tested and len(clients) > 1:  # what is drawn for a client hangs on no other
         each = [{name: value[c : c + 1] for name, value in personal.items()} for c in range(len(clients))]
         pairs = zip(clients, each, strict=True)
-        return Scores.join([evaluate_block(setup, [client], shared, own, stack, split) for client, own in pairs])
+        return Scores.join(
+            [evaluate_block(setup, [client], shared, own, stack, split, detailed=detailed) for client, own in pairs]
+        )
     setup.behaviour.reset(setup.model)
     names = ", ".join(setup.data.client_name(c) for c in clients[:3]) + (", …" if len(clients) > 3 else "")
     number = clients[0] if key is None else key
     with failing_as(f"testing client {names} failed"), setup.keyed(split, number) as drawn:
-        scores = _evaluate(setup, clients, shared, personal, stack, split)
+        scores = _evaluate(setup, clients, shared, personal, stack, split, detailed)
         unexpected = drawn() and not setup.behaviour.draws_tested
     if unexpected:
         raise ModelError(
@@ -148,7 +164,7 @@ def evaluate_block(
 
 
 def _evaluate(
-    setup: Setup, clients: Sequence[int], shared: Tensors, personal: Tensors, stack: bool, split: str
+    setup: Setup, clients: Sequence[int], shared: Tensors, personal: Tensors, stack: bool, split: str, detailed: bool
 ) -> Scores:
     data, model = setup.data, setup.model
     sizes = setup.judged(split)[1][list(clients)]
@@ -159,16 +175,19 @@ def _evaluate(
     setup.keep_hidden(split, clients)
     owner = torch.from_numpy(np.repeat(np.arange(len(clients)), sizes))
     single: list[dict[str, Tensor]] = []
+    fine = FineRows(setup.fine if detailed else ())
     with torch.no_grad():
         for part in _outputs(setup, shared, personal, x, sizes, owner, stack):
             output, done = setup.wide(part), sum(len(scores["loss"]) for scores in single)
             target = y[done : done + len(output)]
             single.append({"loss": data.task.loss(output, target), **data.task.scores(output, target)})
+            fine.add(output, target)
     # Added up on the host, in the samples' order: the same sums on every device.
     rows_of = {name: torch.cat([scores[name] for scores in single]).cpu() for name in single[0]}
     sums = {name: _sum_by_owner(value, owner, len(clients)) for name, value in rows_of.items()}
     loss = sums.pop("loss") / sizes
-    return Scores(np.asarray(clients, dtype=np.int64), sizes, loss, sums, data.task)
+    told = fine.scores(owner.numpy(), len(clients)) if detailed else None
+    return Scores(np.asarray(clients, dtype=np.int64), sizes, loss, sums, data.task, told)
 
 
 def _outputs(

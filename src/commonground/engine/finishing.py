@@ -50,9 +50,9 @@ def finish(
     everyone, config = range(setup.data.clients), setup.config
     stopped = progress.done < config.rounds and not (stopping is not None and stopping.exhausted)
     early = {} if stopping is None or stopped else stopping.summary()
-    # The last round's test is the final one, unless it covered a panel only or was before a resume.
+    # The last round's test is the final one, unless it covered a panel only, was before a resume, or came unexpectedly.
     all_scores = progress.last_scores or {
-        which: engine.evaluate(everyone, progress.shared, which, progress.models_of)
+        which: engine.evaluate(everyone, progress.shared, which, progress.models_of, detailed=True)
         for which in EvaluationPlan(setup).kinds
     }
     scores, global_scores = all_scores.get("personal") or all_scores["global"], all_scores.get("global")
@@ -60,7 +60,7 @@ def finish(
     if tuned is not None:
         judge, shared = tuned
         # One round more than before, or clients who answer messages would test the heads they had then.
-        scores = judge.evaluate(everyone, shared, "personal", progress.done + 1)
+        scores = judge.evaluate(everyone, shared, "personal", progress.done + 1, detailed=True)
     clients = client_rows(setup.data, progress.took_part.tolist(), scores, global_scores)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
     summary = summarise(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -100,7 +101,7 @@ class Loop:
         parameters = setup.groups.trainable("all")
         self.aggregate = parse_aggregate(setup.config.aggregate)
         self.buffers = [name for name in setup.groups.names("all") if name not in parameters]
-        self.stopping = EarlyStopping(self.config, setup.data.task, self.progress)
+        self.stopping = EarlyStopping(self.config, setup.rank, self.progress)
         self.keeper = Keeper(setup, folder, self.progress, observer, other_numerics)
         self.growth: Growth | None = None  # the last round in which the shared tensors grew by far, if they still are
 
@@ -206,7 +207,7 @@ class Loop:
                     progress.totals["changed"][name] = round
         progress.shared, progress.memory = server.shared, server.memory
         progress.done, progress.between = round, False
-        progress.last_scores = scores if self.plan.covers_everyone else {}
+        progress.last_scores = scores if self.plan.covers_everyone and round == self.config.rounds else {}
         progress.took_part[clients] += 1
         progress.totals["seconds"] += time.perf_counter() - began
         progress.totals["bytes_up"] += row["bytes_up"]
@@ -274,9 +275,14 @@ class Loop:
         """Tests due after a round."""
         if not self.plan.is_due(round):
             return {}
-        scores = {which: engine.evaluate(self.plan.panel, shared, which, round) for which in self.plan.kinds}
+        detailed = round == self.config.rounds and self.plan.covers_everyone
+        scores = {
+            which: engine.evaluate(self.plan.panel, shared, which, round, detailed=detailed)
+            for which in self.plan.kinds
+        }
         if self.plan.validated:
-            scores["validation"] = engine.evaluate(self.plan.validated, shared, "validation", round)
+            fine = self.setup.rank.key not in self.setup.data.task.plain
+            scores["validation"] = engine.evaluate(self.plan.validated, shared, "validation", round, detailed=fine)
         return scores
 
     def _row(
@@ -296,8 +302,8 @@ class Loop:
             "train_loss": float(np.mean(losses)) if losses else None,
             f"personal_{task.metric}": mean.get("personal", mean.get("global")),
             f"global_{task.metric}": mean.get("global"),
-            **({validation_key(task): mean.get("validation")} if self.plan.validated else {}),
-            "worst_decile": None if judged is None else spread_of(judged.headline)[task.worst],
+            **self._validation(scores.get("validation")),
+            "worst_decile": None if judged is None else spread_of(judged.headline, self._ranked(judged))[task.worst],
             "bytes_up": sum(payload_bytes(r.update.tensors) for r in results),
             "bytes_down": 0,
             "seconds": rounded(seconds),
@@ -306,6 +312,16 @@ class Loop:
             "participants": len(results),
             "evaluated_clients": len(self.plan.panel) if scores else 0,
         }
+
+    def _validation(self, scores: Scores | None) -> dict[str, float | None]:
+        """What validation rows say, by the headline metric and the one that ranks."""
+        if not self.plan.validated:
+            return {}
+        keys = dict.fromkeys((self.setup.data.task.metric, self.setup.rank.key))
+        return {validation_key(k): None if scores is None else spread_of(scores.metrics[k])["mean"] for k in keys}
+
+    def _ranked(self, scores: Scores) -> npt.NDArray[np.bool_]:
+        return scores.count >= self.config.worst_min_rows
 
     def _finetune(self, engine: Engine) -> tuple[Engine, Tensors]:
         """Train every client's head on the final global model: one round more, in which all take part.

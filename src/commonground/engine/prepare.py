@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from commonground.data import (
 from commonground.data.normalization import normalize
 from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
+from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
 from commonground.models import (
@@ -40,7 +41,7 @@ from commonground.models import (
     vocab_size_of,
 )
 from commonground.ranges import check_numbers
-from commonground.tasks import CLASSIFICATION, OwnLoss, Task
+from commonground.tasks import CLASSIFICATION, OwnLoss, OwnMetric, Rank, Task
 from commonground.user_code import failing_as, is_code, load_object
 
 __all__ = ["base_model", "build_network", "check_objects", "plain_network", "prepare_setup", "reading", "resolve"]
@@ -106,13 +107,14 @@ def prepare_setup(
     algorithm: Algorithm | None = None,
     *,
     loss: OwnLoss | None = None,
+    metrics: Mapping[str, OwnMetric] | None = None,
     data_dir: str | None = None,
 ) -> Setup:
     """Load what a configuration names and check that it fits together.
 
     Args:
         config: the run's configuration.
-        data, model, algorithm, loss: objects to use in place of what the configuration names.
+        data, model, algorithm, loss, metrics: objects to use in place of what the configuration names.
         data_dir: folder of the data files.
     """
     if algorithm is None:
@@ -162,6 +164,9 @@ def prepare_setup(
         )
     if config.validation_fraction and data.validation_index is None:
         data = hold_out(data, config.validation_fraction, config.seed)
+    metrics = metrics_of(config.metric) if metrics is None else metrics
+    check_metrics(metrics, data.task)
+    Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
     config = resolve(config, data, algorithm)
     if model is None and data.tokens != is_pretrained(config.model):
         why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")
@@ -176,7 +181,7 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
-    return Setup.build(config, data, network, groups, algorithm, start, loss or _named_loss(config))
+    return Setup.build(config, data, network, groups, algorithm, start, loss or _named_loss(config), metrics)
 
 
 def _named_loss(config: RunConfig) -> OwnLoss | None:

@@ -31,7 +31,7 @@ class Progress:
         history: one row per round, as in ``rounds.jsonl``.
         done: rounds done.
         between: whether the clients' state is ahead of the finished rounds, so that nothing can be saved.
-        last_scores: the last round's test, if it covered everyone.
+        last_scores: the test of the last of all rounds, in detail, if it covered everyone.
         kept: the earlier round whose models the run has gone back to, if it has.
     """
 

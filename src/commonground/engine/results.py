@@ -89,7 +89,8 @@ def summarise(
         last: the round whose models these are, if not the history's last.
     """
     config, task, metric = setup.config, setup.data.task, setup.data.task.metric
-    headline, until = spread_of(scores.headline), history[:last]
+    ranked = scores.count >= config.worst_min_rows
+    headline, until = spread_of(scores.headline, ranked), history[:last]
     tuned = config.finetune_epochs > 0 and not stopped
     return {
         "algorithm": config.algorithm,
@@ -112,8 +113,11 @@ def summarise(
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
         f"global_{metric}": None if global_scores is None else spread_of(global_scores.headline)["mean"],
         f"global_{metric}_last10": _last10(until, f"global_{metric}"),
-        "metrics": _metrics(scores),
-        "global_metrics": None if global_scores is None else _metrics(global_scores),
+        "metrics": _metrics(scores, ranked),
+        "global_metrics": None if global_scores is None else _metrics(global_scores, ranked),
+        "worst_tenth": {"min_rows": config.worst_min_rows, "clients": int(ranked.sum())},
+        **_ranking(setup),
+        **_majority(setup),
         "optimizer": config.optimizer,
         "lr": config.lr,
         **_options(setup),
@@ -142,6 +146,8 @@ def _options(setup: Setup) -> dict[str, Any]:
     """Options of local training beside the usual ones, where they were used."""
     names = ("head_lr", "body_lr", "warmup", "betas", "eps", "clip_norm", "no_decay_bias", "loss")
     used: dict[str, Any] = {name: value for name in names if (value := getattr(setup.config, name))}
+    if setup.own_metrics:
+        used["own_metrics"] = list(setup.own_metrics)
     if setup.class_weights is not None:
         used["class_weights"] = dict(zip(setup.data.class_names, setup.class_weights, strict=True))
         if setup.config.class_weights == "balanced":
@@ -156,11 +162,34 @@ def _cell(values: npt.NDArray[np.float64] | None, client: int) -> float | str:
     return "" if values is None or np.isnan(values[client]) else float(values[client])
 
 
-def _metrics(scores: Scores) -> dict[str, dict[str, float | None]]:
-    """Every metric's spread over clients, and its value over all their samples as one set (``over_rows``)."""
-    whole = scores.over_rows
+def _ranking(setup: Setup) -> dict[str, Any]:
+    """Which metric ranks, where a user said so."""
+    rank = setup.rank
+    said = {"metric": rank.key, "higher_is_better": rank.higher_is_better}
+    return {} if setup.config.rank_by is None else {"rank_by": said}
+
+
+def _majority(setup: Setup) -> dict[str, Any]:
+    """Of classes: the most frequent one, and its share of all clients' training and test rows."""
+    data = setup.data
+    if not data.task.softmax:
+        return {}
+    test, train = (data.class_counts(split).sum(0) for split in ("test", "train"))
+    most = int(test.argmax())
+    shares = {"train_share": float(train[most] / train.sum()), "test_share": float(test[most] / test.sum())}
+    return {"majority": {"class": data.class_names[most], **shares}}
+
+
+def _metrics(scores: Scores, ranked: npt.NDArray[np.bool_]) -> dict[str, dict[str, float | None]]:
+    """Every metric's spread over clients, its value over all their samples as one set (``over_rows``), how far off that
+    can be where it is not exact (``over_rows_within``), and for how many clients it is defined (``clients``).
+    """
+    whole, within = scores.over_rows, {} if scores.fine is None else scores.fine.within
     return {
-        name: spread_of(values) | {"over_rows": None if math.isnan(whole[name]) else whole[name]}
+        name: spread_of(values, ranked)
+        | {"over_rows": None if math.isnan(whole[name]) else whole[name]}
+        | ({"over_rows_within": within[name]} if name in within and not math.isnan(within[name]) else {})
+        | {"clients": int((~np.isnan(values)).sum())}
         for name, values in scores.metrics.items()
     }
 

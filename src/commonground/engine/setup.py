@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -22,12 +22,13 @@ from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
+from commonground.engine.own_metrics import OwnFigure
 from commonground.engine.trial import Trial, try_model
 from commonground.errors import ConfigError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
-from commonground.tasks import Objective, OwnLoss, class_weights
+from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
 
 __all__ = ["Setup", "check_options", "client_model", "client_start"]
 
@@ -143,6 +144,7 @@ class Setup:
         initial: initial values of every tensor by name, on the host.
         start: of a user's own module, all tensors as they were before the algorithm extended it; else None.
         loss: replaces the task's loss in training, if the user gave one.
+        own_metrics: the user's metrics, by name.
         class_weights: of classes in the loss, from the training rows of all clients together.
         behaviour: what calls of the model do besides giving outputs.
     """
@@ -156,6 +158,7 @@ class Setup:
     start: Tensors | None = field(default=None, repr=False)
     loss: OwnLoss | None = field(default=None, repr=False)
     class_weights: tuple[float, ...] | None = None
+    own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
     behaviour: Behaviour = field(default=Behaviour(), repr=False)
     _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
 
@@ -169,6 +172,7 @@ class Setup:
         algorithm: Algorithm,
         start: Tensors | None = None,
         loss: OwnLoss | None = None,
+        own_metrics: Mapping[str, OwnMetric] | None = None,
     ) -> Setup:
         """Check that algorithm, model and data fit, and take the model's present weights as the start.
 
@@ -199,7 +203,7 @@ class Setup:
             weights = class_weights(
                 config.class_weights, data.task, data.class_counts("train").sum(0), data.class_names
             )
-        setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights)
+        setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights, own_metrics or {})
         setup = replace(setup, behaviour=setup._try_model())
         setup.prepare_model()
         return setup
@@ -225,8 +229,20 @@ class Setup:
     @cached_property
     def has_own_code(self) -> bool:
         """Whether the model, the method or the loss is code of somebody else than this library and PyTorch."""
-        given = self.loss is not None or self.behaviour.own
+        given = self.loss is not None or bool(self.own_metrics) or self.behaviour.own
         return given or not type(self.algorithm).__module__.startswith("commonground.")
+
+    @cached_property
+    def fine(self) -> Sequence[FineFigures]:
+        """What a detailed test tells beside the task's metrics: the task's finer figures and the user's metrics."""
+        task = self.data.task
+        own = [OwnFigure(name, metric, task) for name, metric in self.own_metrics.items()]
+        return [*([] if task.fine is None else [task.fine]), *own]
+
+    @cached_property
+    def rank(self) -> Rank:
+        """The metric by which rounds and candidates are ranked."""
+        return Rank.of(self.config.rank_by, self.data.task, self.own_metrics)
 
     @cached_property
     def generators(self) -> list[Any]:

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from commonground.engine.state.lock import locked
 from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError
 from commonground.models import own_copy
-from commonground.tasks import OwnLoss
+from commonground.tasks import OwnLoss, OwnMetric
 
 __all__ = ["run_training", "train"]
 
@@ -40,6 +40,7 @@ def train(
     *,
     model: str | nn.Module | None = None,
     loss: str | OwnLoss | None = None,
+    metrics: str | Mapping[str, OwnMetric] | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
@@ -60,6 +61,9 @@ def train(
         loss: in place of the task's in training (tests keep the task's figures): a function of outputs [rows, …] and
             targets [rows, …] that gives one loss for each row [rows], each of its own row alone, or its name
             ``file.py:function``.
+        metrics: metrics of your own by name, beside the task's in a run's last test: functions of targets [n, …] and
+            predictions [n, columns] (class probabilities, numbers; as scikit-learn has the order) that give one number,
+            or one for each row, which is then averaged over all rows as well. Or ``basic`` or ``full``, the setting.
         out: folder for the run's files; by default none are written.
         resume: continue the run in ``out``. With more ``rounds`` a finished one goes on as well and ends as a run of so
             many rounds would have, where method and learning rate do not depend on their number.
@@ -101,12 +105,17 @@ def train(
         if not isinstance(loss, str) and not callable(loss):
             raise ConfigError(f"loss must be a function of outputs and targets, or file.py:function, not {loss!r}")
         values["loss"] = loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
+    if isinstance(metrics, Mapping):
+        values["metric"] = ",".join(metrics) or None
+    elif metrics is not None:
+        values["metrics"] = metrics
     setup = prepare_setup(
         RunConfig.make(values),
         None if isinstance(data, str) else data,
         own_copy(model) if isinstance(model, nn.Module) else None,
         None if isinstance(algorithm, str) else algorithm,
         loss=None if isinstance(loss, str) else loss,
+        metrics=dict(metrics) if isinstance(metrics, Mapping) else None,
         data_dir=data_dir,
     )
     folder = Path(out) if out is not None else None

@@ -11,6 +11,7 @@ from commonground.report.comparison_tables import (
     difference_table,
     headline_table,
     metric_table,
+    rows_table,
     settings_table,
 )
 from commonground.report.format import number, show, unit_of
@@ -74,6 +75,7 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
     page.add(headline_table(comparison, place))
     page.add(copied(comparison_to_typeset(comparison)))
     page.add(metric_table(comparison, place))
+    page.add(rows_table(comparison, place))
     page.add(difference_table(comparison, place))
     page.add(cost_table(comparison, place))
     page.add(tuning_table(comparison.entry, comparison.headline, place))

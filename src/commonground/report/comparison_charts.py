@@ -203,12 +203,12 @@ def _against_bytes(comparison: Comparison, sources: tuple[str, ...], prefix: str
 def _client_curves(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Iterable[Chart]:
     lines, headline = [], comparison.headline
     for method in comparison.methods:
-        counts = [len(run.results) for run in method.runs]
+        counts = [len(run.values(headline)) for run in method.runs]
         if not counts or not min(counts):
             continue
         x = np.linspace(0, 1, min(min(counts), 101))
         quantiles = x if headline.higher_is_better else 1 - x
-        values = np.array([np.quantile(run.results, quantiles) for run in method.runs])
+        values = np.array([np.quantile(run.values(headline), quantiles) for run in method.runs])
         lines.append(Line(method.title, x.tolist(), values.mean(axis=0).tolist(), *_band(values), color=method.color))
     if lines:
         seeds = f" Means over {comparison.seeds} seeds, bands one standard deviation." if comparison.seeds > 1 else ""

@@ -12,7 +12,7 @@ from commonground.report.page import Cell, escape, table
 from commonground.table import Column
 from commonground.tasks import Metric
 
-__all__ = ["cost_table", "difference_table", "headline_table", "metric_table", "settings_table"]
+__all__ = ["cost_table", "difference_table", "headline_table", "metric_table", "rows_table", "settings_table"]
 
 
 def _spreads(metric: Metric, methods: Sequence[Method], key: str, best: float | None = None) -> list[Cell]:
@@ -62,6 +62,24 @@ def metric_table(comparison: Comparison, place: str) -> str:
         cells.append(column)
     rows = [[Cell(method.title), *own] for method, *own in zip(comparison.methods, *cells, strict=True)]
     return table("Other metrics", columns, rows, [f"{place}comparison.json"])
+
+
+def rows_table(comparison: Comparison, place: str) -> str:
+    """Every metric over all clients' rows as one set, as far as the file tells."""
+    metrics = [comparison.headline, *comparison.headline.others(comparison.methods[0].entry)]
+    told = [method.entry.get("over_rows") or {} for method in comparison.methods]
+    metrics = [m for m in metrics if all(m.key in own for own in told)]
+    if not metrics:
+        return ""
+    cells = []
+    for m in metrics:
+        keys = [f"methods[{index}].over_rows.{m.key}.mean" for index in range(len(told))]
+        texts = [text.replace("-", "−") for text in m.spreads([own[m.key] for own in told])]
+        found = zip(told, keys, texts, strict=True)
+        cells.append([Cell.of(own[m.key]["mean"], unit_of(m), key, text=text) for own, key, text in found])
+    columns = [Column("Method"), *(Column(f"{m.title}{m.sign}", True) for m in metrics)]
+    rows = [[Cell(method.title), *own] for method, *own in zip(comparison.methods, *cells, strict=True)]
+    return table("Over all rows", columns, rows, [f"{place}comparison.json"])
 
 
 def difference_table(comparison: Comparison, place: str) -> str:

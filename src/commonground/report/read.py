@@ -55,7 +55,11 @@ class RunFiles:
     @property
     def results(self) -> list[float]:
         """The headline metric of each client's own model, for the clients for which it is defined."""
-        return [value for row in self.clients if (value := as_number(row.get(self.headline.personal))) is not None]
+        return self.values(self.headline)
+
+    def values(self, metric: Headline) -> list[float]:
+        """A metric of each client's own model, for the clients for which it is defined."""
+        return [value for row in self.clients if (value := as_number(row.get(metric.personal))) is not None]
 
     def curve(self, key: str) -> tuple[list[float], list[float]]:
         """Rounds at which a figure was measured, and its values."""

@@ -13,10 +13,11 @@ from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
 from commonground.report.format import Unit, show, unit_of
 from commonground.report.metrics import extra_metrics
-from commonground.report.page import Cell, Page, day, table
+from commonground.report.page import Cell, Page, day, escape, table
 from commonground.report.read import RunFiles, as_number, read_run
 from commonground.spreadsheet import without_apostrophe
 from commonground.table import Column
+from commonground.tasks import Headline, about_balance
 
 __all__ = ["file_name", "split_chart", "splits", "write_run_report"]
 
@@ -54,7 +55,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
         (
             "Worst tenth of clients",
             show(own.get(headline.worst_tenth), unit),
-            f"or {beyond} ({headline.percentile})",
+            f"or {beyond} ({headline.percentile}{_ranked(summary)})",
         ),
         ("Sent by all clients", show(summary.get("bytes_up"), "bytes"), f"in {summary.get('rounds', '–')} rounds"),
         ("Time", show(summary.get("seconds"), "seconds"), f"training and tests, engine {summary.get('engine', '–')}"),
@@ -65,17 +66,21 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     page.add(_headline(run))
     page.add(_all_metrics(run))
     tests = [(as_number(row[headline.personal]), as_number(row.get("test_samples"))) for row in run.clients]
-    if few := headline.few_tests([(value, count) for value, count in tests if count is not None]):
+    least = (summary.get("worst_tenth") or {}).get("min_rows", 1)
+    if few := headline.few_tests([(value, count) for value, count in tests if count is not None and count >= least]):
         page.note(few)
+    if unbalanced := about_balance(summary):
+        page.note(unbalanced)
     if run.config.get("finetune_epochs"):
         page.note(
             f"The figures over rounds follow the global model; the personal {headline.name} of the table is measured "
             f"once, after the last round and {run.config['finetune_epochs']} epochs of fine-tuning on every client."
         )
+    rank = Headline.ranking(summary)
     if early := summary.get("early_stopping"):
         page.note(
             f"Models and figures are those of round {early.get('best_round')}, the best on rows held out for "
-            f"validation ({headline.name} {show(early.get('value'), unit)}); "
+            f"validation ({rank.name} {show(early.get('value'), unit_of(rank))}); "
             f"{summary.get('rounds', '–')} rounds were run."
         )
     page.section("Learning", f"What happened from round to round, for {clients:,} clients.")
@@ -123,7 +128,12 @@ def _results(run: RunFiles) -> list[tuple[str, str, Unit, str]]:
         (f"{own}.mean", f"Personal {name}", unit, "mean over clients, each tested on its own test samples"),
         *(whole if _over_rows(run) else []),
         (f"{own}.std", "Spread over clients", unit, "standard deviation over clients"),
-        (f"{own}.{headline.worst_tenth}", "Worst tenth", unit, f"{headline.percentile} over clients"),
+        (
+            f"{own}.{headline.worst_tenth}",
+            "Worst tenth",
+            unit,
+            f"{headline.percentile} over clients{_ranked(run.summary)}",
+        ),
         (f"{own}.{headline.worst}", "Worst client", unit, f"the {worst} {name} of any client"),
         (f"{own}.last10", "Last 10 rounds", unit, "mean of the evaluated ones among the last 10 rounds"),
         (shared, f"Global {name}", unit, "the single shared model on every client's test samples"),
@@ -160,6 +170,7 @@ _PARTS = {
     "p10": "10th percentile",
     "p90": "90th percentile",
     "over_rows": "Over all rows",
+    "clients": "Clients",
 }
 
 
@@ -169,12 +180,31 @@ def _all_metrics(run: RunFiles) -> str:
     if not others:
         return ""
     values = run.summary["metrics"]
+    units: dict[str, Unit] = {"clients": "integer"}
     rows = [
-        [Cell(m.title), *(Cell.of(values[m.key].get(part), unit_of(m), f"metrics.{m.key}.{part}") for part in _PARTS)]
+        [
+            Cell(m.title),
+            *(
+                Cell.of(values[m.key].get(part), units.get(part, unit_of(m)), f"metrics.{m.key}.{part}")
+                for part in _PARTS
+            ),
+        ]
         for m in [run.headline, *others]
     ]
     columns = [Column("Metric"), *(Column(name, True) for name in _PARTS.values())]
-    return table("Metrics", columns, rows, ["summary.json"], sortable=False)
+    remark = "Clients: those for which a metric is defined"
+    within = [f"{m.name} over all rows is made of counts in bins, exact to {show(off, unit_of(m))}"
+              for m in others if (off := values[m.key].get("over_rows_within")) is not None]  # fmt: skip
+    remark = f"<p>{escape('; '.join([remark, *within]))}.</p>"
+    return table("Metrics", columns, rows, ["summary.json"], sortable=False) + remark
+
+
+def _ranked(summary: Mapping[str, Any]) -> str:
+    """How many clients a percentile is over, where that are not all."""
+    about = summary.get("worst_tenth") or {"min_rows": 1}
+    if about["min_rows"] == 1:
+        return ""
+    return f" of {about['clients']:,} clients with at least {about['min_rows']} test samples"
 
 
 # -- figures ----------------------------------------------------------------------------------------------------

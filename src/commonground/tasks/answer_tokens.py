@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from commonground.errors import DataError, ModelError
 from commonground.tasks.base import Array, Bounds, Task
 from commonground.tasks.classification import Classification, class_numbers, largest_class
+from commonground.tasks.token_figures import TokenFigures
 
 __all__ = ["NO_TOKEN", "AnswerTokens", "answer_tokens"]
 
@@ -79,6 +80,10 @@ class AnswerTokens(Task):
 
     def score_bounds(self, outputs: int) -> dict[str, Bounds]:
         return {"accuracy": Bounds(0, 1, whole=True)}
+
+    @property
+    def fine(self) -> TokenFigures:
+        return TokenFigures(self._tokens)
 
     def interpret(self, output: Tensor) -> Tensor:
         raise ModelError("a language model is asked for texts, not for classes")

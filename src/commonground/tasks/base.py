@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,27 +15,12 @@ from torch import Tensor
 
 from commonground.errors import ConfigError, DataError, ModelError
 from commonground.suggest import meant
+from commonground.tasks.bounds import Bounds, Figures
+from commonground.tasks.fine import FineFigures
 
 __all__ = ["Array", "Bounds", "Figures", "Task", "make_task", "tasks"]
 
 Array = npt.NDArray[Any]
-Figures = dict[str, npt.NDArray[np.float64]]
-"""Figures by name, one per client (or whatever was averaged over) on the leading axis."""
-
-
-class Bounds(NamedTuple):
-    """What a score of one sample can be.
-
-    Attributes:
-        low, high: smallest and largest value.
-        whole: whether it is a whole number, as of a sample that is right or wrong.
-        shape: [] for one number, [k] for k of them.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
-    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +50,11 @@ class Task(ABC):
     generative: ClassVar[bool] = False
     softmax: ClassVar[bool] = False
     highest_default_lr: ClassVar[float] = math.inf
+
+    @property
+    def plain(self) -> tuple[str, ...]:
+        """Names of :meth:`metrics`."""
+        return (self.metric,)
 
     @property
     def worst(self) -> str:
@@ -205,6 +195,16 @@ class Task(ABC):
             By name, [C].
         """
         return dict(means)
+
+    @property
+    def fine(self) -> FineFigures | None:
+        """Further figures, of a run's last test and of ``predict``."""
+        return None
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of all figures that a run has, as far as the task knows them."""
+        return (*self.plain, *(() if self.fine is None else self.fine.names))
 
     @abstractmethod
     def interpret(self, output: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from commonground.errors import DataError
 from commonground.tasks.base import Array, Bounds, Task
+from commonground.tasks.class_figures import ClassFigures
 
 __all__ = ["CLASSIFICATION", "Classification", "class_numbers", "largest_class"]
 
@@ -56,6 +57,10 @@ class Classification(Task):
 
     def score_bounds(self, outputs: int) -> dict[str, Bounds]:
         return {"accuracy": Bounds(0, 1, whole=True)}
+
+    @property
+    def fine(self) -> ClassFigures:
+        return ClassFigures()
 
     def interpret(self, output: Tensor) -> Tensor:
         return output.softmax(1)

@@ -9,6 +9,7 @@ from typing import Any
 
 from commonground.errors import ConfigError
 from commonground.tasks.base import Task, tasks
+from commonground.tasks.rank import is_share, less_is_better
 
 __all__ = ["FEW_TESTS", "Headline", "Metric", "in_figures"]
 
@@ -123,7 +124,21 @@ class Headline(Metric):
                 raise ConfigError(f"the task '{name}' is not defined here; known are {', '.join(tasks)}")
             task = tasks[name]
             metric = str(about.get("metric", task.metric))
-        return cls(metric, task.percent, task.higher_is_better, task.counted, task.divides)
+        if metric == task.metric:
+            return cls(metric, task.percent, task.higher_is_better, task.counted, task.divides)
+        rank = {} if isinstance(about, Task) else about.get("rank_by") or {}
+        up = bool(rank["higher_is_better"]) if rank.get("metric") == metric else not less_is_better(metric)
+        return cls(metric, is_share(metric), up, task.counted, task.divides)
+
+    @classmethod
+    def ranking(cls, summary: Mapping[str, Any]) -> Headline:
+        """The metric by which a run's user ranks: the task's headline unless ``rank_by`` says otherwise.
+
+        Args:
+            summary: of a run.
+        """
+        rank = summary.get("rank_by")
+        return cls.of(summary if rank is None else {**summary, "metric": rank["metric"]})
 
     # -- names in files -----------------------------------------------------------------------------------------
 
@@ -150,7 +165,7 @@ class Headline(Metric):
     def others(self, about: Mapping[str, Any]) -> list[Metric]:
         """The task's other metrics, as ``metrics`` of a summary or of a comparison's method names them."""
         names = [name for name in about.get("metrics") or {} if name != self.key]
-        return [Metric(name, "accuracy" in name or name == "f1") for name in names]
+        return [Metric(name, is_share(name)) for name in names]
 
     # -- words --------------------------------------------------------------------------------------------------
 
@@ -183,7 +198,7 @@ class Headline(Metric):
         """A sentence on clients with few test samples, if one of the worst tenth is among them; else nothing.
 
         Args:
-            clients: each one's value and its number of test samples.
+            clients: each one's value and its number of test samples, of those of whom the worst tenth is told.
         """
         few = sum(count < FEW_TESTS for _, count in clients)
         ranked = sorted((self.from_worst(value), count) for value, count in clients if value is not None)
@@ -191,7 +206,10 @@ class Headline(Metric):
         if not last:
             return ""
         have = f"{'has' if few == 1 else 'have'} fewer than {FEW_TESTS} test samples"
-        return f"{few:,} of {len(clients):,} clients {have}, {last:,} of them in the worst tenth."
+        return (
+            f"{few:,} of {len(clients):,} clients {have}, {last:,} of them in the worst tenth "
+            f"(--worst-min-rows {FEW_TESTS} leaves them out of it)."
+        )
 
 
 def in_figures(

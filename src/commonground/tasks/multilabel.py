@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from commonground.errors import DataError
 from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
+from commonground.tasks.label_figures import LabelFigures
 
 __all__ = ["MultiLabel"]
 
@@ -69,6 +70,14 @@ class MultiLabel(Task):
         whole = twice + means["wrong"]
         f1 = np.where(whole > 0, twice / np.where(whole > 0, whole, 1.0), np.nan)
         return {"f1": f1, "label_accuracy": means["label_accuracy"], "subset_accuracy": means["subset_accuracy"]}
+
+    @property
+    def plain(self) -> tuple[str, ...]:
+        return ("f1", "label_accuracy", "subset_accuracy")
+
+    @property
+    def fine(self) -> LabelFigures:
+        return LabelFigures()
 
     def interpret(self, output: Tensor) -> Tensor:
         return output.sigmoid()

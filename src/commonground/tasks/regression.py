@@ -90,6 +90,10 @@ class Regression(Task):
         mse = squared.mean(1)
         return {"rmse": np.sqrt(mse), "mse": mse, "mae": means["absolute"].mean(1), "r2": r2.mean(1)}
 
+    @property
+    def plain(self) -> tuple[str, ...]:
+        return ("rmse", "mse", "mae", "r2")
+
     def interpret(self, output: Tensor) -> Tensor:
         return output * output.new_tensor(self.std) + output.new_tensor(self.mean) if self.mean else output
 

@@ -85,7 +85,15 @@ class Engine(ABC):
         """Make the personal tensors of these results current, overwritten by the server's replies."""
 
     @abstractmethod
-    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        shared: Tensors,
+        which: Which = "personal",
+        round: int = 0,
+        *,
+        detailed: bool = False,
+    ) -> Scores:
         """Test models on each client's own test data.
 
         Args:
@@ -93,6 +101,7 @@ class Engine(ABC):
             shared: the shared tensors.
             which: models and rows.
             round: rounds done, which keys what a method draws when it personalises for a test.
+            detailed: tell the finer figures as well (:attr:`~commonground.engine.setup.Setup.fine`).
 
         Raises:
             UpdateError: a client's figures are not finite, or cannot be.

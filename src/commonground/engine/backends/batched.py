@@ -128,7 +128,15 @@ class BatchedEngine(StoreEngine):
                 "itself; use --engine processes or serial"
             )
 
-    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        shared: Tensors,
+        which: Which = "personal",
+        round: int = 0,
+        *,
+        detailed: bool = False,
+    ) -> Scores:
         """See :meth:`Engine.evaluate`."""
         setup = self.setup
         parts = []
@@ -143,7 +151,7 @@ class BatchedEngine(StoreEngine):
                         self._cohort.begin(round, block, shared, self.store.gather(block))
                         setup.algorithm.personalize(self._cohort, round)
                         own = self._cohort.get("all")
-            parts.append(evaluate_block(setup, block, shared, own, stack=True, split=split))
+            parts.append(evaluate_block(setup, block, shared, own, stack=True, split=split, detailed=detailed))
         return self.believable(Scores.join(parts), round, which)
 
 

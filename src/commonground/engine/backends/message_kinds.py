@@ -74,11 +74,16 @@ class Reply(_Fields):
 
 
 class Evaluate(_Fields):
-    """Test the client's own model or the global one after ``round`` rounds; answered by :class:`Tested`."""
+    """Test the client's own model or the global one after ``round`` rounds; answered by :class:`Tested`.
+
+    Attributes:
+        detailed: whether the answer shall hold the finer figures as well (:mod:`.fine_answers`).
+    """
 
     kind: Literal["evaluate"] = "evaluate"
     round: Done
     which: Literal["personal", "global", "validation"]
+    detailed: bool = False
 
 
 class Digest(_Fields):
@@ -144,7 +149,7 @@ def _numbers(value: Any) -> Any:
 
 
 class Tested(Answer):
-    """A client's test.
+    """A client's test; if it was asked for more, with tensors that say so.
 
     Attributes:
         sums: by name, what the task scores, added up over the client's test samples.

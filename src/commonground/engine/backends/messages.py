@@ -26,6 +26,7 @@ from commonground.data import FederatedDataset
 from commonground.engine.backends.base import CachedShared, Engine, Which
 from commonground.engine.backends.checks import who
 from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.backends.fine_answers import fine_of_answer, fine_tensors
 from commonground.engine.backends.message_kinds import (
     Answer,
     Digest,
@@ -44,6 +45,7 @@ from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores
+from commonground.engine.fine_scores import FineScores
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
@@ -103,7 +105,7 @@ class MessageClient:
             self.states.keep(question.round, {**personal, **sent})
             return Kept(), {}
         if isinstance(question, Evaluate):
-            return self._test(question, sent, personal), {}
+            return self._test(question, sent, personal)
         return Digested(digest=digest(personal)), {}
 
     def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
@@ -118,13 +120,15 @@ class MessageClient:
         done = Trained(client=self.number, round=task.round, samples=result.update.samples, loss=loss)
         return done, result.update.tensors
 
-    def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> Tested:
+    def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
         stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
+        solo = SequentialClient(self.setup)
         scores = score_clients(
-            SequentialClient(self.setup), [0], shared, stacked, task.which, task.round, key=self.number
+            solo, [0], shared, stacked, task.which, task.round, key=self.number, detailed=task.detailed
         )
         sums = {name: value[0].tolist() for name, value in scores.sums.items()}
-        return Tested(sums=sums, count=int(scores.count[0]), loss=float(scores.loss[0]))
+        answer = Tested(sums=sums, count=int(scores.count[0]), loss=float(scores.loss[0]))
+        return answer, fine_tensors(scores.fine)
 
     @property
     def _name(self) -> str:
@@ -207,14 +211,25 @@ class MessageEngine(Engine):
         for client, reply in (replies or {}).items():
             self._ask(client, pack(Reply(round=round).model_dump(), reply), Kept, round)
 
-    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        shared: Tensors,
+        which: Which = "personal",
+        round: int = 0,
+        *,
+        detailed: bool = False,
+    ) -> Scores:
         """See :meth:`Engine.evaluate`; every client tests itself."""
-        message = pack(Evaluate(round=round, which=which).model_dump(), shared)
+        message = pack(Evaluate(round=round, which=which, detailed=detailed).model_dump(), shared)
         answers: list[Tested] = []
+        fine: list[FineScores] = []
         shapes: dict[str, tuple[int, ...]] = {}
         for client in clients:
             self.check_stop()
-            answers.append(self._ask(client, message, Tested, round)[0])
+            answer, told = self._ask(client, message, Tested, round)
+            answers.append(answer)
+            fine += self._fine(answer, told, detailed, f"the answer of {who(self.setup, client, round)}")
             shapes = shapes or self._score_shapes(answers[0])
             self._check_shapes(answers[-1], shapes, client, round)
         scores = Scores(
@@ -223,8 +238,16 @@ class MessageEngine(Engine):
             np.array([a.loss for a in answers]),
             {name: np.array([a.sums[name] for a in answers], dtype=np.float64) for name in shapes},
             self.setup.data.task,
+            FineScores.join(fine) if fine else None,
         )
         return self.believable(scores, round, which)
+
+    def _fine(self, answer: Tested, told: Tensors, detailed: bool, whose: str) -> list[FineScores]:
+        """What a client tells in detail, if it was asked to."""
+        if told and not detailed:
+            raise UpdateError(f"{whose} cannot be used: it holds the tensor {quoted(next(iter(told)))}, and needs none")
+        kinds, outputs = self.setup.fine, self.setup.data.classes
+        return [fine_of_answer(kinds, told, answer.count, outputs, whose)] if detailed else []
 
     def _score_shapes(self, first: Tested) -> dict[str, tuple[int, ...]]:
         """By name, the shape of every score: as the task says, or, if it does not, as the first client says."""
@@ -259,7 +282,7 @@ class MessageEngine(Engine):
         try:
             fields, tensors = unpack(answer)
             read = read_answer(kind, fields)
-            if tensors and kind is not Trained:
+            if tensors and kind not in (Trained, Tested):
                 raise UpdateError(f"it holds the tensor {quoted(next(iter(tensors)))}, and needs none")
         except UpdateError as error:
             raise UpdateError(f"the answer of {whose} cannot be used: {error}") from None

@@ -15,6 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -87,8 +88,10 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
                 sent, kept = _to_arrays(result.update.tensors), _to_arrays(result.personal or {})
                 answer = (client, result.update.samples, sent, result.loss, kept)
             else:
-                clients, stored, which, round = content
-                answer = score_clients(trainer, clients, shared, _to_tensors(stored), which, round)
+                clients, stored, which, round, detailed = content
+                tensors = _to_tensors(stored)
+                scores = score_clients(trainer, clients, shared, tensors, which, round, detailed=detailed)
+                answer = replace(scores, fine=scores.fine and scores.fine.bare())
             message = ("done", answer)
         except CommonGroundError as error:
             message = ("error", (error, _chained(error)))
@@ -199,14 +202,25 @@ class ProcessEngine(StoreEngine):
             results[i] = ClientResult(Update(client, samples, _to_tensors(sent)), loss, _to_tensors(kept))
         return [result for result in results if result is not None]
 
-    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        shared: Tensors,
+        which: Which = "personal",
+        round: int = 0,
+        *,
+        detailed: bool = False,
+    ) -> Scores:
         """See :meth:`Engine.evaluate`."""
 
         def task(block: list[int]) -> tuple[str, Callable[[], Any]]:
-            return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)), which, round)
+            return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)), which, round, detailed)
 
         blocks = blocks_of(clients, self.setup.judged(which)[1])
-        return self.believable(Scores.join(self._map(shared, [task(block) for block in blocks])), round, which)
+        parts: list[Scores] = self._map(shared, [task(block) for block in blocks])
+        if detailed:
+            parts = [replace(p, fine=p.fine and replace(p.fine, kinds=self.setup.fine)) for p in parts]
+        return self.believable(Scores.join(parts), round, which)
 
     def close(self) -> None:
         """End the workers."""

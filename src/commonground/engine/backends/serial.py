@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from commonground.algorithms import Tensors, Update
 from commonground.engine.backends.base import StoreEngine, Which
@@ -47,6 +48,7 @@ def score_clients(
     round: int,
     *,
     key: int | None = None,
+    detailed: bool = False,
 ) -> Scores:
     """Test a few clients' models with one working model.
 
@@ -58,14 +60,15 @@ def score_clients(
         which: models and rows.
         round: rounds done.
         key: as in :func:`run_client`, for a single client.
+        detailed: tell the finer figures as well.
     """
     setup = trainer.setup
-    split = setup.judged(which)[0]
+    test = partial(evaluate_block, setup, stack=False, split=setup.judged(which)[0], detailed=detailed)
     if not setup.tests_personal(which):
-        return evaluate_block(setup, clients, shared, {}, stack=False, split=split, key=key)
+        return test(clients, shared, {}, key=key)
     if not setup.algorithm.personalizes:
         own_models = setup.personal_model(shared, stored)
-        return evaluate_block(setup, clients, shared, own_models, stack=False, split=split, key=key)
+        return test(clients, shared, own_models, key=key)
     parts = []
     for c, client in enumerate(clients):
         own = {name: value[c] for name, value in stored.items()}
@@ -77,7 +80,7 @@ def score_clients(
             trainer.begin(round, client, number, shared, own)
             setup.algorithm.personalize(trainer, round)
         tuned = {name: value.detach().clone().unsqueeze(0) for name, value in trainer.live.items()}
-        parts.append(evaluate_block(setup, [client], shared, tuned, stack=False, split=split, key=number))
+        parts.append(test([client], shared, tuned, key=number))
     return Scores.join(parts)
 
 
@@ -101,10 +104,19 @@ class SerialEngine(StoreEngine):
             results.append(run_client(self._solo, round, client, received, self.store.get(client)))
         return results
 
-    def evaluate(self, clients: Sequence[int], shared: Tensors, which: Which = "personal", round: int = 0) -> Scores:
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        shared: Tensors,
+        which: Which = "personal",
+        round: int = 0,
+        *,
+        detailed: bool = False,
+    ) -> Scores:
         """See :meth:`Engine.evaluate`."""
         parts = []
         for block in blocks_of(clients, self.setup.judged(which)[1]):
             self.check_stop()
-            parts.append(score_clients(self._solo, block, shared, self.store.gather(block), which, round))
+            stored = self.store.gather(block)
+            parts.append(score_clients(self._solo, block, shared, stored, which, round, detailed=detailed))
         return self.believable(Scores.join(parts), round, which)

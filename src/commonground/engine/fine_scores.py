@@ -1,0 +1,93 @@
+"""What a run's last test tells of its clients beside means of scores, wherever each client is tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from commonground.tasks import FineFigures
+from commonground.tasks.bounds import Figures
+
+__all__ = ["FineRows", "FineScores"]
+
+Counts = Mapping[str, npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class FineScores:
+    """Figures of some clients, and of all their rows as one set.
+
+    Attributes:
+        kinds: what is told, each with its own sums.
+        figures: by name [C]; NaN where one is not defined.
+        counts: for each kind, sums over all clients' rows.
+    """
+
+    kinds: Sequence[FineFigures]
+    figures: Figures
+    counts: Sequence[Counts]
+
+    @property
+    def over_rows(self) -> dict[str, float]:
+        """Every figure over all rows as one set; NaN where it is not known."""
+        pairs = zip(self.kinds, self.counts, strict=True)
+        return {name: value for kind, counts in pairs for name, value in kind.of_counts(counts).items()}
+
+    @property
+    def within(self) -> dict[str, float]:
+        """Of those that are not exact: how far off they can be."""
+        pairs = zip(self.kinds, self.counts, strict=True)
+        return {name: value for kind, counts in pairs for name, value in kind.within(counts).items()}
+
+    def bare(self) -> FineScores:
+        """Without the kinds, which may hold a user's functions that cannot be sent to another process."""
+        return replace(self, kinds=())
+
+    @classmethod
+    def join(cls, parts: Sequence[FineScores]) -> FineScores:
+        """Of several sets of clients, one after the other."""
+        first = parts[0]
+        figures = {name: np.concatenate([p.figures[name] for p in parts]) for name in first.figures}
+        counts = [
+            {name: np.sum([p.counts[k][name] for p in parts], axis=0) for name in own}
+            for k, own in enumerate(first.counts)
+        ]
+        return cls(first.kinds, figures, counts)
+
+
+class FineRows:
+    """Collects what figures need of the rows of a block of clients, in their order.
+
+    Args:
+        kinds: of figures.
+    """
+
+    def __init__(self, kinds: Sequence[FineFigures]) -> None:
+        self.kinds = kinds
+        self._parts: list[list[dict[str, npt.NDArray[Any]]]] = [[] for _ in kinds]
+
+    def add(self, output: Tensor, y: Tensor) -> None:
+        """Take in further rows: outputs and targets."""
+        for kind, parts in zip(self.kinds, self._parts, strict=True):
+            parts.append(kind.of_rows(output, y))
+
+    def scores(self, owner: npt.NDArray[np.int64], clients: int) -> FineScores:
+        """The figures of the clients, when all rows are in.
+
+        Args:
+            owner: [rows] each row's client, from 0.
+            clients: how many there are.
+        """
+        figures: Figures = {}
+        counts = []
+        for kind, parts in zip(self.kinds, self._parts, strict=True):
+            rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            own, sums = kind.told(rows, owner, clients)
+            figures |= own
+            counts.append(sums)
+        return FineScores(self.kinds, figures, counts)
