@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -12,12 +14,14 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.engine.backends.base import Engine
 from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
+from commonground.engine.importance import FILE as IMPORTANCE
+from commonground.engine.importance import column_importance
 from commonground.engine.progress import Progress
 from commonground.engine.results import client_rows, summarise, weights_sha256
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
-from commonground.engine.state.folder import RunFolder, describe, plain_settings
+from commonground.engine.state.folder import RunFolder, describe, plain_settings, write_atomically
 from commonground.engine.trained import States, Trained
 from commonground.errors import RunError
 from commonground.models import FrozenBaseModel, reset_counters, tensors_of
@@ -75,8 +79,9 @@ def finish(
         last=progress.models_of,
     )
     summary |= early
+    path = None if folder is None else folder.path
     if folder is not None:
-        try:
+        with _written(folder):
             if tuned is not None:
                 name = "finetuned.safetensors"
                 personal = judge.save(folder.checkpoints.personal(name), progress.done)
@@ -84,14 +89,25 @@ def finish(
                 last = Checkpoint(progress.done, progress.totals, shared, {}, settings, files, personal)
                 folder.save(last, name=name)
             folder.write_clients(clients)
-            folder.write_summary(summary)
-        except OSError as error:
-            raise RunError(
-                f"the results cannot be written to '{folder.path}': {error.strerror or error}; continue with --resume"
-            ) from None
-    path = None if folder is None else folder.path
     trained = trained_from(setup, path, shared, judge.states(), tuned is not None)
+    if folder is not None:
+        with _written(folder):
+            (folder.path / IMPORTANCE).unlink(missing_ok=True)  # of fewer rounds
+            if setup.data.schema is not None and not stopped:
+                write_atomically(folder.path / IMPORTANCE, column_importance(trained, setup.data).to_json())
+            folder.write_summary(summary)
     return Run(config, summary, progress.history, clients, path, lambda: trained)
+
+
+@contextlib.contextmanager
+def _written(folder: RunFolder) -> Iterator[None]:
+    """Say in one sentence that the folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"the results cannot be written to '{folder.path}': {error.strerror or error}; continue with --resume"
+        ) from None
 
 
 def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States | Checkpoint, tuned: bool) -> Trained:

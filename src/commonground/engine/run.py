@@ -14,6 +14,9 @@ from torch import nn
 
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
+from commonground.data import FederatedDataset
+from commonground.engine.importance import FILE as IMPORTANCE
+from commonground.engine.importance import Importance, column_importance
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.trained import Trained, read_trained
 from commonground.errors import ConfigError, RunError
@@ -166,6 +169,34 @@ class Run:
             return pd.DataFrame(self.history)
         assert self._summary  # refuses an unfinished run
         return pd.DataFrame(self.clients).replace("", None)
+
+    def importance(self, data: FederatedDataset | None = None) -> pd.DataFrame:
+        """Of a run on a table: how much each column matters to the clients' own models (:meth:`model`).
+
+        A column's cells are shuffled among a client's test rows, and the run's metric tells how much worse the model
+        gets (:func:`~commonground.engine.importance.column_importance`, which says how clients and rows are sampled).
+
+        Args:
+            data: other rows of the same columns and clients (``load_data(…, schema=run.trained.schema)``); by default
+                what was found on the run's own test rows when it ended, which is in its folder.
+
+        Returns:
+            A row per client and column: ``client``, ``column``, ``importance`` (more is more important; of an accuracy
+            the share that is lost), ``loss`` (by how much the mean loss rises), ``rows``, ``shuffles``; first a row per
+            column without a client, the mean over clients.
+
+        Raises:
+            ConfigError: the run is of no table.
+            RunError: it has no folder, or was not finished there, and no data are given.
+        """
+        if data is not None:
+            return column_importance(self.trained, data).to_pandas()
+        path = None if self.folder is None else self.folder / IMPORTANCE
+        if path is None or not path.is_file():
+            if self.trained.schema is None:
+                raise ConfigError(f"{self.trained.where} was not trained on a table, so that it knows no columns")
+            raise RunError(f"{self.trained.where} has no {IMPORTANCE}; give data: run.importance(data)")
+        return Importance.from_json(path.read_text("utf-8"), str(path)).to_pandas()
 
     def in_files(self, model: nn.Module | None = None, algorithm: Algorithm | None = None) -> Run:
         """The same run without any tensor in memory: they are read from its folder when somebody asks.

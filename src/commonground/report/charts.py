@@ -303,7 +303,8 @@ class CellChart(Chart):
             crowded = max(map(len, names), default=0) > 3
             step = -(-len(names) // (26 if axis is axes.yaxis else 7 if crowded else 10))
             ticks = list(range(0, len(names), step))
-            axis.set_ticks(ticks, [_cut(names[i], 5 if axis is axes.xaxis else 14) for i in ticks])
+            # Where there is no room for names, their ends tell them apart ("customer 041").
+            axis.set_ticks(ticks, [_end(names[i], 5) if axis is axes.xaxis else _cut(names[i], 14) for i in ticks])
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.grid(visible=False)
@@ -400,3 +401,7 @@ def _thinned(count: int) -> list[int]:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _end(text: str, length: int) -> str:
+    return text if len(text) <= length else "…" + text[1 - length :].lstrip()

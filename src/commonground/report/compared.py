@@ -81,6 +81,21 @@ class Comparison:
         best = self.headline.best(method.value(key) for method in self.methods)
         return next((method for method in self.methods if method.value(key) == best is not None), None)
 
+    @property
+    def contrast(self) -> tuple[Method, Method] | None:
+        """The best method beside Local Only, and the one to ask whether it helps: Local Only, else the reference, else
+        the next one.
+        """
+        alone = [method for method in self.methods if method.entry.get("method") == "local"]
+        means = {id(m): m.value(self.headline.personal) for m in self.methods if m not in alone}
+        best = self.headline.best(means.values())
+        own = next((method for method in self.methods if best is not None and means.get(id(method)) == best), None)
+        others = [method for method in self.methods if method is not own]
+        if own is None or not others:
+            return None
+        reference = [method for method in others if method.title == self.reference]
+        return own, [*alone, *reference, *others][0]
+
 
 def read_comparison(folder: Path) -> Comparison:
     """Read ``comparison.json`` and the runs beneath.

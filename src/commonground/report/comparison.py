@@ -15,6 +15,7 @@ from commonground.report.comparison_tables import (
     settings_table,
 )
 from commonground.report.format import number, show, unit_of
+from commonground.report.gains import Gains, between_runs, gain_chart, gain_table
 from commonground.report.page import Page, escape
 from commonground.report.result_tables import comparison_to_typeset, copied, write_typeset
 from commonground.report.tuning import tuning_table
@@ -85,7 +86,24 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
         page.add(f'<details open><summary>What each number is</summary><ul class="source">{items}</ul></details>')
     for run in comparison.missing:
         page.note(f"The run '{run}' is not in this folder, so the figures are without it.")
-    page.figures(list(comparison_charts(comparison, place, prefix)))
+    gains = _gains(comparison, place)
+    charts = list(comparison_charts(comparison, place, prefix))
+    page.figures(charts if gains is None else [*charts, gain_chart(gains, f"{prefix}gains")])
+    if gains is not None:
+        page.note(gains.sentence)
+        page.add(gain_table(gains))
+
+
+def _gains(comparison: Comparison, place: str) -> Gains | None:
+    """Clients of the best method against themselves with Local Only, or with whatever else there is."""
+    if comparison.contrast is None:
+        return None
+    own, other = comparison.contrast
+    theirs = {run.summary.get("seed"): run for run in other.runs}
+    pairs = [(run, theirs[seed]) for run in own.runs if (seed := run.summary.get("seed")) in theirs]
+    if not pairs:
+        return None
+    return between_runs(comparison.headline, pairs, (own.title, other.title), f"{place}*/seed-*/clients.csv")
 
 
 def _tiles(comparison: Comparison) -> list[tuple[str, str, str]]:

@@ -12,6 +12,8 @@ from commonground.quoting import escaped
 from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
 from commonground.report.format import Unit, show, unit_of
+from commonground.report.gains import gain_chart, gain_table, within_run
+from commonground.report.importance import add_importance
 from commonground.report.metrics import extra_metrics
 from commonground.report.page import Cell, Page, day, escape, table
 from commonground.report.read import RunFiles, as_number, read_run
@@ -86,10 +88,21 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     page.section("Learning", f"What happened from round to round, for {clients:,} clients.")
     page.figures([*_learning(run, only_global), *_metrics(run)])
     page.section("Clients", "A mean hides who is served badly: every client has its own place here.")
-    page.figures([_client_chart(run), *([split_chart(run)] if splits(run) else [])])
+    gains = within_run(run)
+    charts = [_client_chart(run), *([] if gains is None else [gain_chart(gains)])]
+    page.figures([*charts, *([split_chart(run)] if splits(run) else [])])
+    if gains is not None:
+        page.note(gains.sentence)
+        page.add(gain_table(gains))
+    elif run.summary.get(headline.shared) is None:
+        page.note(
+            "This method has no global model to compare the clients' own with; a comparison with FedAvg and Local Only "
+            "(commonground compare) shows where they help."
+        )
     page.add(_client_table(run))
     if run.summary.get("table"):
         page.note(" ".join(["How the table was read:", *TableSchema.sentences(run.summary["table"])]))
+    add_importance(page, run)
     add_adaptation(page, run.folder)
     page.section("Configuration and machine", "Everything that is needed to run this again.")
     page.add(_settings(run))

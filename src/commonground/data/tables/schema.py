@@ -103,16 +103,28 @@ class TableSchema:
         """The model's inputs in their order: numbers and days, whether they are missing; truths, likewise; parts of
         dates; an input per category.
         """
-        names = []
+        return [name for name, _ in self._inputs()]
+
+    @property
+    def input_places(self) -> dict[str, list[int]]:
+        """For every feature, which of :attr:`inputs` it makes; empty for one that makes none."""
+        places: dict[str, list[int]] = {column.name: [] for column in self.features}
+        for place, (_, column) in enumerate(self._inputs()):
+            places[column].append(place)
+        return places
+
+    def _inputs(self) -> list[tuple[str, str]]:
+        """Every input with the column that it is made of."""
+        made = []
         for kinds in (("number", "date"), ("boolean",)):
             columns = self.of_kind(*kinds)
-            names += [column.name for column in columns]
-            names += [f"{column.name} is missing" for column in columns if column.missing]
-        names += [part for column in self.of_kind("date") for part in column.parts]
+            made += [(column.name, column.name) for column in columns]
+            made += [(f"{column.name} is missing", column.name) for column in columns if column.missing]
+        made += [(part, column.name) for column in self.of_kind("date") for part in column.parts]
         for column in self.of_kind("category"):
-            names += [f"{column.name} = {category}" for category in column.categories]
-            names += [f"{column.name} is missing"] if column.missing else []
-        return names
+            made += [(f"{column.name} = {category}", column.name) for category in column.categories]
+            made += [(f"{column.name} is missing", column.name)] if column.missing else []
+        return made
 
     @property
     def preprocess(self) -> Preprocess:
