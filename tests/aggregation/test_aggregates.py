@@ -183,7 +183,13 @@ def test_the_plain_mean_does_not_bear_them(how: str, clean: float) -> None:
 @pytest.mark.parametrize("aggregate", ["median", "trimmed:0.25", "krum:1", "bulyan:1", "clip:0.5"])
 def test_every_engine_has_the_same_numbers(aggregate: str) -> None:
     def weights(**more: Any) -> str:
-        made = {"clients": 8, "classes_per_client": 2, "rounds": 2, "device": "cpu", "model_options": {"hidden": [8]}}
+        made: dict[str, Any] = {
+            "clients": 8,
+            "classes_per_client": 2,
+            "rounds": 2,
+            "device": "cpu",
+            "model_options": {"hidden": [8]},
+        }
         return str(train("fedrep", "digits", **made, **more).summary["weights_sha256"])
 
     found = {weights(engine=engine, workers=2, aggregate=aggregate) for engine in ("serial", "processes", "messages")}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,10 +31,15 @@ def test_no_tree_makes_fewer_mistakes(seed: int, classes: int, values: int, nois
     assert _fewest_mistakes(x, target, 2 * classes) <= wrong
 
 
-def test_many_plain_columns_grow_no_trees(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_plain_columns_grow_no_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grown = []
     real = DecisionTreeClassifier.fit
-    monkeypatch.setattr(DecisionTreeClassifier, "fit", lambda self, *a, **k: (grown.append(1), real(self, *a, **k))[1])
+
+    def counted(tree: DecisionTreeClassifier, *given: Any, **more: Any) -> DecisionTreeClassifier:
+        grown.append(tree)
+        return real(tree, *given, **more)
+
+    monkeypatch.setattr(DecisionTreeClassifier, "fit", counted)
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
     columns = {f"x{i}": rng.normal(size=400) for i in range(60)} | {"leak": y * 3 + rng.random(400)}
