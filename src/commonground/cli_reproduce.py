@@ -49,6 +49,13 @@ __all__ = ["report", "reproduce"]
 @click.option("--device", default="cpu", show_default=True, metavar="auto|cpu|cuda[:i]|mps", help="what computes")
 @click.option("--paper-tables", is_flag=True, help="measure the next missing cells of the papers' tables, in OUT")
 @click.option(
+    "--other-seeds",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="say which verdicts in OUT change in this folder, of the same experiment from another first seed",
+)
+@click.option(
     "--status", type=click.Path(path_type=Path), metavar="FOLDER", help="say which cells of a table are there"
 )
 @click.option(
@@ -69,6 +76,7 @@ def reproduce(
     data_dir: str | None,
     device: str,
     paper_tables: bool,
+    other_seeds: tuple[Path, ...],
     status: Path | None,
     summary: Path | None,
     quiet: bool,
@@ -89,6 +97,9 @@ def reproduce(
         return
     if out is None:
         raise ConfigError("--out is missing: name the folder for results, figures and runs")
+    if other_seeds:
+        _compare_seeds(out, other_seeds, quiet)
+        return
     request = Request(
         out,
         "paper" if scale == "paper" or (paper_tables and scale is None) else "small",
@@ -184,6 +195,18 @@ def _say_status(folder: Path) -> None:
     console.print(table.to_rich())
     for line in lines:
         console.print(line)
+
+
+def _compare_seeds(folder: Path, others: tuple[Path, ...], quiet: bool) -> None:
+    """Which verdicts change with the first seed."""
+    from commonground.papers.other_seeds import FILE, write_other_seeds
+
+    changed = write_other_seeds(folder, others)
+    if quiet:
+        return
+    for text in changed:
+        print(f"changes: {text}")
+    print(f"{len(changed)} verdicts change over {len(others) + 1} first seeds; all are in {folder / FILE}")
 
 
 def _write_summary(folder: Path, quiet: bool) -> None:

@@ -67,6 +67,24 @@ def test_what_does_not_hold_comes_first_and_one_seed_decides_nothing(tmp_path: P
     assert page.name == "summary.html"
 
 
+def test_what_other_seeds_judge_otherwise_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, first in (("results/x", 0), ("one", 1000), ("two", 2000), ("other", 3000)):
+        wavers = claim("wavers", {0: True, 1000: True, 2000: None, 3000: True}[first])
+        leave(tmp_path / name, "small" if name != "other" else "paper", claim("stays", False), wavers)
+        file = tmp_path / name / "reproduction.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": first, "seeds": None, "set": []}))
+    folder = str(tmp_path / "results" / "x")
+    others = ["--other-seeds", str(tmp_path / "one"), "--other-seeds", str(tmp_path / "two")]
+    assert main(["reproduce", "--out", folder, *others]) == 0
+    assert "changes: wavers\n1 verdicts change over 3 first seeds" in capsys.readouterr().out
+    found = {v.claim: v.status for v in gather(tmp_path / "results").verdicts}
+    assert found == {"stays": "no", "wavers [holds from 0 and 1000, open from 2000]": "open"}
+    assert main(["reproduce", "--out", folder, "--other-seeds", str(tmp_path / "other")]) == 2
+    assert "has scale 'paper' and" in capsys.readouterr().err
+    assert main(["reproduce", "--out", folder, "--other-seeds", folder]) == 2
+    assert "begins at seed 0, as another folder does" in capsys.readouterr().err
+
+
 def test_remarks_are_carried_along(tmp_path: Path) -> None:
     leave(tmp_path / "x", "small", claim("yes", True))
     (tmp_path / "NOTES.md").write_text("Above all.\n")

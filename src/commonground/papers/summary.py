@@ -15,6 +15,7 @@ from commonground.engine.state.folder import write_atomically
 from commonground.errors import RunError
 from commonground.papers.claims import FEWEST
 from commonground.papers.experiment import experiments
+from commonground.papers.other_seeds import read_other_seeds
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
 from commonground.report.read import read_json
@@ -87,7 +88,9 @@ def gather(folder: Path) -> Results:
     if not files:
         raise RunError(f"'{folder}' holds no results: no {REPRODUCTION} is below it")
     abouts = {file.parent.relative_to(folder).as_posix(): read_json(file) for file in files}
-    verdicts = _withdrawn([_on_enough(v, about) for place, about in abouts.items() for v in _verdicts(place, about)])
+    verdicts = [_on_enough(v, about) for place, about in abouts.items() for v in _verdicts(place, about)]
+    wavering = {place: read_other_seeds(folder / place) for place in abouts}
+    verdicts = _withdrawn([_steady(v, wavering[v.place]) for v in verdicts])
     verdicts.sort(key=lambda v: (ORDER.index(v.status), v.source, v.place))
     remarks = {
         path.parent.relative_to(folder).as_posix().removeprefix("."): path.read_text("utf-8").strip()
@@ -123,6 +126,12 @@ def _on_enough(verdict: Verdict, about: dict[str, Any]) -> Verdict:
     chosen = experiments.get(str(about.get("experiment")))
     proved = chosen is not None and chosen.float64  # the theory lab also checks what does not depend on a seed
     return verdict if verdict.seeds >= FEWEST or proved else replace(verdict, status="open")
+
+
+def _steady(verdict: Verdict, wavering: dict[str, str]) -> Verdict:
+    """A claim that other first seeds judge otherwise is open, and says so."""
+    told = wavering.get(verdict.claim)
+    return verdict if told is None else replace(verdict, status="open", claim=f"{verdict.claim} [{told}]")
 
 
 def _withdrawn(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -298,8 +307,9 @@ A claim *holds* if the 95 % interval of what was measured lies on the claimed si
 other, and is *open* otherwise, or where fewer than three seeds were measured. A claim about every case holds if it is
 not contradicted in so many seeds, and one contradiction refutes it. Intervals are over seeds unless a claim
 says otherwise. Scale `paper` is the paper's own setting; what `small` reduces is said in each `reproduction.json`.
-Where both were measured and disagree, the verdict at scale `small` is withdrawn. Every experiment's folder has its
-command, machine, minutes and versions.
+Where both were measured and disagree, the verdict at scale `small` is withdrawn. A claim that was judged from several
+first seeds (`other-seeds.csv`) and not alike from all is open, and says so. Every experiment's folder has its command,
+machine, minutes and versions.
 """
 
 

@@ -1,0 +1,96 @@
+"""Whether verdicts survive other seeds: one experiment from several first seeds, claim by claim.
+
+``other-seeds.csv`` in an experiment's folder has a line per claim and a column per first seed, with the verdict from
+there. A claim whose verdict changes is open, whatever one of them says.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from commonground.engine.state.folder import write_atomically
+from commonground.errors import RunError
+from commonground.report.read import read_json
+from commonground.table import Table
+
+__all__ = ["FILE", "read_other_seeds", "verdict", "write_other_seeds"]
+
+FILE = "other-seeds.csv"
+
+
+def verdict(holds: bool | None) -> str:
+    """A claim's ``holds`` as a word."""
+    return {True: "holds", False: "does not hold", None: "open"}[holds]
+
+
+def write_other_seeds(folder: Path, others: Sequence[Path]) -> list[str]:
+    """Compare an experiment's verdicts with those from other first seeds, and keep them beside it.
+
+    Args:
+        folder: of the experiment.
+        others: of the same experiment with the same settings, each from another first seed.
+
+    Returns:
+        The claims whose verdicts change.
+
+    Raises:
+        RunError: a folder holds no experiment, or another one.
+    """
+    about = read_json(folder / "reproduction.json")
+    judged: dict[int, dict[str, str]] = {}
+    for place in (folder, *others):
+        other = read_json(place / "reproduction.json")
+        for key in ("experiment", "scale", "seeds", "set"):
+            if other.get(key) != about.get(key):
+                raise RunError(
+                    f"'{place}' has {key} {other.get(key)!r} and '{folder}' {about.get(key)!r}; verdicts are compared "
+                    "between first seeds alone"
+                )
+        if int(other["seed"]) in judged:
+            raise RunError(f"'{place}' begins at seed {other['seed']}, as another folder does")
+        judged[int(other["seed"])] = {claim["claim"]: verdict(claim["holds"]) for claim in other["claims"]}
+    claims = judged[int(about["seed"])]
+    rows: list[dict[str, Any]] = [
+        {"claim": text, **{f"from {seed}": found.get(text, "") for seed, found in judged.items()}} for text in claims
+    ]
+    write_atomically(folder / FILE, Table.of("other seeds", rows).to_csv())
+    return [row["claim"] for row in rows if _wavers(row)]
+
+
+def read_other_seeds(folder: Path) -> dict[str, str]:
+    """What was found from each first seed, as a text, for every claim whose verdict changes.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    try:
+        text = (folder / FILE).read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"'{folder / FILE}' is not readable: {error}") from None
+    rows = list(csv.DictReader(io.StringIO(text)))
+    if any("claim" not in row or None in row for row in rows):
+        raise RunError(f"'{folder / FILE}' is damaged: a line has no claim, or too many cells")
+    return {row["claim"]: _told(row) for row in rows if _wavers(row)}
+
+
+def _verdicts(row: Mapping[str, str]) -> dict[str, str]:
+    """By the column's name; claims that other seeds do not make are no verdicts."""
+    return {name: value for name, value in row.items() if name != "claim" and value}
+
+
+def _wavers(row: Mapping[str, str]) -> bool:
+    return len(set(_verdicts(row).values())) > 1
+
+
+def _told(row: Mapping[str, str]) -> str:
+    """For example ``holds from 0 and 1000, open from 2000``."""
+    by_verdict: dict[str, list[str]] = {}
+    for name, value in _verdicts(row).items():
+        by_verdict.setdefault(value, []).append(name.removeprefix("from "))
+    return ", ".join(f"{value} from {' and '.join(seeds)}" for value, seeds in by_verdict.items())
