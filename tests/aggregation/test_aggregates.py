@@ -134,6 +134,9 @@ class Attacked(FedRep):
         super().server_update(server, heard, round)
 
 
+del registry["attacked"]  # no method of the library
+
+
 def flipped() -> FederatedDataset:
     """Digits whose false clients have their labels turned round: 0 for 9, 1 for 8 …"""
     data = load_data("digits", **DATA, seed=3)
@@ -197,7 +200,7 @@ def test_every_engine_has_the_same_numbers(aggregate: str) -> None:
     assert found != {weights()}
 
 
-@pytest.mark.parametrize("method", [name for name in sorted(registry) if name != "attacked"])
+@pytest.mark.parametrize("method", sorted(registry))
 def test_every_method_combines_so_or_says_why_not(method: str) -> None:
     cls = registry[method]
     made: dict[str, Any] = {"clients": 8, "classes_per_client": 2, "rounds": 1, "device": "cpu"}

@@ -111,10 +111,10 @@ def test_tuning_never_touches_a_test_sample(monkeypatch):
         read.append((tuning, self.data, split, set(np.asarray(index).tolist())))
         return rows(self, split, index)
 
-    def marked(setup, *, out, resume, observer):
+    def marked(setup, *, out, resume, observer, **more):
         nonlocal tuning
         tuning = setup.data is not loaded[setup.config.seed]
-        run = run_training(setup, out=out, resume=resume, observer=observer)
+        run = run_training(setup, out=out, resume=resume, observer=observer, **more)
         tuning = False
         return run
 

@@ -121,7 +121,7 @@ def cases() -> dict[str, Callable[[], Run]]:
 
 
 # Columns of clients.csv that came after numbers.json; tests/engine/test_metrics_of_runs.py and tests/tasks hold them.
-FINER = {"balanced_accuracy", "f1", "auc", "log_loss", "calibration_error"}
+FINER = {"balanced_accuracy", "f1", "auc", "log_loss", "calibration_error", "perplexity", "token_accuracy"}
 
 
 def numbers(run: Run) -> dict[str, Any]:

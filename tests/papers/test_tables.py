@@ -142,6 +142,27 @@ def test_a_cell_is_the_run_of_the_same_settings(filled: Path) -> None:
     assert not (filled / "runs").exists()
 
 
+def test_a_cell_measured_again_takes_the_place_of_the_first(filled: Path, tmp_path: Path) -> None:
+    for path in ("cells.csv", "clients/digits-6-2.csv", "curves/digits-6-2.csv"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes((filled / path).read_bytes())
+    store, key = CellStore(tmp_path), (COLUMN.label, "FedRep", "", 1)
+    cell = store.get(key)
+    assert cell is not None
+    store.add(replace(cell, personal_final=0.5), [0.25, 0.75], {1: {"accuracy": 0.5}})
+    again = CellStore(tmp_path)
+    assert len(again) == len(store) == len(CellStore(filled))
+    assert again.clients(key).tolist() == [0.25, 0.75]
+    assert again.curves(COLUMN.label)[key] == {1: {"accuracy": 0.5}}
+    changed = again.get(key)
+    assert changed is not None
+    assert changed.personal_final == 0.5
+    assert (
+        again.clients((COLUMN.label, "FedRep", "", 0)).tolist()
+        == store.clients((COLUMN.label, "FedRep", "", 0)).tolist()
+    )
+
+
 def test_what_is_there_is_not_trained_again(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (filled / "cells.csv").read_bytes()
     monkeypatch.setattr("commonground.papers.tables.fill.train", lambda *_, **__: pytest.fail("it trains again"))
