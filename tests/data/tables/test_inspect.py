@@ -14,6 +14,7 @@ from commonground import load_data, train
 from commonground.cli import main
 from commonground.data.tables.example import example_table
 from commonground.data.tables.inspect import inspect_table
+from commonground.errors import DataError
 
 
 def messy(path: Path) -> Path:
@@ -113,3 +114,32 @@ def test_a_shared_body_with_personal_heads_fits_the_example(tmp_path: Path) -> N
     reached = {name: train(name, data, rounds=20).personal_accuracy["mean"] for name in ("fedrep", "fedavg", "local")}
     assert reached["fedrep"] > reached["fedavg"] + 0.02
     assert reached["fedrep"] > reached["local"]
+
+
+@pytest.mark.parametrize("comma", [",", "."])
+def test_a_price_with_a_comma_is_a_number_to_predict(comma: str, tmp_path: Path) -> None:
+    """Never a classification unasked: neither by inspect nor by train."""
+    rng = np.random.default_rng(0)
+    lines = ["shop;area;price"]
+    for row in range(200):
+        area, price = (f"{value:.2f}".replace(".", comma) for value in (50 + 10 * rng.normal(), 1300 * rng.random()))
+        lines.append(f"s{row % 4};{area};{price}")
+    path = tmp_path / "prices.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = inspect_table(path, client_column="shop", target="price")
+    assert found.task == "regression"
+    assert "--task regression" in found.command
+    with pytest.raises(DataError, match=r"the column 'price' holds \d+ different numbers; say --task regression"):
+        load_data(path, client_column="shop", label="price")
+
+
+@pytest.mark.parametrize("alone", [1, 2])
+def test_the_command_for_clients_of_one_row_runs(alone: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    shops = [f"s{row % 3}" for row in range(60)] + [f"lonely{n}" for n in range(alone)]
+    lines = ["shop,a,b,label", *(f"{s},{rng.normal():.3f},{rng.normal():.3f},{rng.choice(['x', 'y'])}" for s in shops)]
+    path = tmp_path / "shops.csv"
+    path.write_text("\n".join(lines) + "\n")
+    command = shlex.split(inspect_table(path, client_column="shop", target="label").command)
+    assert ("--min-rows" in command) == (alone == 1)
+    assert main([*command[1:], "--rounds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0

@@ -63,7 +63,8 @@ class Inspection:
         columns: a report each.
         client_column, target, task: as given, or proposed; None if there is nothing to propose.
         clients: how many there are.
-        sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``.
+        sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``;
+            ``next`` to the smallest.
         drop: columns that had better be left out.
         command: what to run.
     """
@@ -109,7 +110,7 @@ def inspect_table(
     client_column = client_column or _proposed_client(raw, columns, target)
     target = target or _proposed_target(raw, client_column)
     y = None if target is None else words_of(raw.columns[target], keep=True)
-    task = None if y is None else "regression" if is_quantity(y.words, raw.rows) else "classification"
+    task = None if y is None else "regression" if is_quantity(y, raw.rows) else "classification"
     reports = tuple(
         _report(raw, name, column, None if name in (client_column, target) else y, task)
         for name, column in columns.items()
@@ -194,6 +195,7 @@ def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:
         "max": int(counts.max()),
         "one": int((counts == 1).sum()),
         "few": int((counts < FEW).sum()),
+        "next": int(np.sort(counts)[1]) if len(counts) > 1 else 0,
     }
 
 
@@ -215,7 +217,10 @@ def _command(
     parts += ["--target", target]
     parts += ["--task", "regression"] if task == "regression" else []
     parts += ["--drop", ",".join(drop)] if drop else []
-    parts += ["--few-rows", "pool"] if sizes.get("one", 0) > 1 else []
+    one = sizes.get("one", 0)
+    parts += ["--few-rows", "pool"] if one else []
+    # A single row makes no client to train and to test; with the next larger client's it does.
+    parts += ["--min-rows", f"{int(sizes['next']) + 1}"] if one == 1 and sizes["next"] else []
     parts += ["--separator", separator] if separator else []
     parts += ["--encoding", encoding] if encoding else []
     return shlex.join([*parts, "--rounds", "50", "--out", f"runs/{path.name.split('.')[0]}"])

@@ -92,7 +92,10 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
     kept = np.append(np.where(few, len(owners.names) if options.few_rows == "pool" else -1, np.arange(len(few))), -1)
     pooled = Owners([*owners.names, FEW], kept[owners.codes], said)
     if options.few_rows == "pool" and 0 < (pooled.codes == len(owners.names)).sum() < 2:
-        raise DataError(f"{path}: the clients with fewer than {options.min_rows} rows have 1 row in all; 2 are needed")
+        raise DataError(
+            f"{path}: the clients with fewer than {options.min_rows} rows have 1 row in all; 2 are needed: raise "
+            "--min-rows, so that more of them train as one"
+        )
     return pooled
 
 

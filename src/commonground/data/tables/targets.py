@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Cells, number_of, words_of
+from commonground.data.tables.cells import Cells, words_of
 from commonground.data.tables.kinds import understand
 from commonground.data.tables.read import RawTable
 from commonground.errors import ConfigError, DataError
@@ -78,7 +77,7 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
         raise ConfigError(f"a classification has one label column, and {len(labels)} are named; take --task multilabel")
     cells = full_words(raw, labels[0], "; --missing-target drop leaves such rows out")
     found = sorted_names(np.array(cells.words, dtype=np.str_))
-    if task is None and is_quantity(found, raw.rows):
+    if task is None and is_quantity(cells, raw.rows):
         raise DataError(
             f"{raw.path}: the column {quoted(labels[0])} holds {len(found):,} different numbers; say --task regression "
             "to predict a number, or --task classification to take each of them as a class"
@@ -101,13 +100,15 @@ def lacks_target(raw: RawTable, labels: Sequence[str], task: str | None) -> npt.
     return lacking
 
 
-def is_quantity(names: Sequence[str], rows: int) -> bool:
-    """Whether a column's values are rather measured than named: many numbers, or fractions."""
-    values = [number_of(name) for name in names]
-    if any(math.isnan(value) for value in values):
-        return False
-    fractions = any(value != round(value) for value in values if math.isfinite(value))
-    return len(names) > MOST_NUMBERS or (fractions and len(names) > 0.2 * rows)
+def is_quantity(cells: Cells, rows: int) -> bool:
+    """Whether a column's values are rather measured than named: many numbers, or fractions, in any notation."""
+    for decimal in ("point", "comma", "thousands"):
+        values = cells.numbers(decimal)
+        if not np.isnan(values).any():
+            finite = values[np.isfinite(values)]
+            fractions = bool((finite != np.round(finite)).any())
+            return len(values) > MOST_NUMBERS or (fractions and len(values) > 0.2 * rows)
+    return False
 
 
 def full_words(raw: RawTable, column: str, hint: str = "") -> Cells:
