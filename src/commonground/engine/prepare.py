@@ -66,7 +66,7 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
     it.
     """
     optimizer = _optimizer(config, data, algorithm)
-    rate = _default_lr(optimizer, data)
+    rate = data.format.usual_lr(optimizer, small=data.name == "digits" or len(data.sample_shape) == 1)
     momentum = algorithm.default_momentum
     return config.model_copy(
         update={
@@ -81,23 +81,14 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
 
 
 def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> OptimizerName:
-    """The run's optimizer: AdamW for adapters of language models, which SGD hardly moves; else SGD.
+    """The run's optimizer: what suits the samples, for texts AdamW.
 
     A method whose step is SGD keeps it, and so does who gives a momentum, which is SGD's.
     """
     if config.optimizer is not None:
         return config.optimizer
-    adapters = data.tokens and not algorithm.needs_sgd and "momentum" not in config.model_fields_set
-    return "adamw" if adapters else "sgd"
-
-
-def _default_lr(optimizer: OptimizerName, data: FederatedDataset) -> float:
-    """A learning rate at which usual models of such data learn."""
-    small = data.name == "digits" or len(data.sample_shape) == 1
-    if optimizer == "sgd":
-        # LoRA factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge with many layers at 0.1.
-        return 0.03 if data.tokens else 0.05 if small else 0.01
-    return 0.002 if data.tokens else 0.01 if small else 0.001
+    plain = algorithm.needs_sgd or "momentum" in config.model_fields_set
+    return "sgd" if plain else data.format.usual_optimizer
 
 
 def prepare_setup(

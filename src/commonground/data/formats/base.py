@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 import torch
@@ -31,6 +31,7 @@ class InputFormat(ABC):
         least_axes: of an array of such samples.
         numbered: whether every row holds its own number in the data set.
         lengths_differ: whether samples are sequences whose lengths differ.
+        usual_optimizer: by which usual models of such samples are trained.
         sample_shape: of one stored sample; images are (height, width, channels).
         preprocess: of numbers.
     """
@@ -40,6 +41,7 @@ class InputFormat(ABC):
     least_axes: ClassVar[int] = 2
     numbered: ClassVar[bool] = False
     lengths_differ: ClassVar[bool] = False
+    usual_optimizer: ClassVar[Literal["sgd", "adam", "adamw"]] = "sgd"
 
     sample_shape: tuple[int, ...]
     preprocess: Preprocess = AS_STORED
@@ -72,6 +74,17 @@ class InputFormat(ABC):
     def vocabulary(self, *samples: Array) -> int:
         """The largest token number plus one; 0 unless the samples are tokens."""
         return 0
+
+    def usual_lr(self, optimizer: str, small: bool) -> float:
+        """A learning rate at which usual models of such samples learn.
+
+        Args:
+            optimizer: ``sgd``, ``adam`` or ``adamw``.
+            small: whether samples are rows of numbers or tiny images.
+        """
+        if optimizer == "sgd":
+            return 0.05 if small else 0.01
+        return 0.01 if small else 0.001
 
     # -- checks ---------------------------------------------------------------------------------------------------
 
