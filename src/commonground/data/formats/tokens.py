@@ -40,7 +40,7 @@ class TokenRows(InputFormat):
 
     def usual_lr(self, optimizer: str, small: bool) -> float:
         """See :meth:`InputFormat.usual_lr`."""
-        # By SGD, LoRA factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge in many layers at 0.1.
+        # By SGD, factors of a 6-layer BERT learn nothing in some rounds at 0.01, and diverge in many layers at 0.1.
         return 0.03 if optimizer == "sgd" else 0.002
 
     def vocabulary(self, *samples: Array) -> int:
