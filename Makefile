@@ -52,7 +52,7 @@ typecheck: install-dev  ## Check the types (mypy, strict for src)
 	@echo "==> mypy"
 	@$(BIN)/mypy
 
-campaign: install-dev  ## Try to break it: kills, damage, random command lines, tables, messages, models (half an hour)
+campaign: install-dev  ## Try to break it: kills, damage, random command lines, tables, messages, models (a quarter of an hour)
 	@$(BIN)/python -m tests.campaign --seed 0 --out results/campaign.json $(ARGS)
 
 paper-tables: install  ## Measure the next missing cells of the papers' tables (ARGS="--device cuda --minutes 40 --out …")
