@@ -77,5 +77,5 @@ def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="names no data set of the hub"):
         load_source("hf:a/b/c/d", tokenizer=words)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match="need the package datasets: pip install datasets"):
+    with pytest.raises(ConfigError, match=r"need the extra: pip install 'commonground\[datasets\]'"):
         load_source("hf:me/mine", tokenizer=words)

@@ -132,7 +132,7 @@ def _package(what: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise ConfigError(f"the data '{what}' need the package datasets: pip install datasets") from None
+        raise ConfigError(f"the data '{what}' need the extra: pip install 'commonground[datasets]'") from None
     return datasets
 
 
