@@ -147,6 +147,11 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
     from commonground.report import write_reproduction_report
 
     began = time.perf_counter()
+    if chosen.table is not None:
+        # First of all, so that a folder of cells says whose they are however this ends.
+        from commonground.papers.tables.judge import there
+
+        write_outcome(there(chosen.table, request), chosen, about(request, chosen, 0.0), request.folder)
     outcome = chosen.run(request)
     write_outcome(outcome, chosen, about(request, chosen, time.perf_counter() - began), request.folder)
     page = write_reproduction_report(request.folder)

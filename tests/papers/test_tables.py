@@ -345,6 +345,24 @@ def test_the_command_fills_a_part_and_adds_to_it(tmp_path: Path, capsys: pytest.
     assert "The paper's table" in page or "The paper&#x27;s table" in page
 
 
+def test_an_interrupted_folder_says_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("commonground.papers.tables.fill.train", stop)
+    Experiment("a-table", "title", "a paper", lambda asked: run_table(TABLE, asked), table=TABLE)
+    out = str(tmp_path / "t")
+    try:
+        command = ["reproduce", "a-table", "--scale", "paper", "--methods", "fedrep", "--seeds", "1", "--out", out]
+        assert main(command) == 130
+        assert main(["reproduce", "--status", out]) == 0
+    finally:
+        del experiments["a-table"]
+    assert "0 of 20 cells" in " ".join(capsys.readouterr().out.split())
+
+
 def test_parts_are_for_tables_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Experiment("no-table", "title", "a paper", lambda _: Outcome())
     try:

@@ -19,7 +19,7 @@ from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.statistics import Values, student_interval
 
-__all__ = ["outcome_of", "reported", "run_table"]
+__all__ = ["outcome_of", "reported", "run_table", "there"]
 
 CURVES = {
     "accuracy": ("accuracy", True),
@@ -54,6 +54,15 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
     if not done:
         outcome.notes.append("Time ran out before all that was asked for was measured; the same command goes on.")
     return outcome
+
+
+def there(table: PaperTable, request: Request) -> Outcome:
+    """What the cells that are in the request's folder say, without measuring any.
+
+    Raises:
+        RunError: the folder's files are damaged.
+    """
+    return outcome_of(table.at_scale(request.scale), CellStore(request.folder))
 
 
 def reported(store: CellStore, column: PaperColumn, row: Row, name: str = "") -> dict[int, float]:
