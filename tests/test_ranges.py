@@ -61,7 +61,7 @@ def test_no_method_takes_what_float32_cannot_hold(name: str) -> None:
     """Whatever a setting is, a number beyond all bounds is one sentence, not a hang or an infinite loss."""
     for option, default in registry[name].options().items():
         # As a real number 10^20 is within float32; some settings are real numbers without a default.
-        real = isinstance(default, float) or option == "alpha"
+        real = isinstance(default, float) or option in ("alpha", "step_bound")
         for value in (float("nan"), float("inf"), 1e39, 1e-45, *(() if real else (HUGE, -HUGE))):
             with pytest.raises(ConfigError, match=option) as caught:
                 make_algorithm(name, {option: value})
