@@ -27,6 +27,23 @@ def standard_output() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
+def _split(setup: Setup) -> str:
+    """What is head and what is body, and whether the body goes on behind the head, as no paper has it."""
+
+    def told(group: str) -> str:
+        names = setup.groups.names(group)
+        layers = dict.fromkeys(name.rpartition(".")[0] or name for name in names)
+        count = sum(setup.initial[name].numel() for name in names)
+        return f"{group}: {', '.join(layers) or 'nothing'} ({count:,} weights)"
+
+    order = setup.groups.names(("head", "body"))
+    head = set(setup.groups.names("head"))
+    last = max((place for place, name in enumerate(order) if name in head), default=len(order))
+    behind = dict.fromkeys(name.rpartition(".")[0] or name for name in order[last + 1 :])
+    warning = f"; the body goes on behind the head ({', '.join(behind)}), which is rarely meant" if behind else ""
+    return f"{told('head')}; {told('body')}{warning}"
+
+
 class ConsoleProgress:
     """An observer that writes to standard error.
 
@@ -58,6 +75,8 @@ class ConsoleProgress:
                 f"({sum(v.numel() for v in setup.initial.values()):,} weights), "
                 f"{setup.config.optimizer} at lr {setup.config.lr:g}, engine {engine}{again}"
             )
+            if setup.config.head is not None or setup.config.body is not None:
+                self.note(_split(setup))
         if self._console.is_terminal:
             self._bar = Progress(
                 TextColumn(f"{title:<12}"),

@@ -243,6 +243,19 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint_and_resume_gives_the_same_weights
         }
 
 
+def test_a_head_in_the_middle_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--rounds", "1", "--head"]
+    assert main(["train", "fedrep", *BASE, *flags, "fc1", "--out", str(tmp_path / "one")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "head: fc1 (" in said
+    assert "the body goes on behind the head (fc2, head), which is rarely meant" in said
+    assert main(["train", "fedrep", *BASE, *flags, "fc2,head", "--out", str(tmp_path / "two")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "head: fc2, head (" in said
+    assert "body: fc1 (" in said
+    assert "rarely meant" not in said
+
+
 @pytest.mark.parametrize("what", ["algorithms", "data", "models"])
 def test_list(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", what]) == 0
