@@ -14,6 +14,7 @@ import pytest
 from commonground import train
 from commonground.cli import main
 from commonground.errors import ConfigError, RunError
+from commonground.models.networks import ConvNet
 from commonground.papers import experiments
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.table1 import TABLE as FEDREP
@@ -374,3 +375,11 @@ def test_parts_are_for_tables_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "name an experiment" in capsys.readouterr().err
     assert main(["reproduce", "fedrep-table1"]) == 2
     assert "--out is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [v.name for v in VARIANTS.values() if "model_options" in v.settings])
+def test_a_variant_of_the_network_is_one_that_it_has(name: str) -> None:
+    changed = ConvNet((3, 32, 32), 100, **VARIANTS[name].settings["model_options"])
+    assert [*changed.state_dict()] != [*ConvNet((3, 32, 32), 100).state_dict()] or str(changed) != str(
+        ConvNet((3, 32, 32), 100)
+    )

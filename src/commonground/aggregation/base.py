@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
@@ -14,7 +14,17 @@ from torch import Tensor
 from commonground.errors import ConfigError
 from commonground.suggest import meant
 
-__all__ = ["Aggregate", "aggregates", "parse_aggregate", "selected_mean", "squared_distances", "stacked"]
+__all__ = [
+    "Aggregate",
+    "Tensors",
+    "aggregates",
+    "check_false",
+    "middle",
+    "parse_aggregate",
+    "selected_mean",
+    "squared_distances",
+    "stacked",
+]
 
 Tensors = dict[str, Tensor]
 
@@ -123,8 +133,23 @@ def squared_distances(updates: Sequence[Tensors]) -> Tensor:
     return total
 
 
-def selected_mean(updates: Sequence[Mapping[str, Tensor]], chosen: Tensor) -> Tensors:
+def selected_mean(updates: Sequence[Tensors], chosen: Tensor) -> Tensors:
     """The plain mean of some updates, by name; their numbers stay on the device."""
-    return {
-        name: torch.stack([update[name] for update in updates]).index_select(0, chosen).mean(0) for name in updates[0]
-    }
+    return {name: stacked(updates, name).index_select(0, chosen).mean(0) for name in updates[0]}
+
+
+def middle(values: Tensor) -> Tensor:
+    """The median over the leading axis; of an even number of values, the mean of the two in the middle."""
+    ordered = values.sort(0).values
+    # Halves first: the sum of two large numbers may overflow where their mean does not.
+    return ordered[(len(values) - 1) // 2] / 2 + ordered[len(values) // 2] / 2
+
+
+def check_false(aggregate: Aggregate, false: int) -> None:
+    """Refuse a number of false updates that is none.
+
+    Raises:
+        ConfigError: it is negative.
+    """
+    if false < 0:
+        raise ConfigError(f"the number of false updates of '{aggregate}' must be at least 0")

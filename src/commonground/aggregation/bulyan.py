@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from commonground.aggregation.base import Aggregate, squared_distances, stacked
+from commonground.aggregation.base import Aggregate, Tensors, check_false, middle, squared_distances, stacked
 from commonground.aggregation.krum import krum_scores
-from commonground.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -36,22 +35,16 @@ class Bulyan(Aggregate):
 
     def check(self) -> None:
         """See :meth:`Aggregate.check`."""
-        if self.f < 0:
-            raise ConfigError(f"the number of false updates of '{self}' must be at least 0")
+        check_false(self, self.f)
 
-    def __call__(
-        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""
         chosen = self._selected(squared_distances(updates))
         kept = len(updates) - 4 * self.f
         found = {}
         for name in updates[0]:
             values = stacked(updates, name).index_select(0, chosen)
-            ordered = values.sort(0).values
-            count = len(values)
-            median = ordered[(count - 1) // 2] / 2 + ordered[count // 2] / 2
-            nearest = (values - median).abs().sort(dim=0, stable=True).indices[:kept]
+            nearest = (values - middle(values)).abs().sort(dim=0, stable=True).indices[:kept]
             found[name] = values.gather(0, nearest).mean(0)
         return found
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from commonground.aggregation.base import Aggregate
+from commonground.aggregation.base import Aggregate, Tensors
 from commonground.aggregation.mean import Mean
 from commonground.errors import ConfigError
 
@@ -35,9 +34,7 @@ class Clip(Aggregate):
         if not (self.c > 0 and math.isfinite(self.c)):
             raise ConfigError(f"the length of 'clip:{self.c:g}' must be a positive number")
 
-    def __call__(
-        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""
         start = {name: center.get(name, torch.zeros_like(value)) for name, value in updates[0].items()}
         changes = [{name: value - start[name] for name, value in update.items()} for update in updates]

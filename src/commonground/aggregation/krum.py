@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from commonground.aggregation.base import Aggregate, selected_mean, squared_distances
+from commonground.aggregation.base import Aggregate, Tensors, check_false, selected_mean, squared_distances
 from commonground.errors import ConfigError
 
 __all__ = ["Krum", "MultiKrum", "krum_scores"]
@@ -47,12 +47,9 @@ class Krum(Aggregate):
 
     def check(self) -> None:
         """See :meth:`Aggregate.check`."""
-        if self.f < 0:
-            raise ConfigError(f"the number of false updates of '{self}' must be at least 0")
+        check_false(self, self.f)
 
-    def __call__(
-        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""
         scores = krum_scores(squared_distances(updates), self.f)
         return selected_mean(updates, torch.argsort(scores, stable=True)[:1])
@@ -79,12 +76,11 @@ class MultiKrum(Aggregate):
 
     def check(self) -> None:
         """See :meth:`Aggregate.check`."""
-        if self.f < 0 or self.m < 1:
-            raise ConfigError(f"'{self}' needs at least 0 false updates and at least 1 to average")
+        check_false(self, self.f)
+        if self.m < 1:
+            raise ConfigError(f"the number of updates that '{self}' averages must be at least 1")
 
-    def __call__(
-        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""
         scores = krum_scores(squared_distances(updates), self.f)
         return selected_mean(updates, torch.argsort(scores, stable=True)[: self.m].sort().values)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from commonground.aggregation.base import Aggregate
+from commonground.aggregation.base import Aggregate, Tensors
 
 
 @dataclass(frozen=True)
@@ -18,11 +16,9 @@ class Mean(Aggregate):
     source = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017"
     weighs = True
 
-    def __call__(
-        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""
-        mean: dict[str, Tensor] = {}
+        mean: Tensors = {}
         # In the order of the updates, so that every engine adds the same numbers in the same order.
         for name, first in updates[0].items():
             mean[name] = first * weights[0]

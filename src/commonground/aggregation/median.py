@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from commonground.aggregation.base import Aggregate, stacked
+from commonground.aggregation.base import Aggregate, Tensors, middle, stacked
 
 
 @dataclass(frozen=True)
@@ -20,14 +18,6 @@ class Median(Aggregate):
     name = "median"
     source = "Yin, Chen, Ramchandran, Bartlett 2018"
 
-    def __call__(
-        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""
-        low, high = (len(updates) - 1) // 2, len(updates) // 2
-        found = {}
-        for name in updates[0]:
-            ordered = stacked(updates, name).sort(0).values
-            # Halves first: the sum of two large numbers may overflow where their mean does not.
-            found[name] = ordered[low] / 2 + ordered[high] / 2
-        return found
+        return {name: middle(stacked(updates, name)) for name in updates[0]}

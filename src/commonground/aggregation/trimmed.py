@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from commonground.aggregation.base import Aggregate, stacked
+from commonground.aggregation.base import Aggregate, Tensors, stacked
 from commonground.errors import ConfigError
 
 
@@ -30,9 +28,7 @@ class TrimmedMean(Aggregate):
         if not 0 <= self.beta < 0.5:
             raise ConfigError(f"the share that 'trimmed:{self.beta:g}' leaves out must be at least 0 and less than 0.5")
 
-    def __call__(
-        self, updates: Sequence[dict[str, Tensor]], weights: Sequence[float], center: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""
         # 0.29 · 100 is 28.999…: rounded before it is cut down.
         cut = int(round(self.beta * len(updates), 9))

@@ -85,6 +85,7 @@ class ConvNet(nn.Sequential):
         dropout: probability of the dropout behind a hidden linear layer; 0, or 0.6 for 100 classes.
         dropout_after: which hidden linear layer it is behind. It is the second one (2) in the code of FedRep's and of
             FLUTE's authors; FLUTE's App. C names it after the first pooling, FedRep's paper not at all.
+        head_bias: whether the last layer has biases.
     """
 
     groups: Mapping[str, Sequence[str]] = {"head": ["head"], "lower": ["conv1", "conv2"]}
@@ -97,6 +98,7 @@ class ConvNet(nn.Sequential):
         hidden: Sequence[int] = (),
         dropout: float | None = None,
         dropout_after: int = 2,
+        head_bias: bool = True,
     ) -> None:
         if dropout_after not in (1, 2):
             raise ModelError(f"the model 'cnn' has dropout_after=1 or 2, not {dropout_after!r}")
@@ -128,5 +130,5 @@ class ConvNet(nn.Sequential):
         layers.update(fc2=nn.Linear(h1, h2), relu4=nn.ReLU())
         if dropout_after == 2:
             layers.update(drop)
-        layers["head"] = nn.Linear(h2, classes)
+        layers["head"] = nn.Linear(h2, classes, bias=head_bias)
         super().__init__(layers)
