@@ -24,8 +24,8 @@ from commonground.compare import compare, validation_split
 from commonground.config import RunConfig
 from commonground.data import FeatureNoise, Preprocess, add_feature_noise, limit_samples, load_data
 from commonground.data.model_inputs import ModelInputs
+from commonground.data.part import part_of
 from commonground.engine import run_training
-from commonground.engine.backends.messages import _only
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.run import load_run
 from commonground.engine.state import folder as run_folder
@@ -215,7 +215,7 @@ def test_one_image_for_training_validation_and_test(sizes: list[int], seed: int)
         for one in (data, limited):
             assert shift(one, "train", one.train_indices(client)) == wanted[client]
             assert shift(one, "test", one.test_indices(client)) == wanted[client]
-        alone = _only(data, client)
+        alone = part_of(data, [client])
         assert shift(alone, "train", alone.train_indices(0)) == wanted[client]
         assert shift(alone, "test", alone.test_indices(0)) == wanted[client]
     for client in range(inner.clients):

@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 
 from commonground.algorithms import Tensors, Update
-from commonground.data import FederatedDataset
+from commonground.data.part import part_of
 from commonground.engine.backends.base import CachedShared, Engine, Which
 from commonground.engine.backends.checks import who
 from commonground.engine.backends.client_result import ClientResult
@@ -180,7 +180,7 @@ class MessageEngine(Engine):
         self._safe = 0  # and of the one before, to which the run may still fall back
 
     def _to_client(self, number: int, message: bytes) -> bytes:
-        data = _only(self.setup.data, number)
+        data = part_of(self.setup.data, [number])
         setup = replace(self.setup, data=data, _splits={})
         setup.prepare_model()
         folder = self.folder / f"client-{number}"
@@ -315,30 +315,3 @@ class MessageEngine(Engine):
         """Remove the clients' folders if they are temporary; if :meth:`states` were asked for, with the last reader."""
         if self._remove is not None and not self._read_later:
             self._remove()
-
-
-def _only(data: FederatedDataset, client: int) -> FederatedDataset:
-    """A data set with one client's samples alone."""
-    train, test, held = (
-        indices(client) for indices in (data.train_indices, data.test_indices, data.validation_indices)
-    )
-    rows = np.concatenate([train, held])
-    own = FederatedDataset.from_arrays(
-        [(data.x_train[rows], data.y_train[rows], data.x_test[test], data.y_test[test])],
-        name=data.name,
-        classes=data.classes,
-        class_names=data.class_names,
-        preprocess=data.preprocess,
-        client_names=(data.client_name(client),),
-        task=data.task,
-        noise=None if data.noise is None else data.noise.of([client]),
-    )
-    if not len(held):
-        return own
-    return replace(
-        own,
-        train_index=np.arange(len(train)),
-        train_offsets=np.array([0, len(train)]),
-        validation_index=np.arange(len(train), len(rows)),
-        validation_offsets=np.array([0, len(held)]),
-    )

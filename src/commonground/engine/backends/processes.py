@@ -12,24 +12,31 @@ import multiprocessing as mp
 import os
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-import numpy as np
 import torch
 
-from commonground.algorithms import Tensors, Update
+from commonground.algorithms import Tensors
 from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.backends.serial import run_client, score_clients
-from commonground.engine.clients.sequential import SequentialClient
+from commonground.engine.backends.worker import (
+    Arrays,
+    Trained,
+    Worker,
+    answered,
+    joined,
+    largest_first,
+    taken,
+    to_arrays,
+    to_tensors,
+)
 from commonground.engine.evaluation import Scores, blocks_of
 from commonground.engine.setup import Setup
-from commonground.errors import CommonGroundError, RunError
+from commonground.errors import RunError
 
 __all__ = ["ProcessEngine", "default_workers"]
 
@@ -39,14 +46,6 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 def default_workers() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _to_arrays(tensors: Tensors) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: value.detach().numpy() for name, value in tensors.items()}
-
-
-def _to_tensors(arrays: dict[str, np.ndarray[Any, Any]]) -> Tensors:
-    return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
 @contextlib.contextmanager
@@ -70,48 +69,29 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
     for other in others:
         other.close()
     torch.set_num_threads(threads)
-    trainer = SequentialClient(setup)
-    shared: Tensors = {}
+    worker = Worker(setup)
     while True:
         try:
             kind, content = pipe.recv()
         except (EOFError, OSError):
             return
-        try:
-            if kind == "shared":
-                shared = _to_tensors(content)
-                continue
-            answer: Any
-            if kind == "train":
-                round, client, personal, extra = content
-                result = run_client(trainer, round, client, {**shared, **_to_tensors(extra)}, _to_tensors(personal))
-                sent, kept = _to_arrays(result.update.tensors), _to_arrays(result.personal or {})
-                answer = (client, result.update.samples, sent, result.loss, kept)
-            else:
-                clients, stored, which, round, detailed = content
-                tensors = _to_tensors(stored)
-                scores = score_clients(trainer, clients, shared, tensors, which, round, detailed=detailed)
-                answer = replace(scores, fine=scores.fine and scores.fine.bare())
-            message = ("done", answer)
-        except CommonGroundError as error:
-            message = ("error", (error, _chained(error)))
-        except KeyboardInterrupt:  # raised by a user's code, since the signal is ignored here
-            message = ("interrupted", None)
-        except Exception as error:  # a fault of a user's model or algorithm must reach the parent, with its place
-            message = ("fault", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        if kind == "shared":
+            worker.shared = to_tensors(content)
+            continue
+        answer = answered(partial(_train if kind == "train" else _evaluate, worker, *content))
         with contextlib.suppress(BrokenPipeError):
-            pipe.send(message)
+            pipe.send(answer)
 
 
-def _chained(error: CommonGroundError) -> BaseException | None:
-    """What an error was raised from, with its traceback as a note; of a kind that the parent knows."""
-    cause = error.__cause__
-    if cause is None:
-        return None
-    known = type(cause).__module__ == "builtins" and all(isinstance(a, str | int | float) for a in cause.args)
-    sent = type(cause)(*cause.args) if known else RuntimeError(f"{type(cause).__name__} in a worker process")
-    sent.add_note("".join(traceback.format_exception(cause)))
-    return sent
+def _train(worker: Worker, round: int, client: int, personal: Arrays, extra: Arrays) -> Trained:
+    result = worker.train(round, client, to_tensors(personal), extra, key=client)
+    return Trained.of(result)
+
+
+def _evaluate(
+    worker: Worker, clients: Sequence[int], stored: Arrays, which: Which, round: int, detailed: bool
+) -> Scores:
+    return worker.evaluate(clients, to_tensors(stored), which, round, detailed=detailed)
 
 
 class ProcessEngine(StoreEngine):
@@ -147,7 +127,7 @@ class ProcessEngine(StoreEngine):
 
     def _map(self, shared: Tensors, tasks: Sequence[tuple[str, Callable[[], Any]]]) -> list[Any]:
         """Answers to tasks, in their order; a worker gets its next task when it has answered the last one."""
-        arrays = _to_arrays(shared)
+        arrays = to_arrays(shared)
         answers: list[Any] = [None] * len(tasks)
         waiting = iter(enumerate(tasks))
         busy: dict[Connection, int] = {}
@@ -166,13 +146,7 @@ class ProcessEngine(StoreEngine):
             while busy:
                 for ready in wait(list(busy), timeout=0.2):
                     assert isinstance(ready, Connection)
-                    status, answer = ready.recv()
-                    if status == "error":
-                        raise answer[0] from answer[1]
-                    if status == "interrupted":
-                        raise KeyboardInterrupt
-                    if status == "fault":
-                        raise RuntimeError(f"a worker process failed: {answer}")
+                    answer = taken(ready.recv())
                     answers[busy.pop(ready)] = answer
                     give(ready)
                 self.check_stop()
@@ -189,18 +163,15 @@ class ProcessEngine(StoreEngine):
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
     ) -> list[ClientResult]:
         """See :meth:`Engine.train`; the largest clients start first, so that no worker is left waiting at the end."""
-        sizes = self.setup.data.train_sizes
-        order = sorted(range(len(clients)), key=lambda i: -int(sizes[clients[i]]))
+        order = largest_first(self.setup, clients)
 
         def task(client: int) -> tuple[str, Callable[[], Any]]:
-            alone = _to_arrays((extra or {}).get(client, {}))
-            return "train", lambda: (round, client, _to_arrays(self.store.get(client)), alone)
+            alone = to_arrays((extra or {}).get(client, {}))
+            return "train", lambda: (round, client, to_arrays(self.store.get(client)), alone)
 
-        results: list[ClientResult | None] = [None] * len(clients)
-        for i, answer in zip(order, self._map(shared, [task(clients[i]) for i in order]), strict=True):
-            client, samples, sent, loss, kept = answer
-            results[i] = ClientResult(Update(client, samples, _to_tensors(sent)), loss, _to_tensors(kept))
-        return [result for result in results if result is not None]
+        answers: list[Trained] = self._map(shared, [task(clients[i]) for i in order])
+        by_place = dict(zip(order, answers, strict=True))
+        return [by_place[i].result() for i in range(len(clients))]
 
     def evaluate(
         self,
@@ -214,13 +185,11 @@ class ProcessEngine(StoreEngine):
         """See :meth:`Engine.evaluate`."""
 
         def task(block: list[int]) -> tuple[str, Callable[[], Any]]:
-            return "evaluate", lambda: (block, _to_arrays(self.store.gather(block)), which, round, detailed)
+            return "evaluate", lambda: (block, to_arrays(self.store.gather(block)), which, round, detailed)
 
         blocks = blocks_of(clients, self.setup.judged(which)[1])
         parts: list[Scores] = self._map(shared, [task(block) for block in blocks])
-        if detailed:
-            parts = [replace(p, fine=p.fine and replace(p.fine, kinds=self.setup.fine)) for p in parts]
-        return self.believable(Scores.join(parts), round, which)
+        return self.believable(joined(self.setup, parts, detailed=detailed), round, which)
 
     def close(self) -> None:
         """End the workers."""
