@@ -69,7 +69,7 @@ def test_a_class_and_what_it_derives_from() -> None:
         Setting("many", "several.", "(0.5,)", "list of: number > 0"),
     ]
     assert meanings(Parent)["rate"] == "its own words, with code and Name."
-    assert paragraphs(Child) == ["A child.", "With a second paragraph."]
+    assert paragraphs(Child.__doc__) == ["A child.", "With a second paragraph."]
 
 
 def test_arguments_of_a_constructor() -> None:

@@ -1,11 +1,43 @@
-"""CommonGround: federated representation learning. Many clients, one shared representation, a model for each."""
+"""CommonGround: federated representation learning. Many clients, one shared representation, a model for each.
+
+Names are loaded when they are first used, and PyTorch with them: a command's help is not to wait for it.
+"""
+
+from __future__ import annotations
 
 import os as _os
-from importlib.metadata import version as _version
+import sys as _sys
+from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
+from typing import TYPE_CHECKING
 
-from commonground.stopping import completes as _completes
 from commonground.stopping import end_while_loading as _end_while_loading
 from commonground.stopping import is_command as _is_command
+
+if TYPE_CHECKING:
+    from commonground.adapt import adapt, keep_clients
+    from commonground.adapters import load_adapter
+    from commonground.algorithms import Algorithm, Client, Server, Tensors, Update
+    from commonground.compare import compare
+    from commonground.data import (
+        IID,
+        Column,
+        Dirichlet,
+        Features,
+        FederatedDataset,
+        Labels,
+        LogNormal,
+        Shards,
+        Source,
+        load_data,
+    )
+    from commonground.engine import Observer, Run, load_run, train
+    from commonground.errors import CommonGroundError
+    from commonground.export import ExportedModel, export_adapter, export_model, load_exported, table_inputs
+    from commonground.models import build_model
+    from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task
+
+    __version__: str
 
 if _is_command():
     _end_while_loading()
@@ -16,37 +48,62 @@ if _is_command():
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
-# A shell that completes a command line wants an answer at once: then no name is here, and PyTorch is not loaded.
-if not _completes():
-    from commonground.adapt import adapt, keep_clients  # heads for new clients, tried or kept
-    from commonground.adapters import load_adapter  # a LoRA adapter into a model
-    from commonground.algorithms import Algorithm, Client, Server, Tensors, Update  # what an algorithm is written in
-    from commonground.compare import compare  # several methods side by side
-    from commonground.data import (
-        IID,  # partitions: who gets which samples; at random, …
-        Column,  # … by a column of the data, …
-        Dirichlet,  # … by shares of classes drawn from a Dirichlet distribution, …
-        Features,  # … by original classes under labels that all clients share, …
-        FederatedDataset,  # data of many clients
-        Labels,  # … a few classes each, …
-        LogNormal,  # … unequally many, …
-        Shards,  # … or shards of equal labels
-        Source,  # samples before they are dealt to clients
-        load_data,  # a source, dealt
-    )
-    from commonground.engine import Observer, Run, load_run, train  # run an algorithm, and take up its results again
-    from commonground.errors import CommonGroundError  # every error raised on purpose
-    from commonground.export import (
-        ExportedModel,
-        export_adapter,
-        export_model,  # models taken away
-        load_exported,
-        table_inputs,  # raw rows for them
-    )
-    from commonground.models import build_model  # the papers' networks
-    from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task  # what is learnt
+_ROOMS = {
+    "adapt": "adapt keep_clients",  # heads for new clients, tried or kept
+    "adapters": "load_adapter",  # a LoRA adapter into a model
+    "algorithms": "Algorithm Client Server Tensors Update",  # what an algorithm is written in
+    "compare": "compare",  # several methods side by side
+    "data": "FederatedDataset Source load_data "  # data of many clients; samples before they are dealt; a source, dealt
+    "IID Column Dirichlet Features Labels LogNormal Shards",  # partitions: who gets which samples
+    "engine": "Observer Run load_run train",  # run an algorithm, and take up its results again
+    "errors": "CommonGroundError",  # every error raised on purpose
+    "export": "ExportedModel export_adapter export_model load_exported table_inputs",  # models taken away
+    "models": "build_model",  # the papers' networks
+    "tasks": "AnswerTokens Classification MultiLabel Regression Task",  # what is learnt
+}
+_ROOM = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
-__version__ = _version("commonground")
+
+class _Package(_ModuleType):
+    """This package, whose functions ``adapt`` and ``compare`` have packages of their own names below them.
+
+    Python puts a package's name here when it is loaded; the function of that name is what stays.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, _ModuleType) and _ROOM.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+_sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: object = version("commonground")
+    elif name in _ROOM:
+        value = getattr(_import_module(f"{__name__}.{_ROOM[name]}"), name)
+    else:
+        return _room(name)
+    globals()[name] = value
+    return value
+
+
+def _room(name: str) -> object:
+    """A package or module of ours by its name, as in ``commonground.data``."""
+    from importlib.util import find_spec
+
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return _import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
 
 __all__ = [
     "IID",

@@ -7,12 +7,13 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import shell_complete
 
 from commonground.access import reason
+from commonground.catalogue import check_method
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_completion import completion
@@ -27,6 +28,9 @@ from commonground.completion import VARIABLE, complete_algorithm
 from commonground.errors import AggregateError, CommonGroundError, ConfigError
 from commonground.quoting import escaped, visible
 from commonground.stopping import stops_raise
+
+if TYPE_CHECKING:
+    from commonground.config import RunConfig
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -65,29 +69,30 @@ def train(
 ) -> None:
     """Train ALGORITHM (see `commonground list algorithms`) and leave a folder with everything about the run."""
     from commonground.config import RunConfig
-    from commonground.console import ConsoleProgress, result_note, result_table, standard_output
+
+    values = run_values(flags, assignments, config_file)
+    if algorithm is not None:
+        values["algorithm"] = check_method(algorithm)
+    if resume and out is None:
+        raise ConfigError("--resume needs --out, the folder of the run to continue")
+    if not resume and "algorithm" not in values:
+        raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
+    RunConfig.make(values)  # so that a wrong setting is told at once: what follows loads PyTorch
+    from commonground.console import ConsoleProgress, result_note, result_table
     from commonground.engine.prepare import prepare_setup
     from commonground.engine.state.folder import RunFolder
     from commonground.engine.tracked import Tracking
     from commonground.engine.training import run_training
     from commonground.report import write_run_report
+    from commonground.terminal import standard_output
 
-    values = run_values(flags, assignments, config_file)
-    if algorithm is not None:
-        values["algorithm"] = algorithm
-    if resume and out is None:
-        raise ConfigError("--resume needs --out, the folder of the run to continue")
     if resume and out is not None and RunFolder(out).exists:
         values = RunFolder(out).config().model_dump(exclude_none=True) | values
     elif resume and "algorithm" not in values:
         raise ConfigError(f"'{out}' holds no run to continue")
-    elif "algorithm" not in values:
-        raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
     config = RunConfig.make(values)
     if out is None:
-        name = f"{datetime.now():%Y%m%d-%H%M%S}-{Path(config.algorithm).name}-{Path(config.data).stem}"
-        names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
-        out = next(path for name in names if not (path := Path("runs") / name).exists())
+        out = _new_folder(config)
     elif not resume:
         RunFolder(out).check_free()
     tracking = Tracking(track, out)
@@ -111,6 +116,13 @@ def train(
         console.print(result_table(run))
         if note := result_note(run):
             console.print(note, markup=False)
+
+
+def _new_folder(config: RunConfig) -> Path:
+    """A folder below ``runs`` that there is not yet, named by the time, the method and the data."""
+    name = f"{datetime.now():%Y%m%d-%H%M%S}-{Path(config.algorithm).name}-{Path(config.data).stem}"
+    names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
+    return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
 @cli.command(short_help="See the point in a minute.", epilog="Example: commonground demo --seeds 1")

@@ -94,13 +94,13 @@ def adapt(
     encoded as in the run. Clients with fewer training samples than the most --shots are left out and named.
     """
     from commonground.adapt.few_shot import adapt as adapt_run
-    from commonground.console import standard_output
     from commonground.data import add_feature_noise, load_data
     from commonground.data.limits import with_enough
     from commonground.engine.prepare import reading
     from commonground.engine.run import load_run
     from commonground.report import write_run_report
     from commonground.tasks import Headline
+    from commonground.terminal import standard_output
     from commonground.user_code import is_code
 
     if shots is None and not keep:
@@ -172,8 +172,8 @@ def _write(folder: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> N
 def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, seed: int, quiet: bool) -> None:
     """Add the new clients to the run, and say how well their heads do."""
     from commonground.adapt.keep import keep_clients
-    from commonground.console import standard_output
     from commonground.tasks import Headline
+    from commonground.terminal import standard_output
 
     kept = keep_clients(run, new, epochs=epochs, lr=lr, seed=seed)
     if quiet:

@@ -95,7 +95,7 @@ def compare(
     from commonground.compare import compare as run_comparison
     from commonground.compare.grid import parse_grid
     from commonground.compare.progress import ComparisonProgress
-    from commonground.console import standard_output
+    from commonground.terminal import standard_output
 
     unnamed = _NOT_ITS_NAME
     if to_accuracy is None and _is_number(flags.get("target")):

@@ -46,9 +46,9 @@ def export(
     head of its own, the global adapter's is untrained. FLoRA merges dense sums of products, whose factors are recovered
     exactly; where their rank is too large for an adapter, --merge remains.
     """
-    from commonground.console import human_bytes, standard_output
     from commonground.engine import load_run
     from commonground.export import export_model
+    from commonground.terminal import human_bytes, standard_output
 
     if merge and format_ not in (None, "safetensors"):
         raise ConfigError(f"--merge writes a plain transformers model as safetensors, not as {format_}")

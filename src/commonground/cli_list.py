@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import click
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from commonground import catalogue
+from commonground.catalogue import PRETRAINED
 from commonground.completion import complete_listed
+from commonground.declared import NotDeclaredError
 from commonground.errors import ConfigError
-from commonground.explained import Setting, paragraphs, settings_of
+from commonground.explained import Setting, paragraphs, settings_from, settings_of
 from commonground.suggest import meant
-
-if TYPE_CHECKING:
-    from commonground.algorithms import Algorithm
 
 __all__ = ["list_"]
 
@@ -34,7 +34,7 @@ def list_(what: str, name: str | None) -> None:
     `list algorithms` shows all methods with their settings and papers; `list fedrep` says what FedRep is and what each
     of its settings means, what it may be and what it is by default; `list models mlp` does so for a model's options.
     """
-    from commonground.console import standard_output
+    from commonground.terminal import standard_output
 
     if what in _KINDS:
         names, table, explain = _KINDS[what]
@@ -62,47 +62,70 @@ def _of_any_kind(name: str, further: str | None) -> RenderableType:
 
 
 def _algorithm_names() -> list[str]:
-    return sorted(_methods())
+    return sorted(catalogue.methods())
 
 
-def _methods() -> dict[str, type[Algorithm]]:
-    """Methods by name, and what they are measured by."""
-    from commonground.algorithms import registry, yardsticks
+@dataclass(frozen=True)
+class _Explained:
+    """What is said of a method or a model."""
 
-    return registry | yardsticks
+    paragraphs: list[str]
+    settings: list[Setting]
+    source: str = ""
+
+
+def _method(name: str) -> _Explained:
+    declared = catalogue.methods()[name]
+    try:
+        settings = settings_from(declared.fields(), declared.docs)
+        return _Explained(paragraphs(declared.docs[0]), settings, declared.constant("source"))
+    except NotDeclaredError:  # then it is imported, and PyTorch with it
+        from commonground.algorithms import registry, yardsticks
+
+        cls = (registry | yardsticks)[name]
+        return _Explained(paragraphs(cls.__doc__), settings_of(cls), cls.source)
+
+
+def _network(name: str) -> _Explained:
+    key = PRETRAINED if name.startswith(PRETRAINED) else name
+    declared = catalogue.models()[key]
+    try:
+        options = settings_from(declared.arguments(catalogue.model_arguments(key)), declared.docs)
+        return _Explained(paragraphs(declared.docs[0]), options)
+    except NotDeclaredError:
+        from commonground.models import model_options_class
+
+        cls, skipped = model_options_class(name)
+        return _Explained(paragraphs(cls.__doc__), settings_of(cls, skipped))
 
 
 def _algorithms() -> RenderableType:
     table = Table("name", "what", "settings", "paper")
     for name in _algorithm_names():
-        cls = _methods()[name]
-        settings = ", ".join(f"{k}={'auto' if v is None else v}" for k, v in cls.options().items())
-        table.add_row(name, paragraphs(cls)[0].split(" (")[0].splitlines()[0].rstrip("."), settings, cls.source)
+        found = _method(name)
+        settings = ", ".join(f"{setting.name}={setting.default}" for setting in found.settings)
+        table.add_row(name, found.paragraphs[0].split(" (")[0].splitlines()[0].rstrip("."), settings, found.source)
     return Group(table, Text("commonground list NAME explains a method and its settings"))
 
 
 def _algorithm(name: str) -> RenderableType:
-    cls = _methods()[name]
-    settings = settings_of(cls)
-    example = f"commonground train {name}" + "".join(f" --set {s.name}={s.default}" for s in settings[:1])
+    found = _method(name)
+    example = f"commonground train {name}" + "".join(f" --set {s.name}={s.default}" for s in found.settings[:1])
     return Group(
-        *_text([*paragraphs(cls), f"Paper: {cls.source}."]), _settings(settings, "It has no settings of its own."),
+        *_text([*found.paragraphs, f"Paper: {found.source}."]),
+        _settings(found.settings, "It has no settings of its own."),
         Text(f"\n{example}"),
-    )  # fmt: skip
+    )
 
 
 def _data_names() -> list[str]:
-    from commonground.data import available_sources
-
-    return [info.name for info in available_sources()]
+    return list(catalogue.data_names())
 
 
 def _data() -> RenderableType:
-    from commonground.data import available_sources
-
     table = Table("name", "what", "from")
-    for info in available_sources():
-        table.add_row(info.name, info.description, info.origin)
+    for entry in catalogue.data_entries():
+        table.add_row(entry.name, entry.text, entry.origin)
     table.add_row("FILE.py:function", "your own function that returns clients", "--data FILE.py:function")
     table.add_row(
         "FILE.csv", "your own table (.csv, .tsv, .jsonl, .parquet, …, or a folder)", "--client-column and --target"
@@ -111,57 +134,46 @@ def _data() -> RenderableType:
 
 
 def _one_data_set(name: str) -> RenderableType:
-    from commonground.data import available_sources
-
-    info = next(info for info in available_sources() if info.name == name)
-    return Group(*_text([f"{info.description}; from {info.origin}."]), Text(f"commonground train fedrep --data {name}"))
+    entry = next(entry for entry in catalogue.data_entries() if entry.name == name)
+    return Group(*_text([f"{entry.text}; from {entry.origin}."]), Text(f"commonground train fedrep --data {name}"))
 
 
 def _model_names() -> list[str]:
-    from commonground.models import available_models
-
-    return list(available_models())
+    return list(catalogue.model_texts())
 
 
 def _models() -> RenderableType:
-    from commonground.models import available_models
-
     table = Table("name", "what")
-    for name, text in available_models().items():
+    for name, text in catalogue.model_texts().items():
         table.add_row(name, text)
     table.add_row("FILE.py:Class", "your own nn.Module, called with (sample shape, classes)")
     return Group(table, Text("commonground list models NAME explains a model's options"))
 
 
 def _model(name: str) -> RenderableType:
-    from commonground.models import model_options_class
-
-    cls, skipped = model_options_class(name)
-    options = settings_of(cls, skipped)
-    example = f"commonground train fedrep --model {name}" + "".join(f" --set model.{s.name}=…" for s in options[:1])
-    return Group(*_text(paragraphs(cls)), _settings(options, "It has no options."), Text(f"\n{example}"))
+    found = _network(name)
+    first = "".join(f" --set model.{option.name}=…" for option in found.settings[:1])
+    return Group(
+        *_text(found.paragraphs),
+        _settings(found.settings, "It has no options."),
+        Text(f"\ncommonground train fedrep --model {name}{first}"),
+    )
 
 
 def _experiment_names() -> list[str]:
-    from commonground.papers import experiments
-
-    return sorted(experiments)
+    return list(catalogue.experiment_names())
 
 
 def _experiments() -> RenderableType:
-    from commonground.papers import experiments
-
     table = Table("name", "what", "from")
-    for name, experiment in sorted(experiments.items()):
-        table.add_row(name, experiment.title, experiment.source)
+    for entry in catalogue.experiment_entries():
+        table.add_row(entry.name, entry.text, entry.origin)
     return table
 
 
 def _experiment(name: str) -> RenderableType:
-    from commonground.papers import experiments
-
-    found = experiments[name]
-    return Group(*_text([f"{found.title}; from {found.source}."]), Text(f"commonground reproduce {name}"))
+    entry = next(entry for entry in catalogue.experiment_entries() if entry.name == name)
+    return Group(*_text([f"{entry.text}; from {entry.origin}."]), Text(f"commonground reproduce {name}"))
 
 
 _Kind = tuple[Callable[[], list[str]], Callable[[], RenderableType], Callable[[str], RenderableType]]

@@ -11,6 +11,7 @@ import click
 
 from commonground.completion import complete_data, complete_model, complete_setting
 from commonground.errors import ConfigError
+from commonground.literals import assigned
 from commonground.suggest import meant
 from commonground.tracking import TRACKERS
 
@@ -80,19 +81,16 @@ def _choices(annotation: Any) -> list[str]:
 
 def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:
     """Settings from a file, then flags, then ``--set``."""
-    from commonground.compare.methods import literal
     from commonground.config import RunConfig
 
     values = RunConfig.read(config_file) if config_file is not None else {}
     values |= {name: value for name, value in flags.items() if value is not None}
     for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
+        key, value = assigned(assignment)
         place = "options"
         if key.startswith("model."):
             place, key = "model_options", key.removeprefix("model.")
         if not isinstance(values.get(place, {}), dict):
             raise ConfigError(f"'{place}' in the configuration file must be a table of settings, not {values[place]!r}")
-        values[place] = {**values.get(place, {}), key: literal(text)}
+        values[place] = {**values.get(place, {}), key: value}
     return values

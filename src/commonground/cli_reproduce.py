@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commonground.catalogue import check_experiment
 from commonground.cli_options import Named
 from commonground.completion import complete_experiment
 from commonground.errors import ConfigError, RunError
-from commonground.suggest import meant
+from commonground.literals import assigned
 from commonground.table import Column, Table
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def reproduce(
     and says what it reduced; `--scale paper` is the paper's own setting. The same command again continues where it was
     stopped. A table is filled cell by cell: what is asked for is added to what is there.
     """
-    from commonground.papers.experiment import Request
-
+    if experiment is not None:
+        check_experiment(experiment)
     if status is not None:
         _say_status(status)
     if summary is not None:
@@ -100,6 +101,11 @@ def reproduce(
     if other_seeds:
         _compare_seeds(out, other_seeds, quiet)
         return
+    settings = dict(map(assigned, assignments))
+    if experiment is None and not paper_tables:
+        raise ConfigError("name an experiment, for example: commonground reproduce fedrep-table1 --out table1")
+    from commonground.papers.experiment import Request
+
     request = Request(
         out,
         "paper" if scale == "paper" or (paper_tables and scale is None) else "small",
@@ -107,7 +113,7 @@ def reproduce(
         seeds,
         data_dir,
         quiet,
-        dict(map(_setting, assignments)),
+        settings,
         columns=columns,
         methods=_names(methods),
         variants=_names(variants),
@@ -115,9 +121,7 @@ def reproduce(
     )
     if paper_tables:
         _next_cells(request, experiment, device)
-    elif experiment is None:
-        raise ConfigError("name an experiment, for example: commonground reproduce fedrep-table1 --out table1")
-    else:
+    elif experiment is not None:
         _one(request, experiment, device)
 
 
@@ -125,10 +129,6 @@ def _one(request: Request, name: str, device: str) -> None:
     """Carry out one experiment and show what it found."""
     from commonground.papers import experiments
 
-    if name not in experiments:
-        raise ConfigError(
-            f"unknown experiment '{name}'{meant(name, experiments)}; known are {', '.join(sorted(experiments))}"
-        )
     chosen = experiments[name]
     for option in ("columns", "methods", "variants", "minutes"):
         if getattr(request, option) and chosen.table is None:
@@ -142,9 +142,9 @@ def _one(request: Request, name: str, device: str) -> None:
 
 
 def _carry_out(request: Request, chosen: Experiment) -> None:
-    from commonground.console import standard_output
     from commonground.papers.writing import about, write_outcome
     from commonground.report import write_reproduction_report
+    from commonground.terminal import standard_output
 
     began = time.perf_counter()
     if chosen.table is not None:
@@ -192,8 +192,8 @@ def _next_cells(request: Request, experiment: str | None, device: str) -> None:
 
 def _say_status(folder: Path) -> None:
     """Which cells of a table are there, and what is missing."""
-    from commonground.console import standard_output
     from commonground.papers.tables.status import status_lines
+    from commonground.terminal import standard_output
 
     table, lines = status_lines(folder)
     console = standard_output()
@@ -272,15 +272,6 @@ def _check_free(out: Path, experiment: str, asked: Mapping[str, Any]) -> None:
         if name in there and there[name] != value:
             was, now = ("none" if v is None or v == [] else v for v in (there[name], value))
             raise RunError(f"'{out}' holds {experiment} with --{name} {was}, not {now}; choose another --out")
-
-
-def _setting(assignment: str) -> tuple[str, Any]:
-    key, equals, text = assignment.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
-    from commonground.compare.methods import literal
-
-    return key, literal(text)
 
 
 @click.command(

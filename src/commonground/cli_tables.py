@@ -41,9 +41,9 @@ def inspect(
     Suspicious are columns that name or number the rows, are always the same, or determine the target alone, as one does
     that is known only afterwards.
     """
-    from commonground.console import standard_output
     from commonground.data.tables.inspect import inspect_table
     from commonground.quoting import escaped
+    from commonground.terminal import standard_output
 
     found = inspect_table(file, client_column=client_column, target=target, separator=separator, encoding=encoding)
     if as_json:
@@ -102,12 +102,12 @@ def example(file: Path, rows: int, customers: int, seed: int) -> None:
     direction, every customer has of its own. Dates, categories, an identifier and missing cells are in it as in real
     tables.
     """
-    from commonground.data.tables.example import CLIENT_COLUMN, TARGET, example_table
-
     if file.suffix.lower() not in (".csv", ".parquet"):
         raise ConfigError(f"an example is written as .csv or .parquet, not as '{file.name}'")
     if file.exists():
         raise ConfigError(f"'{file}' exists already; name another file")
+    from commonground.data.tables.example import CLIENT_COLUMN, TARGET, example_table
+
     frame = example_table(rows, customers, seed)
     if file.suffix.lower() == ".csv":
         frame.to_csv(file, index=False)

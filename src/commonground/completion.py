@@ -1,17 +1,14 @@
-"""What a shell can complete: the names there are, read off the source files, since importing them loads PyTorch.
-
-Every name has one place, where it is declared. Here it is looked up in the syntax tree of that file, in milliseconds.
-"""
+"""What a shell can complete: the names there are, without loading PyTorch."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
+
+from commonground.catalogue import PRETRAINED, data_names, experiment_names, methods, model_arguments, models
 
 __all__ = [
     "VARIABLE",
@@ -22,15 +19,11 @@ __all__ = [
     "complete_model",
     "complete_setting",
     "declared_algorithms",
-    "declared_data",
-    "declared_experiments",
     "declared_models",
 ]
 
 VARIABLE = "_COMMONGROUND_COMPLETE"
 """Of the environment: that a shell asks for completions, as click names it."""
-
-_HERE = Path(__file__).parent
 
 
 # -- names, as they are declared --------------------------------------------------------------------------------------
@@ -39,84 +32,13 @@ _HERE = Path(__file__).parent
 @cache
 def declared_algorithms() -> dict[str, tuple[str, ...]]:
     """Methods by name, each with its settings, those of classes it derives from first."""
-    classes = _classes(_HERE / "algorithms")
-    named = {}
-    for cls in classes.values():
-        for statement in cls.body:
-            match statement:
-                case ast.Assign(targets=[ast.Name("name")], value=ast.Constant(str(name))):
-                    named[name] = _fields(cls, classes)
-    return named
+    return {name: cls.field_names() for name, cls in methods().items()}
 
 
 @cache
 def declared_models() -> dict[str, tuple[str, ...]]:
     """Models by name, each with its options; ``hf:`` are all pretrained ones."""
-    classes = _classes(_HERE / "models")
-    named = {"hf:": tuple(name for name in _arguments(classes["LoRAOptions"]) if name != "generative")}
-    for node in ast.walk(_tree(_HERE / "models" / "build.py")):
-        match node:
-            case ast.AnnAssign(target=ast.Name("_MODELS"), value=ast.Dict(keys, values)):
-                for key, value in zip(keys, values, strict=True):
-                    if isinstance(key, ast.Constant) and isinstance(value, ast.Name):
-                        named[str(key.value)] = _arguments(classes[value.id])
-    return named
-
-
-@cache
-def declared_data() -> tuple[str, ...]:
-    """Data sets by name."""
-    sources = _HERE / "data" / "sources"
-    named = list(_first_arguments([sources / "__init__.py"], "SourceInfo"))
-    for node in ast.walk(_tree(sources / "glue.py")):
-        match node:
-            case ast.Assign(targets=[ast.Name("TASKS")], value=ast.Dict(keys)):
-                named += [str(key.value) for key in keys if isinstance(key, ast.Constant)]
-    return tuple(named)
-
-
-@cache
-def declared_experiments() -> tuple[str, ...]:
-    """The papers' experiments by name."""
-    return tuple(sorted(_first_arguments(sorted((_HERE / "papers").rglob("*.py")), "Experiment")))
-
-
-def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text("utf-8"))
-
-
-def _classes(folder: Path) -> dict[str, ast.ClassDef]:
-    trees = map(_tree, sorted(folder.glob("*.py")))
-    return {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def _fields(cls: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> tuple[str, ...]:
-    """A dataclass's fields."""
-    above = [_fields(classes[b.id], classes) for b in cls.bases if isinstance(b, ast.Name) and b.id in classes]
-    names = [name for fields in above for name in fields]
-    for statement in cls.body:
-        match statement:
-            case ast.AnnAssign(target=ast.Name(name), annotation=said) if "ClassVar" not in ast.unparse(said):
-                names.append(name)
-    return tuple(dict.fromkeys(names))
-
-
-def _arguments(cls: ast.ClassDef) -> tuple[str, ...]:
-    """What a model's constructor takes beside the sample's shape and the number of classes."""
-    for statement in cls.body:
-        if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
-            given = statement.args
-            names = (each.arg for each in (*given.args, *given.kwonlyargs))
-            return tuple(name for name in names if name not in ("self", "shape", "classes"))
-    return ()
-
-
-def _first_arguments(files: Iterable[Path], called: str) -> Iterator[str]:
-    for file in files:
-        for node in ast.walk(_tree(file)):
-            match node:
-                case ast.Call(func=ast.Name(name), args=[ast.Constant(str(first)), *_]) if name == called:
-                    yield first
+    return {name: cls.argument_names(skip=model_arguments(name)) for name, cls in models().items()}
 
 
 # -- what click asks --------------------------------------------------------------------------------------------------
@@ -129,7 +51,7 @@ def complete_algorithm(context: click.Context, parameter: click.Parameter, begun
 
 def complete_data(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Data sets, or a file."""
-    return _matching(declared_data(), begun) or _file(begun)
+    return _matching(data_names(), begun) or _file(begun)
 
 
 def complete_model(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -139,7 +61,7 @@ def complete_model(context: click.Context, parameter: click.Parameter, begun: st
 
 def complete_experiment(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """The papers' experiments."""
-    return _matching(declared_experiments(), begun)
+    return _matching(experiment_names(), begun)
 
 
 def complete_setting(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -147,11 +69,11 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
     # Behind an option that has no value yet click has not sorted the words before it.
     given = [*(context.params.get("methods") or ()), context.params.get("algorithm"), *context.args]
     names = [str(method).partition(":")[0].removesuffix("+ft") for method in given if method]
-    methods, models = declared_algorithms(), declared_models()
-    of_methods = [methods[name] for name in names if name in methods] if names else methods.values()
+    algorithms, networks = declared_algorithms(), declared_models()
+    of_methods = [algorithms[name] for name in names if name in algorithms] if names else algorithms.values()
     model = str(context.params.get("model"))
-    model = "hf:" if model.startswith("hf:") else model
-    of_models = [models[model]] if model in models else models.values()
+    model = PRETRAINED if model.startswith(PRETRAINED) else model
+    of_models = [networks[model]] if model in networks else networks.values()
     keys = [key for keys in of_methods for key in keys] + [f"model.{key}" for keys in of_models for key in keys]
     return _matching([f"{key}=" for key in dict.fromkeys(keys)], begun)
 
@@ -159,8 +81,8 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
 def complete_listed(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """What ``commonground list`` takes: a kind, a name of this kind, or any name at all."""
     kinds = {
-        "algorithms": declared_algorithms, "data": declared_data, "models": declared_models,
-        "experiments": declared_experiments,
+        "algorithms": declared_algorithms, "data": data_names, "models": declared_models,
+        "experiments": experiment_names,
     }  # fmt: skip
     if parameter.name == "name":
         return _matching(kinds.get(str(context.params.get("what")), tuple)(), begun)

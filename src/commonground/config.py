@@ -354,10 +354,13 @@ def _near(key: str, cls: type[BaseModel]) -> str:
 
 def _hint(values: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     """Where a setting of the algorithm was given as one of the run: how to give it; otherwise empty."""
-    from commonground.algorithms import registry
+    unknown = [key for key in values if key not in known]
+    if not unknown:
+        return ""
+    from commonground.algorithms import registry  # which loads PyTorch; most mistakes are others
 
     cls = registry.get(str(values.get("algorithm", "fedrep")))
-    for key in values:
-        if key not in known and cls is not None and key in cls.options():
+    for key in unknown:
+        if cls is not None and key in cls.options():
             return f"'{key}' is a setting of {cls.title}: give it as options={{'{key}': …}} (--set {key}=…)"
     return ""

@@ -16,15 +16,11 @@ from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.quoting import visible
 from commonground.tasks import Headline, Metric, about_balance
+from commonground.terminal import human_bytes, moves
 
-__all__ = ["ConsoleProgress", "human_bytes", "result_note", "result_table", "standard_output"]
+__all__ = ["ConsoleProgress", "result_note", "result_table"]
 
 PLAIN_LINES = 15  # about so many lines of progress where there is no terminal
-
-
-def standard_output() -> Console:
-    """Where results are printed: as wide as the terminal, or 110 columns in a file or a pipe."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 
 
 def _split(setup: Setup) -> str:
@@ -77,7 +73,7 @@ class ConsoleProgress:
             )
             if setup.config.head is not None or setup.config.body is not None:
                 self.note(_split(setup))
-        if self._console.is_terminal:
+        if moves(self._console):
             self._bar = Progress(
                 TextColumn(f"{title:<12}"),
                 BarColumn(),
@@ -124,15 +120,6 @@ class ConsoleProgress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-def human_bytes(count: float) -> str:
-    """Bytes in a unit that reads well."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def result_table(run: Run) -> Table:

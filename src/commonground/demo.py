@@ -9,8 +9,8 @@ from rich.table import Table
 
 from commonground.compare import compare
 from commonground.compare.progress import ComparisonProgress
-from commonground.console import human_bytes, standard_output
 from commonground.tasks import CLASSIFICATION, Headline
+from commonground.terminal import human_bytes, standard_output
 
 __all__ = ["run_demo"]
 

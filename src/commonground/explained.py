@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-__all__ = ["Setting", "meanings", "paragraphs", "settings_of"]
+from commonground.declared import NOTHING, Parameter
+
+__all__ = ["Setting", "meanings", "paragraphs", "settings_from", "settings_of"]
 
 _ENTRY = re.compile(r" {4}(\w+(?:, \w+)*): (.*)")
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
@@ -46,26 +48,38 @@ def settings_of(cls: type, skip: tuple[str, ...] = ()) -> list[Setting]:
         cls: the class.
         skip: arguments that are no settings.
     """
-    said = meanings(cls)
     if is_dataclass(cls):
         hints = get_type_hints(cls, include_extras=True)
-        given = {f.name: f.default if f.default is not MISSING else "…" for f in fields(cls)}
+        given = {f.name: f.default if f.default is not MISSING else NOTHING for f in fields(cls)}
     else:
         parameters = [p for p in inspect.signature(cls, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
-        hints, given = {p.name: p.annotation for p in parameters}, {p.name: p.default for p in parameters}
-    return [
-        Setting(name, said.get(name, ""), _default(value), _values(hints.get(name)))
-        for name, value in given.items()
-        if name not in skip
-    ]
+        hints = {p.name: p.annotation for p in parameters}
+        given = {p.name: NOTHING if p.default is p.empty else p.default for p in parameters}
+    found = [Parameter(name, hints.get(name), value) for name, value in given.items() if name not in skip]
+    return settings_from(found, [each.__dict__.get("__doc__") or "" for each in cls.__mro__])
+
+
+def settings_from(parameters: Iterable[Parameter], docs: Sequence[str]) -> list[Setting]:
+    """Settings of a class that is known by what its file declares.
+
+    Args:
+        parameters: its fields or arguments.
+        docs: its docstring, then those of what it derives from.
+    """
+    said = _meanings(docs)
+    return [Setting(p.name, said.get(p.name, ""), _default(p.default), _values(p.annotation)) for p in parameters]
 
 
 def meanings(cls: type) -> dict[str, str]:
     """What docstrings say under ``Args:``, by name; what a class says counts more than what one above it says."""
+    return _meanings([each.__dict__.get("__doc__") or "" for each in cls.__mro__])
+
+
+def _meanings(docs: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for each in reversed(cls.__mro__):
+    for doc in reversed(docs):
         names: list[str] = []
-        for line in inspect.cleandoc(each.__dict__.get("__doc__") or "").partition("Args:\n")[2].splitlines():
+        for line in inspect.cleandoc(doc).partition("Args:\n")[2].splitlines():
             entry = _ENTRY.fullmatch(line)
             if entry is not None:
                 names = entry[1].split(", ")
@@ -77,9 +91,9 @@ def meanings(cls: type) -> dict[str, str]:
     return found
 
 
-def paragraphs(cls: type) -> list[str]:
-    """A class's docstring before its ``Args:``, a paragraph each, without markup."""
-    text = inspect.cleandoc(cls.__doc__ or "").partition("\nArgs:\n")[0]
+def paragraphs(doc: str | None) -> list[str]:
+    """A docstring before its ``Args:``, a paragraph each, without markup."""
+    text = inspect.cleandoc(doc or "").partition("\nArgs:\n")[0]
     return [_plain(part) for part in text.strip().split("\n\n")]
 
 
@@ -90,7 +104,7 @@ def _plain(text: str) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None or value is inspect.Parameter.empty:
+    if value is None or value is NOTHING:
         return "auto" if value is None else "…"
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -1,7 +1,8 @@
 """Ctrl-C and SIGTERM while no run listens to them: the command ends with 130 and one line, at any moment.
 
 It imports nothing of weight, since it has to be there before everything else: loading PyTorch takes seconds, and a
-KeyboardInterrupt in the middle of it is a long traceback, or is swallowed and becomes an ImportError.
+KeyboardInterrupt in the middle of it is a long traceback, or is swallowed and becomes an ImportError. So a signal ends
+the process at once while a module is loaded, at the start or later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["completes", "end_while_loading", "is_command", "stops_raise"]
+__all__ = ["end_while_loading", "is_command", "stops_raise"]
 
 
 def end_while_loading() -> None:
@@ -53,12 +54,6 @@ def is_command() -> bool:
     return os.path.basename(called) == "commonground"
 
 
-def completes() -> bool:
-    """Whether it was started by a shell that completes a command line, or to tell the shell how."""
-    asked = "_COMMONGROUND_COMPLETE" in os.environ or "completion" in sys.argv[1:2]
-    return is_command() and asked
-
-
 def _end(number: int, frame: FrameType | None) -> None:
     os.write(2, b"commonground: interrupted\n")
     os._exit(130)
@@ -73,4 +68,13 @@ def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
+    if _imports(frame):
+        _end(number, frame)
     raise KeyboardInterrupt
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded, which PyTorch is when a command needs it: nothing has begun yet then."""
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None

@@ -13,14 +13,9 @@ import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
 from commonground.algorithms import registry, yardsticks
+from commonground.catalogue import data_names, experiment_names
 from commonground.cli import cli, main
-from commonground.completion import (
-    VARIABLE,
-    declared_algorithms,
-    declared_data,
-    declared_experiments,
-    declared_models,
-)
+from commonground.completion import VARIABLE, declared_algorithms, declared_models
 from commonground.config import RunConfig
 from commonground.data import available_sources
 from commonground.data.augment import Augment
@@ -53,8 +48,8 @@ def completed(line: str) -> list[str]:
 def test_names_are_read_as_they_are_declared() -> None:
     """A new method, model, data set or experiment is completed by itself."""
     assert declared_algorithms() == {name: tuple(cls.options()) for name, cls in (registry | yardsticks).items()}
-    assert set(declared_experiments()) == set(experiments)
-    assert declared_data() == tuple(info.name for info in available_sources())
+    assert set(experiment_names()) == set(experiments)
+    assert data_names() == tuple(info.name for info in available_sources())
     models = {"hf:" if name.startswith("hf:") else name: name for name in available_models()}
     assert declared_models().keys() == models.keys()
     for name, options in declared_models().items():

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from commonground.algorithms.base import Algorithm, registry, yardsticks
+from commonground.catalogue import check_known
 from commonground.errors import ConfigError, one_sentence
 from commonground.models import load_class
 from commonground.ranges import check_numbers
@@ -31,10 +32,9 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
         )
     if ":" in name:
         cls: type[Algorithm] = load_class(name, Algorithm, "algorithm")
-    elif name in named:
-        cls = named[name]
     else:
-        raise ConfigError(f"unknown algorithm '{name}'{meant(name, named)}; known are {', '.join(sorted(named))}")
+        check_known("algorithm", name, named)
+        cls = named[name]
     known = cls.options()
     for option in options:
         if option not in known:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -11,9 +10,10 @@ from typing import Any
 from commonground.algorithms import Algorithm, make_algorithm
 from commonground.config import RunConfig
 from commonground.errors import ConfigError
+from commonground.literals import literal
 from commonground.suggest import meant
 
-__all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "as_text", "folder_name", "literal"]
+__all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "as_text", "folder_name"]
 
 FINETUNE_EPOCHS = 10
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
@@ -29,14 +29,6 @@ COMMON = {
     "train_samples", "test_samples", "model", "model_options", "participation", "dtype", "seed", "eval_every",
     "eval_clients", "validation_fraction", "metric", "rank_by", "worst_min_rows",
 }  # fmt: skip
-
-
-def literal(text: str) -> Any:
-    """A value as TOML would read it, else the text itself."""
-    try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 @dataclass(frozen=True)

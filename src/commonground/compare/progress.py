@@ -14,6 +14,7 @@ from commonground.compare.observer import Step
 from commonground.engine import Observer
 from commonground.engine.setup import Setup
 from commonground.tasks import Headline
+from commonground.terminal import moves
 
 __all__ = ["ComparisonProgress", "Step"]
 
@@ -80,7 +81,7 @@ class _StepProgress:
         self._last = self._printed = time.perf_counter()
         if done:
             self._whole.note(f"{self._step.text}: continuing after round {done}")
-        if self._console.is_terminal:
+        if moves(self._console):
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(20),

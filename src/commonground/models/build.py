@@ -40,12 +40,15 @@ _MODELS: dict[str, type[nn.Module]] = {
     "lstm": LSTM,
     "low-rank": LowRank,
 }
+ADAPTED = {"hf:NAME_OR_FOLDER": "a pretrained Hugging Face model with LoRA factors."}
+GIVEN = ("shape", "classes")  # arguments of a network that are no options
+PRESET = ("generative",)  # those of LoRAOptions
 
 
 def available_models() -> dict[str, str]:
     """Names of the built-in models, each with its one-line description."""
     names = {name: (inspect.getdoc(cls) or "").splitlines()[0] for name, cls in _MODELS.items()}
-    return names | {"hf:NAME_OR_FOLDER": "a pretrained Hugging Face model with LoRA factors."}
+    return names | ADAPTED
 
 
 def model_options_class(name: str) -> tuple[type[Any], tuple[str, ...]]:
@@ -57,8 +60,8 @@ def model_options_class(name: str) -> tuple[type[Any], tuple[str, ...]]:
     if is_pretrained(name):
         from commonground.models.lora_options import LoRAOptions
 
-        return LoRAOptions, ("generative",)
-    return _MODELS[name], ("shape", "classes")
+        return LoRAOptions, PRESET
+    return _MODELS[name], GIVEN
 
 
 def load_class(text: str, base: type, what: str) -> type[Any]:

@@ -18,6 +18,7 @@ from commonground.config import one_sentence
 from commonground.devices import resolve_device
 from commonground.errors import ConfigError
 from commonground.papers.outcome import Outcome
+from commonground.terminal import moves
 
 if TYPE_CHECKING:
     from commonground.papers.tables.table import PaperTable
@@ -159,7 +160,7 @@ class Request:
     def progress(self, items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
         """Iterate with a progress bar on a terminal's standard error."""
         console = Console(stderr=True)
-        if self.quiet or not console.is_terminal:
+        if self.quiet or not moves(console):
             return iter(items)
         return iter(track(items, what, total=total, console=console, transient=True))
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commonground.console import human_bytes
 from commonground.report.format import Unit, show
 from commonground.report.palette import INK, dash, series_color
 from commonground.tasks.headline import in_figures
+from commonground.terminal import human_bytes
 
 if TYPE_CHECKING:  # matplotlib is loaded with the first figure, not with the package
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ import math
 import re
 from typing import Any, Literal
 
-from commonground.console import human_bytes
 from commonground.tasks import Metric
 from commonground.tasks.headline import in_figures
+from commonground.terminal import human_bytes
 
 __all__ = ["Unit", "number", "show", "slug", "unit_of", "unit_of_change"]
 

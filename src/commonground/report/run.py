@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from commonground.console import human_bytes
 from commonground.data.tables.schema import TableSchema
 from commonground.quoting import escaped
 from commonground.report.adaptation import add_adaptation
@@ -20,6 +19,7 @@ from commonground.report.read import RunFiles, as_number, read_run
 from commonground.spreadsheet import without_apostrophe
 from commonground.table import Column
 from commonground.tasks import Headline, about_balance
+from commonground.terminal import human_bytes
 
 __all__ = ["file_name", "split_chart", "splits", "write_run_report"]
 

@@ -20,10 +20,11 @@ def _passes(count: int) -> dict[str, Any]:
     return {"participation": 1.0, "rounds": count, "local_epochs": 1, "eval_every": count, "eval_last": 1}
 
 
+SOURCE = "Collins et al. 2021, Table 1"
 TABLE = PaperTable(
     name="fedrep-table1",
     printed="fedrep-table1",
-    source="Collins et al. 2021, Table 1",
+    source=SOURCE,
     rows=(
         Row("FedRep", "fedrep"),
         Row("Local Only", "local", note="a client trains in the rounds in which it is sampled, as under other methods"),
@@ -117,7 +118,7 @@ TABLE = PaperTable(
 Experiment(
     "fedrep-table1",
     "accuracy of FedRep and 14 methods on the papers' partitions",
-    TABLE.source,
+    SOURCE,
     lambda request: run_table(TABLE, request),
     table=TABLE,
 )

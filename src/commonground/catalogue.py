@@ -1,0 +1,161 @@
+"""What there is to choose from: methods, models, data sets and experiments, as their files declare them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from commonground.declared import ROOT, Declared, calls_of, declared_classes, evaluated, named_value
+from commonground.errors import ConfigError
+from commonground.suggest import meant
+
+__all__ = [
+    "PRETRAINED",
+    "Entry",
+    "check_experiment",
+    "check_known",
+    "check_method",
+    "data_entries",
+    "data_names",
+    "experiment_entries",
+    "experiment_names",
+    "methods",
+    "model_arguments",
+    "model_texts",
+    "models",
+]
+
+PRETRAINED = "hf:"
+"""How the names of pretrained models begin."""
+
+_SOURCES = ROOT / "data" / "sources" / "__init__.py"
+_GLUE = ROOT / "data" / "sources" / "glue.py"
+_BUILD = ROOT / "models" / "build.py"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a list.
+
+    Attributes:
+        name: as it is given.
+        text: what it is, in a line.
+        origin: the paper or place it is from.
+    """
+
+    name: str
+    text: str
+    origin: str
+
+
+def check_known(what: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is none.
+
+    Raises:
+        ConfigError: says which one may be meant, and all there are.
+    """
+    names = sorted(known)
+    if name not in names:
+        raise ConfigError(f"unknown {what} '{name}'{meant(name, names)}; known are {', '.join(names)}")
+
+
+def check_method(name: str) -> str:
+    """A method's name as it is, unless there is no such method; ``file.py:Class`` is looked at elsewhere."""
+    if ":" not in name:
+        check_known("algorithm", name, {*methods(), *_loaded("algorithms.base", "registry", "yardsticks")})
+    return name
+
+
+def check_experiment(name: str) -> None:
+    """Refuse an experiment that there is not."""
+    check_known("experiment", name, {*experiment_names(), *_loaded("papers.experiment", "experiments")})
+
+
+def _loaded(module: str, *registries: str) -> Iterator[str]:
+    """Names that a program which is running has added itself."""
+    found = sys.modules.get(f"commonground.{module}")
+    for registry in registries if found is not None else ():
+        yield from getattr(found, registry)
+
+
+@cache
+def methods() -> dict[str, Declared]:
+    """Algorithms, and what they are measured by."""
+    return {cls.name: cls for cls in declared_classes("algorithms").values() if cls.name}
+
+
+@cache
+def models() -> dict[str, Declared]:
+    """Networks, and under :data:`PRETRAINED` how pretrained models are adapted."""
+    classes = declared_classes("models")
+    table = named_value("_MODELS", _BUILD)
+    assert isinstance(table, ast.Dict)
+    named = {ast.literal_eval(key): value.id for key, value in zip(table.keys, table.values, strict=True)
+             if key is not None and isinstance(value, ast.Name)}  # fmt: skip
+    return {name: classes[cls] for name, cls in named.items()} | {PRETRAINED: classes["LoRAOptions"]}
+
+
+def model_arguments(name: str) -> tuple[str, ...]:
+    """Arguments of a model's class that are no options."""
+    skipped: tuple[str, ...] = evaluated(named_value("PRESET" if name == PRETRAINED else "GIVEN", _BUILD), _BUILD)
+    return skipped
+
+
+def model_texts() -> dict[str, str]:
+    """Models, each with what it is in a line."""
+    texts = {name: cls.docs[0].splitlines()[0] for name, cls in models().items() if name != PRETRAINED}
+    return texts | evaluated(named_value("ADAPTED", _BUILD), _BUILD)
+
+
+def data_names() -> tuple[str, ...]:
+    """Data sets by name."""
+    return tuple(str(_value(call, 0, _SOURCES, known)) for call, known in _sources())
+
+
+def data_entries() -> tuple[Entry, ...]:
+    """Data sets."""
+    return tuple(Entry(*(_value(call, n, _SOURCES, known) for n in range(3))) for call, known in _sources())
+
+
+def _sources() -> Iterator[tuple[ast.Call, dict[str, Any]]]:
+    """Calls that declare a data set; the one for GLUE's tasks comes once for each, with their names and titles."""
+    for call in calls_of("SourceInfo", _SOURCES):
+        if isinstance(call.args[0], ast.Constant):
+            yield call, {}
+        else:
+            for name, title in _glue().items():
+                yield call, {"name": name, "task": SimpleNamespace(title=title)}
+
+
+def _glue() -> dict[str, str]:
+    table = named_value("TASKS", _GLUE)
+    assert isinstance(table, ast.Dict)
+    titles = [_value(task, 1, _GLUE, {}) for task in table.values if isinstance(task, ast.Call)]
+    return {ast.literal_eval(key): title for key, title in zip(table.keys, titles, strict=True) if key is not None}
+
+
+def experiment_names() -> tuple[str, ...]:
+    """The papers' experiments by name."""
+    return tuple(sorted(_value(call, 0, file, {}) for file, call in _experiments()))
+
+
+def experiment_entries() -> tuple[Entry, ...]:
+    """The papers' experiments, in the order of their names."""
+    entries = [Entry(*(_value(call, n, file, {}) for n in range(3))) for file, call in _experiments()]
+    return tuple(sorted(entries, key=lambda entry: entry.name))
+
+
+def _experiments() -> Iterator[tuple[Path, ast.Call]]:
+    for file in sorted((ROOT / "papers").rglob("*.py")):
+        for call in calls_of("Experiment", file):
+            yield file, call
+
+
+def _value(call: ast.Call, number: int, file: Path, known: dict[str, Any]) -> Any:
+    return evaluated(call.args[number], file, **known)

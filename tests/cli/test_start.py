@@ -1,0 +1,99 @@
+"""What the command loads before it has to: a question or a mistake is answered without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from commonground.cli import cli
+
+HEAVY = ("torch", "numpy", "pandas", "pyarrow", "sklearn", "matplotlib", "transformers", "scipy", "safetensors")
+
+# One after another in one process, each with its exit code and what is loaded after it.
+PROGRAM = """
+import contextlib, io, json, sys
+from commonground.cli import main
+found = []
+for line in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(line)
+    found.append([code, out.getvalue(), err.getvalue(), [name for name in HEAVY if name in sys.modules]])
+print(json.dumps(found))
+""".replace("HEAVY", repr(HEAVY))
+
+
+def _answers(lines: list[list[str]]) -> dict[str, tuple[int, str, str]]:
+    """Exit code and what is printed, by line; nothing of weight may be loaded on the way."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(lines)], capture_output=True, text=True, check=True
+    )
+    answers = {}
+    for line, (code, out, err, loaded) in zip(lines, json.loads(done.stdout), strict=True):
+        assert loaded == [], line
+        answers[" ".join(line)] = (code, out, err)
+    return answers
+
+
+def test_help_and_version() -> None:
+    lines = [["--help"], ["--version"], *([name, "--help"] for name in sorted(cli.commands))]
+    answers = _answers(lines)
+    assert {code for code, _, _ in answers.values()} == {0}
+    assert answers["--version"][1].split()[-1] == version("commonground")
+    assert "Usage: commonground train" in answers["train --help"][1]
+
+
+def test_lists() -> None:
+    lines = [["list", *words.split()] for words in (
+        "algorithms", "data", "models", "experiments", "fedrep", "models mlp", "hf:NAME_OR_FOLDER", "sst2",
+        "fedrep-table1",
+    )]  # fmt: skip
+    answers = _answers(lines)
+    assert {code for code, _, _ in answers.values()} == {0}
+    assert "Collins" in answers["list fedrep"][1]
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    expected = {
+        "train fedrep --bogus": "No such option '--bogus'",
+        "train fedrep --optimizer agd": "did you mean",
+        "train fedrep --rounds 0": "'rounds' is 0",
+        "train fedrep --rounds many": "'many' is not a valid integer",
+        "train fedrep --lr-schedule cosin": "did you mean 'cosine'",
+        "train fedrpe": "unknown algorithm 'fedrpe' (did you mean 'fedrep'?); known are apfl,",
+        "train fedrep --set lr": "is not of the form KEY=VALUE",
+        f"train --config {tmp_path / 'none.toml'}": "does not exist",
+        "train": "name an algorithm",
+        "train --resume": "--resume needs --out",
+        "trian fedrep": "No such command 'trian'",
+        "list fedrpe": "did you mean 'fedrep'?",
+        "reproduce fedrep-tabel1 --out t": "unknown experiment 'fedrep-tabel1' (did you mean 'fedrep-table1'?)",
+        "reproduce --out t": "name an experiment",
+        "reproduce fedrep-fig1 --out t --set n": "is not of the form KEY=VALUE",
+        "completion bsh": "did you mean 'bash'?",
+        "example t.xls": "written as .csv or .parquet",
+    }
+    answers = _answers([line.split() for line in expected])
+    for line, sentence in expected.items():
+        code, _, said = answers[line]
+        assert code == 2, line
+        assert sentence in said, line
+        assert said.count("\n") == 1, line
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list", "algorithms"]])
+def test_a_process_of_its_own_loads_few_modules(words: list[str]) -> None:
+    """Of the whole process, which the command's entry point starts as a shell does."""
+    code = (
+        "import sys; sys.argv = ['commonground', *sys.argv[1:]]; from commonground.cli import main; main(); "
+        f"print(len(sys.modules), [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    modules, _, heavy = done.stderr.strip().partition(" ")
+    assert heavy == "[]"
+    assert int(modules) < 700  # PyTorch alone are some 2,000
