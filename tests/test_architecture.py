@@ -31,11 +31,12 @@ LAYERS = (
     ("report",),
     ("compare",),
     ("", "demo", "papers"),
-    ("cli_help", "cli_options"),
+    ("cli_help", "cli_options", "doctor"),
     (
         "cli_adapt",
         "cli_compare",
         "cli_completion",
+        "cli_doctor",
         "cli_export",
         "cli_list",
         "cli_reproduce",

@@ -110,7 +110,8 @@ def model_arguments(name: str) -> tuple[str, ...]:
 def model_texts() -> dict[str, str]:
     """Models, each with what it is in a line."""
     texts = {name: cls.docs[0].splitlines()[0] for name, cls in models().items() if name != PRETRAINED}
-    return texts | evaluated(named_value("ADAPTED", _BUILD), _BUILD)
+    adapted: dict[str, str] = evaluated(named_value("ADAPTED", _BUILD), _BUILD)
+    return texts | adapted
 
 
 def data_names() -> tuple[str, ...]:

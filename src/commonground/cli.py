@@ -17,6 +17,7 @@ from commonground.catalogue import check_method
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_completion import completion
+from commonground.cli_doctor import doctor
 from commonground.cli_export import export
 from commonground.cli_help import SectionedCommand
 from commonground.cli_list import list_
@@ -135,7 +136,7 @@ def demo(seeds: int, quiet: bool) -> None:
     run_demo(seeds, quiet)
 
 
-for command in (list_, compare, adapt, predict, export, serve, reproduce, report, inspect, example, completion):
+for command in (list_, compare, adapt, predict, export, serve, reproduce, report, inspect, example, doctor, completion):
     cli.add_command(command)
 
 
@@ -151,7 +152,7 @@ def main(args: list[str] | None = None) -> int:
 
     Returns:
         0, or 2 for anything wrong with the command or its input, or 130 for an interrupted run; 1 for one whose server
-        made something that is not finite of usable updates.
+        made something that is not finite of usable updates, and where ``doctor`` finds something broken.
     """
     given = list(sys.argv[1:] if args is None else args)
     if args is None and VARIABLE in os.environ:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 import click
@@ -80,7 +80,7 @@ def complete_setting(context: click.Context, parameter: click.Parameter, begun: 
 
 def complete_listed(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """What ``commonground list`` takes: a kind, a name of this kind, or any name at all."""
-    kinds = {
+    kinds: dict[str, Callable[[], Iterable[str]]] = {
         "algorithms": declared_algorithms, "data": data_names, "models": declared_models,
         "experiments": experiment_names,
     }  # fmt: skip

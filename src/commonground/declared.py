@@ -81,7 +81,8 @@ class Declared:
     @property
     def name(self) -> str | None:
         """The name by which it is asked for; None if it has none of its own."""
-        return Declared(self.node, self.file).constant("name")
+        name: str | None = Declared(self.node, self.file).constant("name")
+        return name
 
     def field_names(self) -> tuple[str, ...]:
         """A dataclass's fields, those of classes it derives from first."""
@@ -202,9 +203,11 @@ class _Names(dict[str, Any]):
         if value is not None:
             return evaluated(value, self._file)
         for statement in _tree(self._file).body:
-            for alias in statement.names if isinstance(statement, ast.ImportFrom) else ():
-                if (alias.asname or alias.name) == name:
-                    return _imported(str(statement.module), alias.name)
+            match statement:
+                case ast.ImportFrom(module=str(module), names=aliases):
+                    for alias in aliases:
+                        if (alias.asname or alias.name) == name:
+                            return _imported(module, alias.name)
         raise KeyError(name)  # then Python looks among its own
 
 

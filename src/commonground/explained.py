@@ -127,5 +127,10 @@ def _of_schema(schema: Mapping[str, Any]) -> str:
         return " | ".join(map(str, schema["enum"]))
     if schema.get("type") == "array":
         return f"list of: {_of_schema(schema.get('items', {}))}"
-    bounds = [f"{sign} {schema[key]:,}" for key, sign in _BOUNDS.items() if key in schema]
+    bounds = [f"{sign} {_number(schema[key])}" for key, sign in _BOUNDS.items() if key in schema]
     return " ".join([_KINDS.get(schema.get("type", ""), ""), ", ".join(bounds)]).strip()
+
+
+def _number(bound: float) -> str:
+    """As it was written: pydantic tells the bound 0 of a number as 0.0 in some versions."""
+    return f"{int(bound) if float(bound).is_integer() else bound:,}"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from commonground.cli import main
-from commonground.compare.methods import literal
+from commonground.literals import literal
 from commonground.papers import experiments
 from commonground.papers.experiment import CPU, Request
 from commonground.papers.outcome import Outcome

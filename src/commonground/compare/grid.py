@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from commonground.compare.methods import Method, literal
+from commonground.compare.methods import Method
 from commonground.data import FederatedDataset, Source
 from commonground.data.validation import held_rows, relearnt
 from commonground.errors import ConfigError, DataError
+from commonground.literals import literal
 
 __all__ = ["candidates", "edge_notes", "on_edge", "parse_grid", "validation_split"]
 

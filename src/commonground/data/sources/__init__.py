@@ -6,18 +6,19 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from commonground.data.sources.base import Source, data_directory
-from commonground.data.sources.cifar import load_cifar10, load_cifar100
+from commonground.data.sources.cifar import cifar_is_there, load_cifar10, load_cifar100
 from commonground.data.sources.digits import load_digits
-from commonground.data.sources.glue import TASKS, glue_reader
+from commonground.data.sources.glue import TASKS, glue_is_there, glue_reader
 from commonground.data.sources.hub import PREFIX, load_hub
-from commonground.data.sources.idx import load_emnist_letters, load_mnist
+from commonground.data.sources.idx import emnist_letters_are_there, load_emnist_letters, load_mnist, mnist_is_there
 from commonground.data.sources.images import CLIENT, has_clients, is_image_folder, load_images
 from commonground.data.sources.instructions import load_instructions
-from commonground.data.sources.sent140 import load_sent140
+from commonground.data.sources.sent140 import load_sent140, sent140_is_there
 from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
 from commonground.data.sources.texts import tokenised
 from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
@@ -57,6 +58,7 @@ class SourceInfo:
         load: reads it from a data folder; the flag says whether downloads are allowed. Texts are tokenised afterwards.
         partition: the partition used when the user names none.
         text: whether it holds texts, which need a tokenizer.
+        there: whether its files lie in a data folder (or their archive does), as far as their names tell.
     """
 
     name: str
@@ -66,6 +68,7 @@ class SourceInfo:
     load: Callable[[Path, bool], Source | TextData]
     partition: str = "iid"
     text: bool = False
+    there: Callable[[Path], bool] = lambda data_dir: True
 
 
 _SOURCES = {
@@ -84,6 +87,7 @@ _SOURCES = {
             "https://ossci-datasets.s3.amazonaws.com/mnist/ (LeCun, Cortes and Burges 1998)",
             "cnn",
             load_mnist,
+            there=mnist_is_there,
         ),
         SourceInfo(
             "cifar10",
@@ -91,6 +95,7 @@ _SOURCES = {
             "https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky 2009)",
             "cnn",
             load_cifar10,
+            there=partial(cifar_is_there, "cifar10"),
         ),
         SourceInfo(
             "cifar100",
@@ -98,6 +103,7 @@ _SOURCES = {
             "https://www.cs.toronto.edu/~kriz/cifar.html (Krizhevsky 2009)",
             "cnn",
             load_cifar100,
+            there=partial(cifar_is_there, "cifar100"),
         ),
         SourceInfo(
             "emnist-letters",
@@ -105,6 +111,7 @@ _SOURCES = {
             "https://www.nist.gov/itl/products-and-services/emnist-dataset (Cohen et al. 2017)",
             "mlp",
             load_emnist_letters,
+            there=emnist_letters_are_there,
         ),
         SourceInfo(
             "sent140",
@@ -113,6 +120,7 @@ _SOURCES = {
             "lstm",
             load_sent140,
             partition="column:user",
+            there=sent140_is_there,
         ),
         *(
             SourceInfo(
@@ -122,6 +130,7 @@ _SOURCES = {
                 "",
                 glue_reader(name),
                 text=True,
+                there=partial(glue_is_there, name),
             )
             for name, task in TASKS.items()
         ),

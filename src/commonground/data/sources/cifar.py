@@ -15,7 +15,7 @@ from commonground.data.normalization import STATISTICS
 from commonground.data.sources.base import Source
 from commonground.errors import DataError
 
-__all__ = ["load_cifar10", "load_cifar100"]
+__all__ = ["cifar_is_there", "load_cifar10", "load_cifar100"]
 
 _SIDE, _CHANNELS = 32, 3
 _PIXELS = _SIDE * _SIDE * _CHANNELS
@@ -94,6 +94,15 @@ def load_cifar100(data_dir: Path, download: bool) -> Source:
         DataError: a file is missing or damaged.
     """
     return _load(_CIFAR100, data_dir, download)
+
+
+def cifar_is_there(name: str, data_dir: Path) -> bool:
+    """Whether the files or the archive of ``cifar10`` or ``cifar100`` lie in a data folder."""
+    layout = {"cifar10": _CIFAR10, "cifar100": _CIFAR100}[name]
+    names = [*layout.train, *layout.test]
+    folders = (data_dir / layout.folder, data_dir)
+    plain = any(all((folder / name).is_file() for name in names) for folder in folders)
+    return plain or (data_dir / layout.archive.filename).is_file()
 
 
 def _load(layout: _Layout, data_dir: Path, download: bool) -> Source:

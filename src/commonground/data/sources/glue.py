@@ -14,7 +14,7 @@ from commonground.data.sources.table import read_table
 from commonground.data.text.samples import TextData, TextSamples
 from commonground.errors import DataError
 
-__all__ = ["TASKS", "GlueTask", "glue_reader"]
+__all__ = ["TASKS", "GlueTask", "glue_is_there", "glue_reader"]
 
 _URL = "https://dl.fbaipublicfiles.com/glue/data/"
 
@@ -112,6 +112,14 @@ def glue_reader(name: str) -> Callable[[Path, bool], TextData]:
         return TextData(name, _part(train, task), _part(dev, task), task.classes)
 
     return read
+
+
+def glue_is_there(name: str, data_dir: Path) -> bool:
+    """Whether a task's files, or its archive, lie in a data folder."""
+    task = TASKS[name]
+    folder = data_dir / "glue" / task.folder
+    plain = (folder / "train.tsv").is_file() and any((folder / dev).is_file() for dev in task.dev)
+    return plain or (folder.parent / task.archive.filename).is_file()
 
 
 def _files(name: str, task: GlueTask, folder: Path, download: bool) -> tuple[Path, Path]:

@@ -17,7 +17,7 @@ from commonground.data.download import Published, check_md5, extract, fetch, una
 from commonground.data.sources.base import Source
 from commonground.errors import DataError
 
-__all__ = ["load_emnist_letters", "load_mnist", "read_idx"]
+__all__ = ["emnist_letters_are_there", "load_emnist_letters", "load_mnist", "mnist_is_there", "read_idx"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,6 +30,7 @@ _MNIST_MD5 = {  # as published with the data set
 }
 _EMNIST = Published("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e")
 _KINDS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "test-images-idx3-ubyte", "test-labels-idx1-ubyte")
+_SUBSET = "emnist-letters-aj"  # folder, and beginning of the files' names, with these letters only
 _LETTERS = 10
 _MOST_SAMPLES = 1_000_000  # a damaged header must not ask for more memory than any of these files needs
 
@@ -46,7 +47,7 @@ def load_mnist(data_dir: Path, download: bool) -> Source:
     """
     paths = []
     for stem, md5 in _MNIST_MD5.items():
-        path = _find(stem, [data_dir / "MNIST" / "raw", data_dir / "mnist", data_dir])
+        path = _find(stem, _mnist_folders(data_dir))
         if path is None:
             published = Published(f"{_MNIST_URL}{stem}.gz", md5)
             path = data_dir / "MNIST" / "raw" / published.filename
@@ -68,6 +69,15 @@ def load_mnist(data_dir: Path, download: bool) -> Source:
     )
 
 
+def mnist_is_there(data_dir: Path) -> bool:
+    """Whether MNIST's files lie in a data folder."""
+    return all(_find(stem, _mnist_folders(data_dir)) for stem in _MNIST_MD5)
+
+
+def _mnist_folders(data_dir: Path) -> list[Path]:
+    return [data_dir / "MNIST" / "raw", data_dir / "mnist", data_dir]
+
+
 def load_emnist_letters(data_dir: Path, download: bool) -> Source:
     """Letters A to J of EMNIST "letters", upper and lower case together, 28x28 grey and upright (Cohen et al. 2017).
 
@@ -81,13 +91,12 @@ def load_emnist_letters(data_dir: Path, download: bool) -> Source:
     Raises:
         DataError: a file is missing or damaged.
     """
-    subset = data_dir / "emnist-letters-aj"
-    paths = [_find(f"emnist-letters-aj-{kind}", [subset]) for kind in _KINDS]
+    subset = data_dir / _SUBSET
+    paths = _subset_paths(data_dir)
     sizes: tuple[int | None, int | None] = (None, None)
     most = _LETTERS
     if not any(paths):
-        folders = [data_dir / "EMNIST" / "raw", data_dir / "gzip", data_dir]
-        paths = [_find(f"emnist-letters-{kind}", folders) for kind in _KINDS]
+        paths = _official_paths(data_dir)
         sizes, most = (124_800, 20_800), 26
         if not all(paths):
             paths = list(_official_letters(data_dir, download))
@@ -107,6 +116,21 @@ def load_emnist_letters(data_dir: Path, download: bool) -> Source:
         class_names=tuple("ABCDEFGHIJ"),
         preprocess=Preprocess(scale=1 / 255, mean=(0.1736,), std=(0.3317,)),
     )
+
+
+def emnist_letters_are_there(data_dir: Path) -> bool:
+    """Whether the files of EMNIST's letters, or the archive, lie in a data folder."""
+    known = (_subset_paths(data_dir), _official_paths(data_dir))
+    return any(map(all, known)) or (data_dir / _EMNIST.filename).is_file()
+
+
+def _subset_paths(data_dir: Path) -> list[Path | None]:
+    return [_find(f"{_SUBSET}-{kind}", [data_dir / _SUBSET]) for kind in _KINDS]
+
+
+def _official_paths(data_dir: Path) -> list[Path | None]:
+    folders = [data_dir / "EMNIST" / "raw", data_dir / "gzip", data_dir]
+    return [_find(f"emnist-letters-{kind}", folders) for kind in _KINDS]
 
 
 def read_idx(path: Path, shape: Sequence[int | None]) -> Bytes:

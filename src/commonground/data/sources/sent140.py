@@ -14,12 +14,17 @@ from commonground.data.sources.base import Source
 from commonground.errors import DataError
 from commonground.keys import numpy_stream
 
-__all__ = ["load_sent140"]
+__all__ = ["load_sent140", "sent140_is_there"]
 
 FILE = "training.1600000.processed.noemoticon.csv"
 GLOVE = "glove.6B.300d.txt"
 USERS, TWEETS, LENGTH = 183, 50, 25  # Collins et al. 2021, App. A.2; words of a tweet that are read
 _TOKEN = re.compile(r"[\w']+|[.,!?;]")
+
+
+def sent140_is_there(data_dir: Path) -> bool:
+    """Whether the tweets and the word vectors lie in a data folder."""
+    return all((data_dir / "sent140" / name).is_file() for name in (FILE, GLOVE))
 
 
 def load_sent140(
