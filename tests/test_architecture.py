@@ -22,7 +22,7 @@ LAYERS = (
     ("generators",),
     ("devices", "explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),
     ("data", "theory"),
-    ("aggregation", "models"),
+    ("aggregation", "models", "privacy"),
     ("algorithms",),
     ("adapters", "config"),
     ("engine",),

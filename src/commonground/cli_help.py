@@ -26,6 +26,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "rounds participation weighting aggregate server_optimizer server_lr server_momentum server_beta2 "
         "server_epsilon finetune_epochs"
     ),
+    "Privacy": _of("dp dp_clip dp_noise dp_epsilon dp_delta dp_where dp_adaptive_clip dp_secret_noise"),
     "Local training": _of(
         "local_epochs local_steps batch_size optimizer lr head_lr body_lr lr_schedule warmup momentum betas eps "
         "weight_decay no_decay_bias clip_norm class_weights loss"

@@ -143,6 +143,28 @@ class RunConfig(BaseModel):
     server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum (beta 1) of the server optimiser")
     server_beta2: float = Field(0.99, ge=0, lt=1, description="second-moment decay of FedAdam")
     server_epsilon: float = Field(1e-3, gt=0, description="degree of adaptivity of FedAdam (tau)")
+    dp: Literal["client"] | None = Field(
+        None, description="differential privacy of clients: cut what each sends, and add noise"
+    )
+    dp_clip: float | None = Field(
+        None, gt=0, description="largest L2 norm of a client's change, over all tensors (adaptive: the first; 0.1)"
+    )
+    dp_noise: float | None = Field(
+        None, gt=0, description="standard deviation of the noise, as a multiple of --dp-clip"
+    )
+    dp_epsilon: float | None = Field(None, gt=0, description="in place of --dp-noise: find the noise for this epsilon")
+    dp_delta: float | None = Field(
+        None, gt=0, lt=1, description="delta at which epsilon is told (default: 1/clients^1.1)"
+    )
+    dp_where: Literal["server", "client"] | None = Field(
+        None, description="who adds the noise: server, to the mean (default), or client, before anything leaves it"
+    )
+    dp_adaptive_clip: float | None = Field(
+        None, gt=0, lt=1, description="let --dp-clip follow this quantile of the changes' norms, such as 0.5"
+    )
+    dp_secret_noise: bool = Field(
+        False, description="noise from the operating system, not from the seed: nobody can draw and subtract it"
+    )
     finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
     engine: Literal["auto", "serial", "processes", "batched", "messages"] = Field("auto", description="how to compute")
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core)")
@@ -228,7 +250,7 @@ class RunConfig(BaseModel):
         "lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon", "clients",
         "classes_per_client", "train_samples", "test_samples", "rounds", "local_epochs", "local_steps", "batch_size",
         "head_lr", "body_lr", "warmup", "clip_norm", "early_stopping", "finetune_epochs", "workers", "eval_every",
-        "eval_last", "eval_clients", "eps", "worst_min_rows",
+        "eval_last", "eval_clients", "eps", "worst_min_rows", "dp_clip", "dp_noise", "dp_epsilon", "dp_delta",
     )  # fmt: skip
     @classmethod
     def _in_range(cls, value: float | None) -> float | None:

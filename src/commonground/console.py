@@ -14,6 +14,7 @@ from rich.table import Table
 
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
+from commonground.privacy import about_privacy
 from commonground.quoting import visible
 from commonground.tasks import Headline, Metric, about_balance
 from commonground.terminal import human_bytes, moves
@@ -164,6 +165,9 @@ def result_table(run: Run) -> Table:
             f"round {early['best_round']} of {s['rounds']} is kept "
             f"(validation {rank.name} {rank.show(early['value'])})",
         )
+    if privacy := s.get("privacy"):
+        table.add_row("privacy", about_privacy(privacy))
+        table.add_row("", f"not covered: {privacy['not_covered']}")
     table.add_row("sent by clients", human_bytes(s["bytes_up"]))
     table.add_row("sent by server", human_bytes(s["bytes_down"]))
     table.add_row("time", f"{s['seconds']:.1f} s for {s['rounds']} rounds, engine {s['engine']}")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from commonground.aggregation import MEAN, Aggregate
@@ -366,6 +367,11 @@ class Algorithm(ABC):
             ``--aggregate`` is refused; also where nothing is averaged.
         own_loss: why its loss cannot be another one, as the end of a sentence, so that class weights and losses of the
             user are refused.
+        not_private: why cut changes and noise on their mean do not make private what its clients send, as the end of a
+            sentence, so that ``--dp`` is refused. A class that writes ``server_update``, ``replies`` or ``message_to``
+            states it beside them: empty if what they give to others follows from the changes' sum alone.
+        server_sees: what clients send to the server alone, which gives it back to them alone, as the end of a sentence:
+            noise of the server does not need to cover it, and noise of the clients would not.
     """
 
     name: ClassVar[str]
@@ -381,6 +387,8 @@ class Algorithm(ABC):
     pseudo_gradient: ClassVar[bool] = True
     own_aggregate: ClassVar[str] = ""
     own_loss: ClassVar[str] = ""
+    not_private: ClassVar[str] = ""
+    server_sees: ClassVar[str] = ""
     pools: ClassVar[bool] = False
 
     @abstractmethod
@@ -408,6 +416,24 @@ class Algorithm(ABC):
     def upload_state(self, initial: Tensors, groups: Groups) -> Tensors:
         """Extra tensors every client sends and the server does not send back, as examples of their shapes."""
         return {}
+
+    def change_of(self, received: Tensors, sent: Tensors, buffers: Collection[str]) -> Tensors:
+        """What the tensors that a client sends are a change of, by name: that change is what differential privacy cuts
+        and hides (``--dp``). By default what was received, and of what was not received, nothing (zero).
+
+        Args:
+            received: what the server sent.
+            sent: what the client sends.
+            buffers: names of tensors that are no parameters and have no gradient.
+
+        Returns:
+            A tensor for each that is averaged; what is left out is neither cut nor hidden (see ``server_sees``).
+        """
+        return {name: received.get(name, torch.zeros_like(value)) for name, value in sent.items()}
+
+    def rounds_sent(self, rounds: int, planned: int) -> int:
+        """In how many of the first ``rounds`` rounds of a run of ``planned`` ones clients send anything."""
+        return rounds
 
     def message_to(self, server: Server, client: int) -> Tensors:
         """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``."""

@@ -44,6 +44,7 @@ class FedDyn(Algorithm):
     title = "FedDyn"
     source = "Acar, Zhao, Navarro, Mattina, Whatmough, Saligrama 2021"
     own_aggregate = "its server keeps the sum of all clients' changes"
+    not_private = ""
     shared = ("all",)
     pseudo_gradient = False
 

@@ -53,6 +53,7 @@ class FedMTL(Algorithm):
     title = "Fed-MTL"
     source = "Smith, Chiang, Sanjabi, Talwalkar 2017"
     own_aggregate = "it adds up the changes of all clients' models"
+    not_private = "its server keeps and relates the models of single clients"
     pseudo_gradient = False
     shared = ("all",)
 

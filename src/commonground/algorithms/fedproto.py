@@ -87,6 +87,7 @@ class FedProto(Algorithm):
     title = "FedProto"
     source = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang 2022"
     own_aggregate = "a class's prototype is the mean over the clients that have the class"
+    not_private = "its clients send class means and numbers of samples, which are no change of anything they were sent"
     shared = ("prototypes",)
     personal = ("body", "own_head")
     needs_classes = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update
 
@@ -20,6 +22,7 @@ class FedSGD(Algorithm):
     title = "FedSGD"
     source = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017"
     shared = ("all",)
+    not_private = ""
     needs_sgd = "clients send a gradient, and the server takes the step (--server-optimizer adam is its own)"
 
     def client_update(self, client: Client, round: int) -> Tensors:
@@ -27,9 +30,13 @@ class FedSGD(Algorithm):
         gradient = client.gradient("all")
         return client.send({**client.get("all"), **gradient})
 
+    def change_of(self, received: Tensors, sent: Tensors, buffers: Collection[str]) -> Tensors:
+        """A gradient is no change of the weights: it is one of nothing."""
+        return {name: received[name] if name in buffers else torch.zeros_like(sent[name]) for name in sent}
+
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         """w ← w − lr · mean gradient; statistics ← their mean."""
-        # A gradient is no change of the weights: it is one of nothing.
+        # As in change_of: a gradient is no change of the weights.
         statistics = {name: server.shared[name] for name in server.buffers if name in server.shared}
         for name, sent in server.mean(updates, around=statistics).items():
             step = name not in server.buffers

@@ -33,6 +33,7 @@ class FlexLoRA(FederatedLoRA):
     title = "FlexLoRA"
     source = "Bai, Chen, Qian, Yao, Li 2024"
     own_aggregate = "it averages products of factors"
+    not_private = "its server multiplies the factors of single clients"
     pseudo_gradient = False
     shared = ("lora_A", "lora_B")
     personal = ("head",)

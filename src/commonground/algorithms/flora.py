@@ -53,6 +53,7 @@ class FLoRA(FederatedLoRA):
     title = "FLoRA"
     source = "Wang, Shen, He, Sun, Zhang, Li 2024"
     own_aggregate = "it stacks factors, and averages none"
+    not_private = "its server multiplies the factors of single clients"
     pseudo_gradient = False
     shared = ("lora_A", "lora_B", "merged")
     personal = ("head",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -78,6 +78,8 @@ class FLUTE(Algorithm):
     shared = ("body",)
     personal = ("head",)
     needs_classes = True
+    not_private = ""
+    server_sees = "its clients send their heads and which classes they have"
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
         """The model itself, once it is known that its head is linear."""
@@ -92,6 +94,10 @@ class FLUTE(Algorithm):
         """u_i, which the server needs for R."""
         head = initial[_weight(groups.names("head"))]
         return {CLASSES: head.new_zeros(len(head))}
+
+    def change_of(self, received: Tensors, sent: Tensors, buffers: Collection[str]) -> Tensors:
+        """The body's; heads go back to their own clients, and nobody else's tensors depend on them."""
+        return {name: received[name] for name in sent if name in received}
 
     def client_update(self, client: Client, round: int) -> Tensors:
         """Epochs on body and head for eq. (49), then those on the head alone, if any."""

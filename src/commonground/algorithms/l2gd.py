@@ -45,6 +45,7 @@ class L2GD(Algorithm):
     source = "Hanzely, Richtárik 2020"
     shared = ("all",)
     may_stay_silent = True
+    not_private = "its clients get their own models back from the server, which would be cut and noised"
 
     def client_state(self, initial: Tensors) -> Tensors:
         """x_i, the same for all at first."""

@@ -27,11 +27,16 @@ class OneShot(LocalSGD):
     name = "one-shot"
     title = "One-shot averaging"
     source = "Bao, Crawshaw, Liu 2024"
+    not_private = ""
     may_stay_silent = True
 
     def needs_rounds(self) -> str:
         """The average comes with the last one."""
         return "its models are averaged once, after its last round"
+
+    def rounds_sent(self, rounds: int, planned: int) -> int:
+        """The last one alone."""
+        return int(rounds == planned)
 
     def client_state(self, initial: Tensors) -> Tensors:
         """The client's own model beside its place in its data."""

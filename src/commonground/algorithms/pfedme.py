@@ -48,6 +48,7 @@ class PFedMe(Algorithm):
     name = "pfedme"
     title = "pFedMe"
     source = "Dinh, Tran, Nguyen 2020"
+    not_private = ""
     shared = ("all",)
     needs_sgd = "its personal models step along their gradients towards the envelope's"
 

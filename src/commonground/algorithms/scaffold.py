@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -41,6 +41,7 @@ class Scaffold(Algorithm):
     title = "SCAFFOLD"
     source = "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020"
     own_aggregate = "its control variate is a sum over clients, which one false update moves anywhere"
+    not_private = ""
     shared = ("all",)
     needs_sgd = "its control variates correct gradients, and are read off steps along them"
 
@@ -66,6 +67,10 @@ class Scaffold(Algorithm):
             new = {name: mine[name] - c[name] + mean_gradient[name] for name in c}
         client.keep(prefixed("c_i", new))
         return client.send({**y, **prefixed("c", {name: new[name] - mine[name] for name in new})})
+
+    def change_of(self, received: Tensors, sent: Tensors, buffers: Collection[str]) -> Tensors:
+        """y is a change of x; what is sent of the control variates is their change itself."""
+        return {n: torch.zeros_like(value) if "/" in n else received[n] for n, value in sent.items()}
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         """The steps of x and c."""

@@ -17,6 +17,7 @@ from commonground.compare.grid import edge_notes, on_edge
 from commonground.compare.methods import Method
 from commonground.engine import Run
 from commonground.keys import numpy_stream
+from commonground.privacy import short_epsilon
 from commonground.statistics import holm, paired_difference, smallest_p, spread
 from commonground.tasks import Headline
 
@@ -108,6 +109,7 @@ def summarize(
         "notes": [
             *notes,
             *_kept_rounds(methods, runs),
+            *_privacy_notes(entries),
             *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
             *_notes(
                 headline,
@@ -154,6 +156,7 @@ def _entry(
         headline.worst: over_seeds(headline.worst),
         "percentiles": {f"p{q}": _spread([_percentile(each, q) for each in ranked]) for q in PERCENTILES},
         **({"metrics": metrics} if metrics else {}),
+        **_privacy(summaries),
         "over_rows": rows,
         "bytes_up": _mean([s["bytes_up"] for s in summaries]),
         "bytes_down": _mean([s["bytes_down"] for s in summaries]),
@@ -283,6 +286,17 @@ def _kept_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]
         "With early stopping, models and figures are those of the round that was best on validation rows, in place of "
         f"the last: {'; '.join(told)}."
     ]
+
+
+def _privacy(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What of differential privacy belongs beside a method's figures: of the seed that gives away most."""
+    told = [summary["privacy"] for summary in summaries if "privacy" in summary]
+    return {"privacy": max(told, key=lambda each: float(each["epsilon"]))} if told else {}
+
+
+def _privacy_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    told = [f"{entry['title']} {short_epsilon(entry['privacy'])}" for entry in entries if "privacy" in entry]
+    return [f"Differential privacy of clients, in each run: {', '.join(told)}."] if told else []
 
 
 def _judged(runs: Mapping[str, Sequence[Run]]) -> str:

@@ -16,6 +16,7 @@ from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import column_importance
+from commonground.engine.private.summary import privacy_summary
 from commonground.engine.progress import Progress
 from commonground.engine.results import client_rows, summarise, weights_sha256
 from commonground.engine.run import Run
@@ -78,7 +79,7 @@ def finish(
         stopped=stopped,
         last=progress.models_of,
     )
-    summary |= early
+    summary |= early | privacy_summary(setup, len(progress.history), progress.shared)
     path = None if folder is None else folder.path
     if folder is not None:
         with _written(folder):

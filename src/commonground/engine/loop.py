@@ -16,7 +16,6 @@ from torch import Tensor
 from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Server, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
-from commonground.config import RunConfig
 from commonground.engine.backends.base import CachedShared, Engine, Which, payload_bytes
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.client_result import ClientResult
@@ -32,11 +31,11 @@ from commonground.engine.observer import Observer
 from commonground.engine.progress import Progress
 from commonground.engine.results import rounded
 from commonground.engine.run import Run
+from commonground.engine.sampling import sample_clients
 from commonground.engine.server_round import EXTREME, Growth, conclude
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, NotFiniteError
-from commonground.keys import numpy_stream
 
 __all__ = ["Loop", "OnRound", "as_one", "sample_clients"]
 
@@ -65,15 +64,6 @@ def _all_hear(functions: Sequence[OnRound], row: dict[str, Any]) -> bool:
 
 def _is_false(wish: object) -> bool:
     return isinstance(wish, bool | np.bool_) and not wish
-
-
-def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
-    """The participants of a round: ``participation`` · clients of them, without replacement, in ascending order."""
-    wanted = config.participants(clients)
-    if wanted == clients:
-        return list(range(clients))
-    chosen = numpy_stream(config.seed, "participants", round).choice(clients, wanted, replace=False, shuffle=False)
-    return sorted(int(c) for c in chosen)
 
 
 class Loop:

@@ -7,11 +7,16 @@ from typing import Any
 from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
 from commonground.engine.metrics import figure_names
-from commonground.engine.state.folder import RunFolder
+from commonground.engine.state.folder import FREE, RunFolder
 from commonground.errors import RunError
 from commonground.tasks import Task
 
-__all__ = ["check_rounds", "not_evaluated"]
+__all__ = ["check_rounds", "follows", "not_evaluated"]
+
+
+def follows(config: RunConfig) -> frozenset[str]:
+    """Settings that may differ when a run is continued, or that follow from its rounds (see :func:`check_rounds`)."""
+    return FREE | ({"dp_noise"} if config.dp_epsilon is not None else set())
 
 
 def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> None:
@@ -34,6 +39,8 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
     why = ""
     if config.lr_schedule != "constant":
         why = f"its learning rate follows the share of its rounds that is done (lr_schedule = {config.lr_schedule!r})"
+    elif config.dp_epsilon is not None:
+        why = f"its noise is what --dp-epsilon {config.dp_epsilon:g} needs in so many rounds"
     elif config.finetune_epochs:
         why = "every client's head is fine-tuned after its last round"
     elif config.early_stopping is not None:

@@ -28,6 +28,7 @@ from commonground.data.normalization import normalize
 from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.own_metrics import check_metrics, metrics_of
+from commonground.engine.private.settings import resolve_privacy
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
 from commonground.models import (
@@ -76,6 +77,7 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             "lr": config.lr or min(rate, data.task.highest_default_lr),
             "optimizer": optimizer,
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
+            **resolve_privacy(config, data.clients, algorithm),
         }
     )
 

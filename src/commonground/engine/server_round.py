@@ -12,6 +12,7 @@ from torch import Tensor
 from commonground.algorithms import Server, Tensors
 from commonground.engine.backends.checks import Measured, Place, check_updates, measure, refuse_not_finite
 from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.private.server import opened
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
 from commonground.errors import AggregateError
@@ -106,7 +107,7 @@ def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], roun
 def _update(
     setup: Setup, server: Server, results: Sequence[ClientResult], round: int, before: Tensors
 ) -> tuple[dict[int, Tensors], dict[str, float | Tensor | None]]:
-    algorithm, updates = setup.algorithm, [r.update for r in results]
+    algorithm, updates = setup.algorithm, opened(setup, server, [r.update for r in results], round)
     figures = dict(algorithm.round_figures(server, updates))
     algorithm.server_update(server, updates, round)
     step_server(setup.config, setup.groups.trainable("all"), server, before=before)

@@ -23,11 +23,13 @@ from commonground.devices import check_precision, resolve_device
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.own_metrics import OwnFigure
+from commonground.engine.private.settings import check_privacy, privacy_of
 from commonground.engine.trial import Trial, try_model
 from commonground.errors import ConfigError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
+from commonground.privacy import ClientPrivacy, KeyedNoise, NoiseSource, SecretNoise
 from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
 
 __all__ = ["Setup", "check_options", "client_model", "client_start"]
@@ -181,6 +183,7 @@ class Setup:
         """
         algorithm.check(config)
         check_options(config, algorithm)
+        check_privacy(config, algorithm, groups)
         check_lengths(config, int(data.train_sizes.max()))
         check_precision(config.precision, resolve_device(config.device))
         if algorithm.needs_classes and not data.task.softmax:
@@ -354,7 +357,29 @@ class Setup:
     def initial_shared(self) -> Tensors:
         """The server's tensors before the first round."""
         model = {name: self.initial[name].clone() for name in self.shared_names}
-        return self.moved(model | self.algorithm.server_state(self.common))
+        told = {} if self.privacy is None else self.privacy.server_state(self.inputs.dtype)
+        return self.moved(model | self.algorithm.server_state(self.common) | told)
+
+    @cached_property
+    def uploads(self) -> Tensors:
+        """Extra tensors that every client sends and is not sent back, as examples of their shapes."""
+        told = {} if self.privacy is None else self.privacy.upload_state(self.inputs.dtype)
+        return self.algorithm.upload_state(self.common, self.groups) | told
+
+    @cached_property
+    def buffers(self) -> frozenset[str]:
+        """Tensors of the model that are no parameters."""
+        return frozenset(self.groups.names("all")) - frozenset(self.groups.trainable("all"))
+
+    @cached_property
+    def privacy(self) -> ClientPrivacy | None:
+        """How what clients send is made private (``--dp``); None if it is not, or if they send nothing."""
+        return privacy_of(self.config) if self.algorithm.sends(1) else None
+
+    @cached_property
+    def noise(self) -> NoiseSource:
+        """Where the noise of differential privacy comes from."""
+        return SecretNoise() if self.config.dp_secret_noise else KeyedNoise(self.config.seed)
 
     @property
     def has_global_model(self) -> bool:

@@ -19,7 +19,7 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.devices import use_precision
 from commonground.engine.loop import Loop, OnRound, as_one
-from commonground.engine.more_rounds import check_rounds
+from commonground.engine.more_rounds import check_rounds, follows
 from commonground.engine.observer import Observer, Several, Silent, completed
 from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.run import Run
@@ -167,7 +167,7 @@ def run_training(
     with locked(folder.path) if folder is not None else contextlib.nullcontext():
         if folder is not None:
             if resume and folder.exists:
-                folder.check_same(setup.config, other_numerics=allow_other_numerics)
+                folder.check_same(setup.config, free=follows(setup.config), other_numerics=allow_other_numerics)
                 check_rounds(folder, setup.config, setup.algorithm)
             else:
                 folder.check_free()

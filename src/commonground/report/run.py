@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.data.tables.schema import TableSchema
+from commonground.privacy import about_privacy
 from commonground.quoting import escaped
 from commonground.report.adaptation import add_adaptation
 from commonground.report.charts import CellChart, Chart, Line, LineChart
@@ -73,6 +74,8 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
         page.note(few)
     if unbalanced := about_balance(summary):
         page.note(unbalanced)
+    if privacy := summary.get("privacy"):
+        page.note(f"Privacy: {about_privacy(privacy)}. Not covered: {privacy['not_covered']}.")
     if run.config.get("finetune_epochs"):
         page.note(
             f"The figures over rounds follow the global model; the personal {headline.name} of the table is measured "

@@ -13,6 +13,7 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.private.clients import protected
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, RunError
 from commonground.models import FrozenBaseModel
@@ -106,10 +107,15 @@ class BatchedEngine(StoreEngine):
             sent = self.setup.algorithm.client_update(cohort, round)
         cohort.stack(self.setup.personal_names)
         kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
+        received = [{**shared, **own} for own in alone or [{}] * len(members)]
+        parts = [
+            protected(self.setup, round, client, received[c], {name: value[c] for name, value in sent.items()})
+            for c, client in enumerate(members)
+        ]
         losses = [None] * len(members) if cohort.loss is None else cohort.loss.unbind()
         return [
             ClientResult(
-                Update(client, int(cohort.sizes[c]), {name: value[c] for name, value in sent.items()}),
+                Update(client, int(cohort.sizes[c]), parts[c]),
                 losses[c],
                 {name: value[c] for name, value in kept.items()},
             )

@@ -79,7 +79,7 @@ def validate_update(setup: Setup, result: ClientResult, round: int) -> None:
     """
     update = result.update
     whose = f"the update of {who(setup, update.client, round)}"
-    uploads = setup.algorithm.upload_state(setup.common, setup.groups)
+    uploads = setup.uploads
     expected = {**setup.initial, **setup.initial_shared, **uploads}
     travelling = [*(name for name in setup.initial_shared if name not in setup.initial), *uploads]
     wanted = [*setup.groups.names(setup.algorithm.sends(round)), *travelling]

@@ -51,6 +51,7 @@ from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
 from commonground.engine.state.segment import Segment
 from commonground.errors import UpdateError
+from commonground.privacy import NoiseSource
 from commonground.quoting import quoted
 
 __all__ = ["MessageClient", "MessageEngine"]
@@ -66,10 +67,15 @@ class MessageClient:
         number: the client's number in the federation, which keys its draws.
         folder: where it keeps its personal tensors.
         durable: whether they have to outlast a power cut.
+        noise: where the client's own noise comes from, whatever the run's settings say; with
+            :class:`~commonground.privacy.SecretNoise` no server can draw and subtract it (``--dp-where client``).
     """
 
-    def __init__(self, setup: Setup, number: int, folder: Path, *, durable: bool = True) -> None:
+    def __init__(
+        self, setup: Setup, number: int, folder: Path, *, durable: bool = True, noise: NoiseSource | None = None
+    ) -> None:
         self.setup = setup
+        self.noise = noise
         self.number = number
         self.states = ClientStates(folder, number, durable=durable)
 
@@ -114,7 +120,8 @@ class MessageClient:
         if self.setup.algorithm.clients_remember:
             names = self.setup.initial_shared
             self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
-        result = run_client(SequentialClient(self.setup), task.round, 0, shared, personal, key=self.number)
+        solo = SequentialClient(self.setup)
+        result = run_client(solo, task.round, 0, shared, personal, key=self.number, noise=self.noise)
         self.states.keep(task.round, result.personal or {})
         loss = None if result.loss is None else float(result.loss)
         done = Trained(client=self.number, round=task.round, samples=result.update.samples, loss=loss)

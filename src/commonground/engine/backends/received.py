@@ -12,6 +12,7 @@ from commonground.engine.backends.message_kinds import Digest, Evaluate, Reply, 
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
 from commonground.errors import UpdateError
+from commonground.privacy import CLIP
 from commonground.quoting import quoted
 
 __all__ = ["check_question", "check_tensors"]
@@ -75,6 +76,8 @@ def check_tensors(setup: Setup, question: Train | Reply | Evaluate | Digest, sen
         elif closed:
             raise UpdateError(f"it holds the tensor {quoted(name)}, which is not sent with '{question.kind}'")
     _check_finite(sent)
+    if CLIP in sent and not bool(sent[CLIP] > 0):
+        raise UpdateError(f"it has a clip norm of {float(sent[CLIP]):g}, which is not positive")
 
 
 def _check_finite(sent: Mapping[str, torch.Tensor]) -> None:

@@ -10,14 +10,23 @@ from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.private.clients import protected
 from commonground.engine.setup import Setup
+from commonground.privacy import NoiseSource
 from commonground.user_code import failing_as
 
 __all__ = ["SerialEngine", "run_client", "score_clients"]
 
 
 def run_client(
-    trainer: SequentialClient, round: int, client: int, received: Tensors, personal: Tensors, *, key: int | None = None
+    trainer: SequentialClient,
+    round: int,
+    client: int,
+    received: Tensors,
+    personal: Tensors,
+    *,
+    key: int | None = None,
+    noise: NoiseSource | None = None,
 ) -> ClientResult:
     """A client's whole round on a working model.
 
@@ -27,6 +36,7 @@ def run_client(
         client: the client's position in the data set at hand.
         received, personal: what the server sent and what the client kept.
         key: the client's number in the federation; by default its position.
+        noise: where the client's own noise comes from (``--dp-where client``); by default as the run's settings say.
     """
     setup, number = trainer.setup, client if key is None else key
     with (
@@ -35,6 +45,7 @@ def run_client(
     ):
         trainer.begin(round, client, number, received, personal)
         sent = setup.algorithm.client_update(trainer, round)
+    sent = protected(setup, round, number, received, sent, noise)
     kept = {name: trainer.live[name].detach().clone() for name in setup.personal_names}
     return ClientResult(Update(client, trainer.size, sent), trainer.loss, kept | trainer.state)
 

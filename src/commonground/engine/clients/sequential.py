@@ -20,6 +20,7 @@ from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, g
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call, tensors_of
+from commonground.privacy import is_private_part
 
 __all__ = ["FEATURE_CHUNK", "SequentialClient"]
 
@@ -51,6 +52,7 @@ class SequentialClient(LocalTraining):
             personal: the client's own tensors.
         """
         self._take_up(round, [client], [key])
+        shared = {name: value for name, value in shared.items() if not is_private_part(name)}  # no business of a method
         self.received = shared = self.setup.moved(shared)
         self._recorded: tuple[Tensor, int] | None = None
         self.state = self.setup.moved({name: personal[name].clone() for name in self.setup.state_names})

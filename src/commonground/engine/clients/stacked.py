@@ -28,6 +28,7 @@ from commonground.engine.clients.stacking import call_stacked, names_inside, sta
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call_with
+from commonground.privacy import is_private_part
 
 __all__ = ["StackedClients"]
 
@@ -64,6 +65,7 @@ class StackedClients(LocalTraining):
             extra: what the server sent to each client alone.
         """
         self._take_up(round, clients, clients)
+        shared = {name: value for name, value in shared.items() if not is_private_part(name)}  # no business of a method
         shared, personal = self.setup.moved(shared), self.setup.moved(personal)
         own = {name: torch.stack([e[name] for e in extra]) for name in (extra[0] if extra else {})}
         self.received, self._received_stacked = {**shared, **own}, set(own)

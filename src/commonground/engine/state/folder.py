@@ -31,11 +31,11 @@ from commonground.engine.state.files import remove_parts, sync_file, write_atomi
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.spreadsheet import cell, without_apostrophe
 
-__all__ = ["NOISE", "SCHEMA", "START", "RunFolder", "describe", "plain_settings", "write_atomically"]
+__all__ = ["FREE", "NOISE", "SCHEMA", "START", "RunFolder", "describe", "plain_settings", "write_atomically"]
 
 # Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
 # of some runs only: see commonground.engine.more_rounds.)
-_FREE = {"workers", "rounds"}
+FREE = frozenset({"workers", "rounds"})
 
 # Settings that touch no more than the last bits of its numbers: they may differ if the user says so.
 NUMERIC_SETTINGS = frozenset({"threads", "precision", "device"})
@@ -172,7 +172,7 @@ class RunFolder:
         except ConfigError as error:
             raise ConfigError(f"'{path}' was changed: {error}") from None
 
-    def check_config(self, settings: Mapping[str, Any], *, free: Collection[str] = _FREE) -> None:
+    def check_config(self, settings: Mapping[str, Any], *, free: Collection[str] = FREE) -> None:
         """Raise a RunError that names the first setting in which ``config.toml`` differs from a checkpoint's."""
         written = plain_settings(self.config())
         for key, value in settings.items():
@@ -182,7 +182,7 @@ class RunFolder:
                     f"started with {value!r}; put that back or choose another --out"
                 )
 
-    def check_same(self, config: RunConfig, *, free: Collection[str] = _FREE, other_numerics: bool = False) -> None:
+    def check_same(self, config: RunConfig, *, free: Collection[str] = FREE, other_numerics: bool = False) -> None:
         """Raise a RunError that names the first setting (none of ``free``) that differs from the run in this folder.
 
         Args:
@@ -193,7 +193,7 @@ class RunFolder:
         numeric = NUMERIC_SETTINGS if other_numerics else frozenset()
         before = self.checkpoints.settings()
         if before is not None:
-            self.check_config(before, free=_FREE | numeric)
+            self.check_config(before, free=FREE | numeric)
         now = plain_settings(config)
         for key, value in plain_settings(self.config()).items():
             if key not in free and key not in numeric and now[key] != value:

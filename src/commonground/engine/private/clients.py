@@ -1,0 +1,44 @@
+"""The client's side: what it sends is cut, and hidden if it adds noise itself, before anything leaves it."""
+
+from __future__ import annotations
+
+from commonground.algorithms import Tensors
+from commonground.engine.setup import Setup
+from commonground.privacy import CLIP, WITHIN, NoiseSource, clipped
+from commonground.privacy.mechanism import wide, with_noise
+
+__all__ = ["protected"]
+
+
+def protected(
+    setup: Setup, round: int, client: int, received: Tensors, sent: Tensors, noise: NoiseSource | None = None
+) -> Tensors:
+    """What a client sends in place of what its method would send; the same where a run has no ``--dp``.
+
+    Every engine passes here: the one place between a method's ``client_update`` and the update.
+
+    Args:
+        setup: of the run.
+        round: 1-based round.
+        client: its number in the federation, which keys its noise.
+        received: what the server sent to it.
+        sent: what the method sends.
+        noise: where local noise comes from; by default from where the run's settings say.
+    """
+    privacy = setup.privacy
+    if privacy is None or not sent:
+        return sent
+    received = setup.moved(received)
+    start = {name: wide(value) for name, value in setup.algorithm.change_of(received, sent, setup.buffers).items()}
+    clip = wide(received[CLIP]) if privacy.quantile is not None else privacy.clip
+    cut, within = clipped({name: wide(sent[name]) - value for name, value in start.items()}, clip)
+    local, source = privacy.where == "client", noise or setup.noise
+    if local:
+        cut = with_noise(cut, privacy.change_noise(1) * clip, source, "client", round, client)
+    made = {name: (start[name] + cut[name]).to(value.dtype) if name in cut else value for name, value in sent.items()}
+    if privacy.quantile is not None:
+        told = {WITHIN: within}
+        if local:
+            told = with_noise(told, privacy.bits_std(1), source, "client", round, client)
+        made[WITHIN] = told[WITHIN].to(setup.inputs.dtype)
+    return made

@@ -1,0 +1,131 @@
+"""The settings of ``--dp``: which methods and other settings go with them, and what is filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commonground.algorithms import Algorithm
+from commonground.config import RunConfig
+from commonground.engine.sampling import most_rounds
+from commonground.errors import ConfigError
+from commonground.models import Groups
+from commonground.privacy import Budget, ClientPrivacy, noise_for, usual_delta
+
+__all__ = ["budget_of", "check_privacy", "privacy_of", "resolve_privacy"]
+
+_SETTINGS = ("dp_clip", "dp_noise", "dp_epsilon", "dp_delta", "dp_where", "dp_adaptive_clip", "dp_secret_noise")
+_FIRST_CLIP = 0.1  # of adaptive clipping (Andrew et al. 2021)
+
+
+def check_privacy(config: RunConfig, algorithm: Algorithm, groups: Groups) -> None:
+    """Refuse what cannot be made private, and settings under which the ε told would not be true.
+
+    Args:
+        config: of the run.
+        algorithm: its method.
+        groups: of its model.
+
+    Raises:
+        ConfigError: says what and why.
+    """
+    if config.dp is None:
+        given = next((name for name in _SETTINGS if getattr(config, name) not in (None, False)), None)
+        if given is not None:
+            raise ConfigError(f"--{given.replace('_', '-')} is a setting of differential privacy; add --dp client")
+        return
+    _check_method(config, algorithm, groups)
+    if config.weighting != "uniform":
+        raise ConfigError(
+            f"--dp client bounds what each client can change, and --weighting {config.weighting} would let some count "
+            "more than others; leave out --weighting"
+        )
+    if config.aggregate != "mean" and config.dp_where != "client":
+        raise ConfigError(
+            f"--dp client adds the noise of a mean of changes, and --aggregate {config.aggregate} is none; leave out "
+            "--aggregate, or let each client add its own noise (--dp-where client)"
+        )
+
+
+def _check_method(config: RunConfig, algorithm: Algorithm, groups: Groups) -> None:
+    why = algorithm.not_private or _undeclared(algorithm)
+    if why:
+        raise ConfigError(f"--dp client cannot make {algorithm.title} private: {why}")
+    if algorithm.server_sees and config.dp_where == "client":
+        raise ConfigError(
+            f"--dp-where client does not hide all that leaves the clients of {algorithm.title}: "
+            f"{algorithm.server_sees}; leave it out where the server is trusted, or take another method, such as fedrep"
+        )
+    travelling = set(groups.names(algorithm.sends(1))) & set(groups.statistics)
+    if travelling:
+        raise ConfigError(
+            "--dp client would add noise to the running statistics of BatchNorm layers, and make variances negative; "
+            "let each client keep its own (--batch-norm local), or take a model that normalises within samples"
+        )
+
+
+def _undeclared(algorithm: Algorithm) -> str:
+    """Why a method whose server does more than average cannot be judged; empty if it says so itself."""
+    classes = type(algorithm).__mro__
+    said = next(place for place, cls in enumerate(classes) if "not_private" in vars(cls))
+    for name in ("server_update", "replies", "message_to"):
+        if name in {key for cls in classes[:said] for key in vars(cls)}:
+            return f"its own {name} does not say whether it takes more of the changes than their sum (not_private)"
+    return ""
+
+
+def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm) -> dict[str, Any]:
+    """What was left to us: δ, the first C, and the noise that a wanted ε needs; fields of the configuration.
+
+    Raises:
+        ConfigError: neither clip norm nor noise is given, the noise is not that of the ε, δ is too large, or the
+            accountant is not installed.
+    """
+    if config.dp is None:
+        return {}
+    if config.dp_clip is None and config.dp_adaptive_clip is None:
+        raise ConfigError(
+            "--dp client needs --dp-clip, the largest L2 norm of a client's change, such as 1, or --dp-adaptive-clip "
+            "0.5, which finds it"
+        )
+    if config.dp_noise is None and config.dp_epsilon is None:
+        raise ConfigError("--dp client needs --dp-noise, a multiple of --dp-clip, or --dp-epsilon, which finds it")
+    if clients < 2:
+        raise ConfigError("--dp client hides one client among others, and there is one alone")
+    delta = config.dp_delta or usual_delta(clients)
+    if delta >= 1 / clients:
+        raise ConfigError(
+            f"--dp-delta {delta:g} must be less than 1/{clients}, or giving one client away at random would do"
+        )
+    noise = config.dp_noise
+    if config.dp_epsilon is not None:
+        rounds = algorithm.rounds_sent(config.rounds, config.rounds)
+        needed = noise_for(config.dp_epsilon, delta, budget_of(config, 1.0, clients, rounds))
+        if noise is not None and abs(noise - needed) > 1e-3 * needed:
+            raise ConfigError(
+                f"--dp-noise {noise:g} is not the noise of --dp-epsilon {config.dp_epsilon:g} in {config.rounds:,} "
+                f"rounds, which is {needed:g}; give one of the two"
+            )
+        noise = needed if noise is None else noise
+    assert noise is not None
+    budget_of(config, noise, clients, 1).epsilon(delta)  # so that a missing accountant is told now, and not at the end
+    clip = _FIRST_CLIP if config.dp_clip is None else config.dp_clip
+    return {"dp_clip": clip, "dp_noise": noise, "dp_delta": delta, "dp_where": config.dp_where or "server"}
+
+
+def budget_of(config: RunConfig, noise: float, clients: int, rounds: int) -> Budget:
+    """What so many rounds release to those from whom a run's noise is to hide the clients.
+
+    Local noise hides them from the server, who knows when each of them took part.
+    """
+    if config.dp_where == "client":
+        return Budget(noise, most_rounds(config, clients, rounds), clients, clients)
+    return Budget(noise, rounds, clients, config.participants(clients))
+
+
+def privacy_of(config: RunConfig) -> ClientPrivacy | None:
+    """How a run's changes are made private, its settings filled in; None if they are not."""
+    if config.dp is None:
+        return None
+    assert config.dp_clip is not None, "privacy is resolved before a run starts"
+    assert config.dp_noise is not None, "privacy is resolved before a run starts"
+    return ClientPrivacy(config.dp_clip, config.dp_noise, config.dp_where or "server", config.dp_adaptive_clip)

@@ -1,0 +1,61 @@
+"""What a run tells of its privacy, in ``summary.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commonground.algorithms import Tensors
+from commonground.engine.private.settings import budget_of
+from commonground.engine.setup import Setup
+from commonground.privacy import CLIP, Budget
+
+__all__ = ["privacy_summary"]
+
+NOT_COVERED = (
+    "training losses, numbers of samples and the figures of tests, which clients report without noise, and what is "
+    "chosen by them"
+)
+
+
+def privacy_summary(setup: Setup, rounds: int, shared: Tensors) -> dict[str, Any]:
+    """The field ``privacy`` of a run's summary; nothing where it has no ``--dp``.
+
+    Args:
+        setup: of the run.
+        rounds: done, also those whose models were not kept.
+        shared: the server's tensors.
+    """
+    privacy, config, clients = setup.privacy, setup.config, setup.data.clients
+    if config.dp_delta is None or config.dp is None:
+        return {}
+    delta, participants = config.dp_delta, config.participants(clients)
+    if privacy is None:
+        nothing = {
+            "level": config.dp,
+            "epsilon": 0.0,
+            "delta": delta,
+            "hidden_from": "everyone: nothing leaves the clients",
+        }
+        return {"privacy": nothing | {"rounds": 0, "not_covered": NOT_COVERED}}
+    sent = setup.algorithm.rounds_sent(rounds, config.rounds)
+    budget = budget_of(config, privacy.noise, clients, sent)
+    epsilon, accountant = budget.epsilon(delta)
+    told: dict[str, Any] = {"level": config.dp, "where": privacy.where, "epsilon": epsilon, "delta": delta}
+    told["neighbours"] = "all data of one client replaced"
+    if privacy.where == "client":
+        told["hidden_from"] = "the server and everyone else"
+        if config.aggregate == "mean":
+            central = Budget(privacy.noise * participants**0.5, sent, clients, participants)
+            told["epsilon_of_models"] = central.epsilon(delta)[0]
+    else:
+        told["hidden_from"] = "everyone but the server"
+        if (zero := budget.zero_out(delta)) is not None:
+            told["epsilon_zero_out"] = zero
+    told |= {"clip": privacy.clip, "noise": privacy.noise}
+    if privacy.quantile is not None:
+        told |= {"adaptive_clip": privacy.quantile, "last_clip": float(shared[CLIP])}
+        told["noise_on_changes"] = privacy.change_noise(1 if privacy.where == "client" else participants)
+    sampling = "all clients" if participants == clients else "without replacement, a fixed number"
+    told |= {"sampling": sampling, "clients": clients, "participants": participants, "rounds": budget.rounds}
+    told |= {"accountant": accountant, "noise_from": "operating system" if config.dp_secret_noise else "seed"}
+    return {"privacy": told | {"not_covered": NOT_COVERED}}

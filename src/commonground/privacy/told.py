@@ -1,0 +1,32 @@
+"""What a summary says of privacy, in words: for the console, reports and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["about_privacy", "short_epsilon"]
+
+
+def short_epsilon(privacy: Mapping[str, Any]) -> str:
+    """ε and δ, such as ``ε 8.00 at δ 0.0063``."""
+    return f"ε {privacy['epsilon']:.2f} at δ {privacy['delta']:.2g}"
+
+
+def about_privacy(privacy: Mapping[str, Any]) -> str:
+    """One sentence without its full stop, from the field ``privacy`` of a summary."""
+    begin = f"{short_epsilon(privacy)} for all data of one client, against {privacy['hidden_from']}"
+    if "noise" not in privacy:
+        return begin
+    clip = f"{privacy['clip']:g}"
+    if "last_clip" in privacy:
+        clip += f" at first and {privacy['last_clip']:.3g} at last"
+    many = f"{privacy['participants']:,} of {privacy['clients']:,} clients"
+    rounds = f"{privacy['rounds']:,} round{'s' if privacy['rounds'] != 1 else ''}"
+    whose = "each client" if privacy["where"] == "client" else "the server"
+    also = ""
+    if "epsilon_zero_out" in privacy:
+        also = f"; ε {privacy['epsilon_zero_out']:.2f} if a neighbour sends zero"
+    elif "epsilon_of_models" in privacy:
+        also = f"; ε {privacy['epsilon_of_models']:.2f} against those who see the shared model alone"
+    return f"{begin}: changes cut to {clip}, noise {privacy['noise']:g} times that by {whose}, {rounds} of {many}{also}"
