@@ -23,7 +23,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-gpu lint format typecheck campaign paper-tables bench install install-dev clean distclean FORCE
+.PHONY: help demo test test-gpu docs demo-figure lint format typecheck campaign paper-tables bench install install-dev clean distclean FORCE
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -38,11 +38,20 @@ test: install-dev  ## Install the development tools too and run the whole test s
 test-gpu:  ## Compare runs on a GPU with runs on the CPU (PYTHON=… with PyTorch for CUDA, pytest and this library's needs)
 	@PYTHONPATH=src $(or $(PYTHON),python3) -m pytest -q -m gpu tests/devices $(ARGS)
 
-lint: install-dev  ## Check style and formatting
+docs: install-dev  ## Build the documentation as a site in docs/_build/html
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+demo-figure: install  ## Draw the README's figure anew from the demo's own runs
+	@$(BIN)/python docs/demo_figure.py
+
+lint: install-dev  ## Check style, formatting and spelling
 	@echo "==> ruff check"
 	@$(BIN)/ruff check
 	@echo "==> ruff format --check"
 	@$(BIN)/ruff format --check
+	@echo "==> codespell"
+	@$(BIN)/codespell
 
 format: install-dev  ## Format the code and mend what can be mended by itself
 	@$(BIN)/ruff check --fix --exit-zero --quiet
@@ -66,7 +75,7 @@ install: $(BASE)  ## Make .venv with the library
 install-dev: $(DEV)  ## Make .venv with the library and the development tools
 
 clean:  ## Remove build output and caches (results in runs/ stay)
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
+	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage htmlcov
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 distclean: clean  ## Remove .venv and the unpacked test data as well

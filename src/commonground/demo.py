@@ -7,15 +7,34 @@ import time
 
 from rich.table import Table
 
-from commonground.compare import compare
+from commonground.compare import Comparison, compare
 from commonground.compare.progress import ComparisonProgress
 from commonground.tasks import CLASSIFICATION, Headline
 from commonground.terminal import human_bytes, standard_output
 
-__all__ = ["run_demo"]
+__all__ = ["demo_comparison", "run_demo"]
 
 METHODS = ("local", "fedavg", "fedper", "fedrep")
 CLIENTS, CLASSES, ROUNDS = 50, 5, 30
+
+
+def demo_comparison(seeds: int, quiet: bool = True) -> Comparison:
+    """The runs of the demonstration: four methods on the same splits, starts and seeds.
+
+    Args:
+        seeds: number of seeds.
+        quiet: say nothing meanwhile.
+    """
+    return compare(
+        METHODS,
+        "digits",
+        seeds,
+        local_only=False,  # it is one of the four
+        observer=ComparisonProgress(quiet),
+        clients=CLIENTS,
+        classes_per_client=CLASSES,
+        rounds=ROUNDS,
+    )
 
 
 def run_demo(seeds: int, quiet: bool) -> None:
@@ -27,16 +46,7 @@ def run_demo(seeds: int, quiet: bool) -> None:
     """
     console = standard_output()
     began = time.perf_counter()
-    comparison = compare(
-        METHODS,
-        "digits",
-        seeds,
-        local_only=False,  # it is one of the four
-        observer=ComparisonProgress(quiet),
-        clients=CLIENTS,
-        classes_per_client=CLASSES,
-        rounds=ROUNDS,
-    )
+    comparison = demo_comparison(seeds, quiet)
     sizes = [client["train_samples"] for client in comparison.runs["fedrep"][0].clients]
     table = Table(
         title=f"Real 8×8 handwritten digits over {CLIENTS} clients, {CLASSES} classes and about "

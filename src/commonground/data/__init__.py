@@ -107,7 +107,7 @@ def load_data(
         seed: keys every draw.
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
-        label: a table's label column, or target columns, separated by commas.
+        label: a table's label column, or target columns, separated by commas; ``target`` is the same.
         tokenizer: for texts: a transformers tokenizer, a folder with one, or ``hf:NAME_OR_FOLDER``, the model's own.
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known: a tokenizer that does not fit is refused.
@@ -124,6 +124,7 @@ def load_data(
     <FederatedDataset digits: 20 clients, 1,258 training samples (61 to 64 each), 539 test samples (26 to 28 each), \
 10 classes (2 per client)>
     """
+    label = table.pop("target", label)
     options = table_options(table)
     asked = partition = _by_column(partition, classes_per_client, options.client_column)
     if partition is None:

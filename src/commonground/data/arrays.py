@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from commonground.errors import ConfigError
 
-__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Preprocess", "Split"]
+__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Split"]
 
 Array = npt.NDArray[Any]
 """Samples: uint8, float32 or float64; int32 for tokens."""
 Indices = npt.NDArray[np.int64]
 """Row numbers, labels, offsets or counts."""
+Marks = npt.NDArray[np.bool_]
+"""Which of some rows are meant."""
 
 
 @dataclass(frozen=True)

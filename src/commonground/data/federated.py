@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess
+from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Marks, Preprocess
 from commonground.data.checks import (
     check_classes,
     check_clients,
@@ -91,7 +91,7 @@ class FederatedDataset:
     validation_index: Indices | None = None
     validation_offsets: Indices | None = None
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    relearn: Callable[[npt.NDArray[np.bool_]], Source] | None = dataclasses.field(default=None, repr=False)
+    relearn: Callable[[Marks], Source] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:

@@ -1,5 +1,7 @@
 """Feature learning with local steps (Bao, Crawshaw, Liu 2024): data, network, three ways to train, both dynamics.
 
+One study of them::
+
     model = FeatureModel(d=500, K=6, K0=3, N=6, n=5, m=40, alpha=1.3, rho=rho_for_gap(1.3, 3, 0.012), beta=0.5,
                          sigma_xi=0.063, sigma_0=0.002)
     problem = draw_problem(model, range(20))

@@ -1,0 +1,114 @@
+"""Methods, models, data, experiments and public names, from the code's own words."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from types import GenericAlias
+from typing import Any
+
+from marks import plain, table
+
+import commonground
+from commonground.algorithms import registry, yardsticks
+from commonground.data import available_sources
+from commonground.explained import Setting, paragraphs, settings_of
+from commonground.models import available_models, model_options_class
+from commonground.papers import experiments as known_experiments
+
+_MARKS = re.compile(r"""(\||(?<![^\s\-:/'"<(\[{,])\*(?=[^\s*])(?!.*\S\*(?:$|[\s.,;:!?)\]])))""")  # bars, and stars that
+# begin an emphasis without an end
+
+
+def methods() -> str:
+    """Every method with its paper, what it shares, and its settings."""
+    parts = []
+    for name, cls in sorted((registry | yardsticks).items()):
+        parts.append(f"### {name}")
+        parts += [plain(" ".join(part.split())) for part in paragraphs(cls.__doc__)]
+        parts.append(f"Source: {plain(cls.source)}.")
+        parts.append(_settings(settings_of(cls), "--set "))
+    return "\n\n".join(part for part in parts if part)
+
+
+def models() -> str:
+    """The networks that have a name, with their options."""
+    parts = []
+    for name, text in available_models().items():
+        if name.startswith(("hf:", "file")):
+            continue
+        cls, skipped = model_options_class(name)
+        parts += [f"### {name}", plain(text) + ".", _settings(settings_of(cls, skipped), "--set model.")]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _settings(settings: list[Setting], flag: str) -> str:
+    told = []
+    for each in settings:
+        facts = [f"default {each.default}"] + ([each.values] if each.values else [])
+        told.append(f"`{flag}{each.name}=…`\n: {plain(each.meaning)} ({plain('; '.join(facts))})")
+    return "\n\n".join(told)
+
+
+def data() -> str:
+    """The data sets that have a name."""
+    return table(
+        ("name", "what", "from"),
+        [(f"`{info.name}`", plain(info.description), plain(info.origin)) for info in available_sources()],
+    )
+
+
+def experiments(paper: str) -> str:
+    """The experiments of a paper, by name."""
+    rows = [
+        (f"`{name}`", plain(one.title), plain(one.source))
+        for name, one in sorted(known_experiments.items())
+        if name.startswith(f"{paper}-")
+    ]
+    return table(("name", "what", "from"), rows)
+
+
+def api(module: str) -> str:
+    """A module's public names with their docstrings; what `commonground` itself has stands there alone."""
+    found = importlib.import_module(module)
+    shadowed = callable(getattr(commonground, module.rpartition(".")[2], None))  # cg.adapt is the function
+    parts = [f".. {'currentmodule' if shadowed else 'py:module'}:: {module}"]
+    above = {} if found is commonground else {name: getattr(commonground, name) for name in commonground.__all__}
+    elsewhere = []
+    for name in found.__all__:
+        thing = getattr(found, name)
+        if above.get(name) is thing:
+            elsewhere.append(name)
+        else:
+            parts.append(_documented(f"{module}.{name}", thing))
+    text = "```{eval-rst}\n" + "\n\n".join(parts) + "\n```"
+    if elsewhere:
+        links = ", ".join(f"{{py:obj}}`{name} <commonground.{name}>`" for name in elsewhere)
+        text = f"Described under [commonground](commonground.md): {links}.\n\n{text}"
+    lead = "\n".join(map(_escaped, (inspect.getdoc(found) or "").strip().splitlines()))
+    return f"```{{eval-rst}}\n{lead}\n```\n\n{text}" if lead else text
+
+
+def _documented(path: str, thing: Any) -> str:
+    if inspect.isclass(thing) and not isinstance(thing, GenericAlias):
+        foreign = [name for name in dir(thing) if re.fullmatch(r"set_\w+_request", name)]  # scikit-learn's own
+        without = f"\n   :exclude-members: {', '.join(foreign)}" if foreign else ""
+        return f".. autoclass:: {path}\n   :members:\n   :show-inheritance:{without}"
+    if inspect.isroutine(thing):
+        return f".. autofunction:: {path}"
+    if isinstance(thing, dict | tuple | list | frozenset):
+        told = ", ".join(f"``{one}``" for one in thing)
+    else:
+        told = f"``{thing}``"
+    return f".. py:data:: {path.rpartition('.')[2]}\n\n   {told}"
+
+
+def readable(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
+    """Docstrings are plain text with ``code`` and roles: bars and stars in them are mathematics, no marks of RST."""
+    lines[:] = [_escaped(line) for line in lines]
+
+
+def _escaped(line: str) -> str:
+    parts = line.split("``")
+    return "``".join(part if place % 2 else _MARKS.sub(r"\\\1", part) for place, part in enumerate(parts))

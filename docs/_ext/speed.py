@@ -1,0 +1,58 @@
+"""Figures of speed, from the files that the benchmarks left in ``results/``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from marks import table
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def speed(name: str) -> str:
+    """One benchmark's table, with the command and the machine that made it."""
+    found = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+    made = {"bench": _rounds, "lora-bench": _lora, "service-bench": _service}[name](found)
+    torch = found.get("torch") or found["versions"]["torch"]
+    return (
+        f"{made}\n\n`{found['command']}`, {found['machine']}, PyTorch {torch} "
+        f"([{name}.json](../../results/{name}.json))."
+    )
+
+
+def _rounds(found: dict[str, Any]) -> str:
+    one = found["cifar_round"]
+    rows = [
+        ("FedRep round on CIFAR-10, 10 of 100 clients, ten head epochs and one body epoch", f"{one['seconds']:.2f} s"),
+        ("arithmetic done in it", f"{one['gflops']:.0f} GFLOP/s"),
+        ("what the same machine convolves at most, measured beside it", f"{one['peak']:.0f} GFLOP/s"),
+        ("share of that", f"{one['share']:.0%}"),
+    ]
+    rows += [
+        (f"round of 50 sampled clients of {each['clients']:,}", f"{each['seconds'] * 1000:.0f} ms")
+        for each in found["scaling"]
+    ]
+    return table(("what", "measured"), rows, numeric=[1])
+
+
+def _lora(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            row["batch_size"], row["tokens"], f"{row['loop_seconds']:.2f} s", f"{row['folded_seconds']:.2f} s",
+            f"{row['kept_seconds']:.2f} s", f"{row['kept_times']:.1f} ×",
+        )
+        for row in found["rows"]
+    ]  # fmt: skip
+    heads = ("batch", "tokens a pass", "client after client", "folded", "folded, hidden states kept", "faster")
+    return table(heads, rows, numeric=range(6))
+
+
+def _service(found: dict[str, Any]) -> str:
+    rows = [
+        ("requests a second", f"{found['requests_per_second']:.0f}"),
+        ("median", f"{found['median_ms']:.1f} ms"),
+        ("slowest hundredth", f"{found['p99_ms']:.1f} ms"),
+    ]
+    return table((f"{found['askers']} askers, a row a request", "measured"), rows, numeric=[1])
