@@ -19,7 +19,8 @@ from commonground import FederatedDataset, Run, load_data, train
 from commonground.algorithms import Algorithm, Tensors
 from commonground.data.sources import Source
 from commonground.engine.backends.base import Engine, StoreEngine
-from commonground.engine.backends.messages import MessageClient, MessageEngine
+from commonground.engine.backends.message_client import MessageClient
+from commonground.engine.backends.messages import MessageEngine
 from commonground.models import groups_of, set_groups, tensors_of
 
 # By its full name: the package gives the function of the same name precedence over the module.

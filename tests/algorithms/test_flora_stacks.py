@@ -50,15 +50,15 @@ def test_the_papers_bytes() -> None:
 
 def test_bytes_are_those_of_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: dict[int, int] = {}
-    ask = MessageEngine._ask
+    deliver = MessageEngine._to_client
 
-    def counted(self: Any, client: int, message: bytes, kind: Any, round: int) -> Any:
+    def counted(self: Any, client: int, message: bytes) -> bytes:
         fields, tensors = unpack(message)
         if fields["kind"] == "train":
-            sent[round] = sent.get(round, 0) + sum(4 * value.numel() for value in tensors.values())
-        return ask(self, client, message, kind, round)
+            sent[fields["round"]] = sent.get(fields["round"], 0) + sum(4 * value.numel() for value in tensors.values())
+        return deliver(self, client, message)
 
-    monkeypatch.setattr(MessageEngine, "_ask", counted)
+    monkeypatch.setattr(MessageEngine, "_to_client", counted)
     run = train("stack", "messages", participation=0.4, rounds=6)
     assert sent == {row["round"]: row["bytes_down"] for row in run.history}
 

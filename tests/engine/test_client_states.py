@@ -57,6 +57,13 @@ def test_what_is_forgotten(round: int, safe: int, left: list[int], tmp_path: Pat
     assert sorted(states.rounds()) == sorted(states.rounds("shared")) == left
 
 
+def test_what_did_not_count_is_forgotten(tmp_path: Path) -> None:
+    """Round 9 was refused: the next round starts from round 5, also where the checkpoint of round 9 is safe."""
+    states = kept(tmp_path, [2, 5, 9])
+    states.forget(12, safe=10, last=5)
+    assert sorted(states.rounds()) == sorted(states.rounds("shared")) == [5]
+
+
 def test_a_damaged_or_lost_state_is_one_sentence(tmp_path: Path) -> None:
     states = kept(tmp_path, [2, 5])
     path = states.rounds()[5]

@@ -55,8 +55,8 @@ class _Equal(str):
         ("base.check_scores", "fields"),
         ("checks.check_updates", "tensors"),
         ("checks.refuse_not_finite", "tensors"),
-        ("messages.check_question", "fields"),
-        ("messages.check_tensors", "tensors"),
+        ("message_client.check_question", "fields"),
+        ("message_client.check_tensors", "tensors"),
         ("serialization._sha256", "bytes"),
     ],
 )

@@ -77,12 +77,14 @@ class Evaluate(_Fields):
     """Test the client's own model or the global one after ``round`` rounds; answered by :class:`Tested`.
 
     Attributes:
+        last: the round in which the client last took part; 0 for none.
         detailed: whether the answer shall hold the finer figures as well (:mod:`.fine_answers`).
     """
 
     kind: Literal["evaluate"] = "evaluate"
     round: Done
     which: Literal["personal", "global", "validation"]
+    last: Done
     detailed: bool = False
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +26,8 @@ from commonground.data.part import part_of
 from commonground.engine.backends.base import CachedShared, Engine, Which
 from commonground.engine.backends.checks import who
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.backends.fine_answers import fine_of_answer, fine_tensors
+from commonground.engine.backends.fine_answers import fine_of_answer
+from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import (
     Answer,
     Digest,
@@ -38,127 +39,20 @@ from commonground.engine.backends.message_kinds import (
     Train,
     Trained,
     read_answer,
-    read_question,
 )
-from commonground.engine.backends.received import check_question, check_tensors
-from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.backends.serialization import pack, unpack
-from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import Scores
 from commonground.engine.fine_scores import FineScores
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
-from commonground.engine.state.digests import digest
 from commonground.engine.state.segment import Segment
 from commonground.errors import UpdateError
-from commonground.privacy import NoiseSource
 from commonground.quoting import quoted
 
-__all__ = ["MessageClient", "MessageEngine"]
+__all__ = ["MessageEngine"]
 
 A = TypeVar("A", bound=Answer)
-
-
-class MessageClient:
-    """A client of the federation: its own data, its own folder, and an answer to every message.
-
-    Args:
-        setup: the run on the client's side; its data set holds this one client.
-        number: the client's number in the federation, which keys its draws.
-        folder: where it keeps its personal tensors.
-        durable: whether they have to outlast a power cut.
-        noise: where the client's own noise comes from, whatever the run's settings say; with
-            :class:`~commonground.privacy.SecretNoise` no server can draw and subtract it (``--dp-where client``).
-    """
-
-    def __init__(
-        self, setup: Setup, number: int, folder: Path, *, durable: bool = True, noise: NoiseSource | None = None
-    ) -> None:
-        self.setup = setup
-        self.noise = noise
-        self.number = number
-        self.states = ClientStates(folder, number, durable=durable)
-
-    def handle(self, message: bytes) -> bytes:
-        """Answer one message of the server.
-
-        Where the server is elsewhere, whatever carries messages tells it of errors as ``pack({"error": text}, {})``.
-
-        Raises:
-            UpdateError: it is no message, or not one that this client can be sent; nothing is kept of it.
-            RunError: the client has not what the run needs, or cannot keep it.
-        """
-        about = "cannot be used"
-        try:
-            fields, sent = unpack(message)
-            question = read_question(fields)
-            about = f"of round {question.round} {about}"
-            check_question(self.setup, question, self.states)
-            if isinstance(question, Train):
-                sent = self._with_known(question, sent)
-            check_tensors(self.setup, question, sent)
-        except UpdateError as error:
-            raise UpdateError(f"the server's message to client {self._name} {about}: {error}") from None
-        answer, tensors = self._answer(question, sent)
-        return pack(answer.model_dump(), tensors)
-
-    def _answer(self, question: Train | Reply | Evaluate | Digest, sent: Tensors) -> tuple[Answer, Tensors]:
-        """Do what a message that was checked asks for."""
-        if isinstance(question, Train):
-            return self._train(question, sent)
-        personal = self._newest(question.round + 1, question.last if isinstance(question, Digest) else 0)
-        if isinstance(question, Reply):
-            self.states.keep(question.round, {**personal, **sent})
-            return Kept(), {}
-        if isinstance(question, Evaluate):
-            return self._test(question, sent, personal)
-        return Digested(digest=digest(personal)), {}
-
-    def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
-        personal = self._newest(task.round, task.last)  # first, so that nothing goes if it is not there
-        self.states.forget(task.round, task.safe)
-        if self.setup.algorithm.clients_remember:
-            names = self.setup.initial_shared
-            self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
-        solo = SequentialClient(self.setup)
-        result = run_client(solo, task.round, 0, shared, personal, key=self.number, noise=self.noise)
-        self.states.keep(task.round, result.personal or {})
-        loss = None if result.loss is None else float(result.loss)
-        done = Trained(client=self.number, round=task.round, samples=result.update.samples, loss=loss)
-        return done, result.update.tensors
-
-    def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
-        stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
-        solo = SequentialClient(self.setup)
-        scores = score_clients(
-            solo, [0], shared, stacked, task.which, task.round, key=self.number, detailed=task.detailed
-        )
-        sums = {name: value[0].tolist() for name, value in scores.sums.items()}
-        answer = Tested(sums=sums, count=int(scores.count[0]), loss=float(scores.loss[0]))
-        return answer, fine_tensors(scores.fine)
-
-    @property
-    def _name(self) -> str:
-        data = self.setup.data
-        return data.client_name(0) if data.clients == 1 else data.client_name(self.number)
-
-    def _with_known(self, task: Train, sent: Tensors) -> Tensors:
-        """A message's tensors, and those that are not sent again or that the client works out."""
-        known = {} if task.since is None else self._remembered(task.since)
-        before = self.setup.initial_shared | known
-        return {**known, **self.setup.algorithm.worked_out(before, sent, task.round, self.setup.config.seed)}
-
-    def _remembered(self, round: int) -> Tensors:
-        """The shared tensors as they were sent in an earlier round."""
-        shared = self.states.shared(round)
-        if shared is None:
-            raise UpdateError(f"client {self.number} no longer has what it was sent in round {round}")
-        return shared
-
-    def _newest(self, before: int, last: int = 0) -> Tensors:
-        """Personal tensors after the last round before ``before`` in which the client took part: ``last`` or later."""
-        newest = self.states.newest(before, last if self.setup.initial_personal else 0)
-        return self.setup.initial_personal if newest is None else newest
+R = TypeVar("R")
 
 
 class MessageEngine(Engine):
@@ -185,6 +79,7 @@ class MessageEngine(Engine):
         self._round = 0
         self._saved = 0  # round of the last checkpoint
         self._safe = 0  # and of the one before, to which the run may still fall back
+        self._counted: dict[int, int] = {}  # the round in which each client last took part, of those done here
 
     def _to_client(self, number: int, message: bytes) -> bytes:
         data = part_of(self.setup.data, [number])
@@ -197,26 +92,34 @@ class MessageEngine(Engine):
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
     ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
-        results = []
-        for client in clients:
-            self.check_stop()
+        self.missing = {}
+
+        def question(client: int) -> bytes:
             known = self.known.get(client, CachedShared(0, frozenset(), {}))
             news = {name: value for name, value in shared.items() if name not in known.names}
             safe = self._safe if self.back_to is None else min(self._safe, self.back_to)
             task = Train(round=round, safe=safe, since=known.round or None, last=self._last(client))
-            message = pack(task.model_dump(), {**news, **known.steps, **(extra or {}).get(client, {})})
-            done, tensors = self._ask(client, message, Trained, round)
+            return pack(task.model_dump(), {**news, **known.steps, **(extra or {}).get(client, {})})
+
+        def result(client: int, done: Trained, tensors: Tensors) -> ClientResult:
             if (done.client, done.round) != (client, round):
                 whose = f"the answer of {who(self.setup, client, round)}"
                 raise UpdateError(f"{whose} cannot be used: it is that of client {done.client} in round {done.round}")
-            results.append(ClientResult(Update(client, done.samples, self.setup.moved(tensors)), done.loss))
+            return self._admitted(
+                ClientResult(Update(client, done.samples, self.setup.moved(tensors)), done.loss), round
+            )
+
+        results = self._ask(clients, question, Trained, round, result)
         self._round = round
-        return results
+        self._counted |= dict.fromkeys(results, round)
+        return list(results.values())
 
     def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
         """Send the replies; the clients keep their own state, and a repeated round replaces it."""
-        for client, reply in (replies or {}).items():
-            self._ask(client, pack(Reply(round=round).model_dump(), reply), Kept, round)
+        tensors = dict(replies or {})
+        self._ask(list(tensors), lambda c: pack(Reply(round=round).model_dump(), tensors[c]), Kept, round, _plain)
+        for client in self.missing:
+            self._counted.pop(client, None)
 
     def evaluate(
         self,
@@ -228,33 +131,36 @@ class MessageEngine(Engine):
         detailed: bool = False,
     ) -> Scores:
         """See :meth:`Engine.evaluate`; every client tests itself."""
-        message = pack(Evaluate(round=round, which=which, detailed=detailed).model_dump(), shared)
-        answers: list[Tested] = []
-        fine: list[FineScores] = []
+        messages: dict[int, bytes] = {}
         shapes: dict[str, tuple[int, ...]] = {}
-        for client in clients:
-            self.check_stop()
-            answer, told = self._ask(client, message, Tested, round)
-            answers.append(answer)
-            fine += self._fine(answer, told, detailed, f"the answer of {who(self.setup, client, round)}")
-            shapes = shapes or self._score_shapes(answers[0])
-            self._check_shapes(answers[-1], shapes, client, round)
-        scores = Scores(
-            np.asarray(clients, dtype=np.int64),
-            np.array([a.count for a in answers]),
-            np.array([a.loss for a in answers]),
-            {name: np.array([a.sums[name] for a in answers], dtype=np.float64) for name in shapes},
-            self.setup.data.task,
-            FineScores.join(fine) if fine else None,
-        )
-        return self.believable(scores, round, which)
 
-    def _fine(self, answer: Tested, told: Tensors, detailed: bool, whose: str) -> list[FineScores]:
+        def question(client: int) -> bytes:
+            last = self._last(client)
+            if last not in messages:  # the same for all who took part in the same round
+                task = Evaluate(round=round, which=which, last=last, detailed=detailed)
+                messages[last] = pack(task.model_dump(), shared)
+            return messages[last]
+
+        def score(client: int, answer: Tested, told: Tensors) -> Scores:
+            fine = self._fine(answer, told, detailed, f"the answer of {who(self.setup, client, round)}")
+            shapes.update({} if shapes else self._score_shapes(answer))
+            self._check_shapes(answer, shapes, client, round)
+            sums = {name: np.array([answer.sums[name]], dtype=np.float64) for name in shapes}
+            numbers = (np.array([client]), np.array([answer.count]), np.array([answer.loss]))
+            return self.believable(Scores(*numbers, sums, self.setup.data.task, fine), round, which)
+
+        return self._joined(clients, self._ask(clients, question, Tested, round, score), round)
+
+    def _joined(self, clients: Sequence[int], scores: Mapping[int, Scores], round: int) -> Scores:
+        """The clients' tests as one; here all of them have answered."""
+        return Scores.join([scores[client] for client in clients])
+
+    def _fine(self, answer: Tested, told: Tensors, detailed: bool, whose: str) -> FineScores | None:
         """What a client tells in detail, if it was asked to."""
         if told and not detailed:
             raise UpdateError(f"{whose} cannot be used: it holds the tensor {quoted(next(iter(told)))}, and needs none")
         kinds, outputs = self.setup.fine, self.setup.data.classes
-        return [fine_of_answer(kinds, told, answer.count, outputs, whose)] if detailed else []
+        return fine_of_answer(kinds, told, answer.count, outputs, whose) if detailed else None
 
     def _score_shapes(self, first: Tested) -> dict[str, tuple[int, ...]]:
         """By name, the shape of every score: as the task says, or, if it does not, as the first client says."""
@@ -273,19 +179,65 @@ class MessageEngine(Engine):
     def digest(self, client: int) -> str:
         """See :meth:`Engine.digest`; computed by the client."""
         message = pack(Digest(round=self._round, last=self._last(client)).model_dump(), {})
-        return self._ask(client, message, Digested, self._round)[0].digest
+        found = self._ask([client], lambda _: message, Digested, self._round, lambda c, answer, _: answer.digest)
+        return found.get(client, "")
 
-    def _ask(self, client: int, message: bytes, kind: type[A], round: int) -> tuple[A, Tensors]:
-        """A client's answer to a message, and the tensors that came with it.
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        clients: Sequence[int],
+        question: Callable[[int], bytes],
+        kind: type[A],
+        round: int,
+        make: Callable[[int, A, Tensors], R],
+    ) -> dict[int, R]:
+        """What is made of the clients' answers, in the clients' order.
+
+        Args:
+            clients: who is asked.
+            question: the message to a client.
+            kind: of the answers.
+            round: for messages.
+            make: of a client's answer and its tensors.
 
         Raises:
-            UpdateError: naming client and round: it did not take the message, or the answer cannot be used.
+            UpdateError: naming client and round: it did not take the message, or the answer cannot be used (see
+                :meth:`_refuse`).
         """
+        found: dict[int, R] = {}
+        for client, answer in self._exchange(clients, question):
+            try:
+                found[client] = make(client, *self._read(client, answer, kind, round))
+            except UpdateError as error:
+                self._refuse(client, round, error)
+        return {client: found[client] for client in clients if client in found}
+
+    def _exchange(
+        self, clients: Sequence[int], question: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | UpdateError]]:
+        """Send every client its message; its answer, or why there is none. Here one client after the other."""
+        for client in clients:
+            self.check_stop()
+            try:
+                answer: bytes | UpdateError = self.deliver(client, question(client))
+            except UpdateError as error:
+                answer = error
+            yield client, answer
+
+    def _admitted(self, result: ClientResult, round: int) -> ClientResult:
+        """A client's round as it came; the loop looks at all of them together."""
+        return result
+
+    def _refuse(self, client: int, round: int, error: UpdateError) -> None:
+        """What becomes of a client whose answer cannot be used: here it ends the run."""
+        raise error
+
+    def _read(self, client: int, answer: bytes | UpdateError, kind: type[A], round: int) -> tuple[A, Tensors]:
+        """A client's answer, and the tensors that came with it."""
         whose = who(self.setup, client, round)
-        try:
-            answer = self.deliver(client, message)
-        except UpdateError as error:
-            raise UpdateError(f"{whose} did not take what it was sent: {error}") from None
+        if isinstance(answer, UpdateError):
+            raise UpdateError(f"{whose} did not take what it was sent: {answer}")
         try:
             fields, tensors = unpack(answer)
             read = read_answer(kind, fields)
@@ -297,7 +249,8 @@ class MessageEngine(Engine):
 
     def _last(self, client: int) -> int:
         """The round whose state a client must still have; 0 if it has not taken part."""
-        return 0 if self.last_rounds is None else max(0, int(self.last_rounds[client]))
+        before = 0 if self.last_rounds is None else int(self.last_rounds[client])
+        return max(0, before, self._counted.get(client, 0))
 
     def save(self, folder: Path, round: int) -> list[Segment]:
         """Nothing: clients keep their own state. What they had at the checkpoint before is safe from now on."""
@@ -308,6 +261,7 @@ class MessageEngine(Engine):
         """See :meth:`Engine.load`."""
         self._round = self._saved = round
         self._safe = 0
+        self._counted = {}
 
     def states(self) -> Callable[[int], Tensors]:
         """See :meth:`Engine.states`; they are read from the clients' folders."""
@@ -322,3 +276,7 @@ class MessageEngine(Engine):
         """Remove the clients' folders if they are temporary; if :meth:`states` were asked for, with the last reader."""
         if self._remove is not None and not self._read_later:
             self._remove()
+
+
+def _plain(client: int, answer: A, tensors: Tensors) -> A:
+    return answer

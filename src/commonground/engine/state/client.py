@@ -87,14 +87,17 @@ class ClientStates:
                 f"client {self.client} cannot write its state to '{path}': {error.strerror or error}"
             ) from None
 
-    def forget(self, round: int, safe: int) -> None:
-        """Drop states that are repeated now (≥ ``round``) and those older than the newest one up to ``safe``."""
+    def forget(self, round: int, safe: int, last: int | None = None) -> None:
+        """Drop states that are repeated now (≥ ``round``), those older than the newest one up to ``safe``, and those of
+        rounds after ``last``, if it is given, which did not count.
+        """
         remove_parts(self.folder)
         for kind in ("round", "shared"):
             states = self.rounds(kind)
-            old = [r for r in states if r <= safe]
+            end = round if last is None else min(round, last + 1)
+            old = [r for r in states if r <= safe and r < end]
             for r, path in states.items():
-                if r >= round or (old and r < max(old)):
+                if r >= end or (old and r < max(old)):
                     path.unlink()
 
     def _read(self, path: Path) -> Tensors:

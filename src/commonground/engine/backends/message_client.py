@@ -1,0 +1,141 @@
+"""A client of the message transport: it has its own data and a folder, and answers bytes with bytes.
+
+It keeps the state of every round it took part in until the server says that a later one is safe in its checkpoints. A
+round, a test or a digest starts from the state of the round that the server names, the last one that counted: where an
+answer got lost or was refused, what the client kept of that round is dropped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commonground.algorithms import Tensors
+from commonground.engine.backends.fine_answers import fine_tensors
+from commonground.engine.backends.message_kinds import (
+    Answer,
+    Digest,
+    Digested,
+    Evaluate,
+    Kept,
+    Reply,
+    Tested,
+    Train,
+    Trained,
+    read_question,
+)
+from commonground.engine.backends.received import check_question, check_tensors
+from commonground.engine.backends.serial import run_client, score_clients
+from commonground.engine.backends.serialization import pack, unpack
+from commonground.engine.clients.sequential import SequentialClient
+from commonground.engine.setup import Setup
+from commonground.engine.state.client import ClientStates
+from commonground.engine.state.digests import digest
+from commonground.errors import UpdateError
+from commonground.privacy import NoiseSource
+
+__all__ = ["MessageClient"]
+
+
+class MessageClient:
+    """A client of the federation: its own data, its own folder, and an answer to every message.
+
+    Args:
+        setup: the run on the client's side; its data set holds this one client.
+        number: the client's number in the federation, which keys its draws.
+        folder: where it keeps its personal tensors.
+        durable: whether they have to outlast a power cut.
+        noise: where the client's own noise comes from, whatever the run's settings say; with
+            :class:`~commonground.privacy.SecretNoise` no server can draw and subtract it (``--dp-where client``).
+    """
+
+    def __init__(
+        self, setup: Setup, number: int, folder: Path, *, durable: bool = True, noise: NoiseSource | None = None
+    ) -> None:
+        self.setup = setup
+        self.noise = noise
+        self.number = number
+        self.states = ClientStates(folder, number, durable=durable)
+
+    def handle(self, message: bytes) -> bytes:
+        """Answer one message of the server.
+
+        Where the server is elsewhere, whatever carries messages tells it of errors as ``pack({"error": text}, {})``.
+
+        Raises:
+            UpdateError: it is no message, or not one that this client can be sent; nothing is kept of it.
+            RunError: the client has not what the run needs, or cannot keep it.
+        """
+        about = "cannot be used"
+        try:
+            fields, sent = unpack(message)
+            question = read_question(fields)
+            about = f"of round {question.round} {about}"
+            check_question(self.setup, question, self.states)
+            if isinstance(question, Train):
+                sent = self._with_known(question, sent)
+            check_tensors(self.setup, question, sent)
+        except UpdateError as error:
+            raise UpdateError(f"the server's message to client {self._name} {about}: {error}") from None
+        answer, tensors = self._answer(question, sent)
+        return pack(answer.model_dump(), tensors)
+
+    def _answer(self, question: Train | Reply | Evaluate | Digest, sent: Tensors) -> tuple[Answer, Tensors]:
+        """Do what a message that was checked asks for."""
+        if isinstance(question, Train):
+            return self._train(question, sent)
+        personal = self._newest(question.round + 1, None if isinstance(question, Reply) else question.last)
+        if isinstance(question, Reply):
+            self.states.keep(question.round, {**personal, **sent})
+            return Kept(), {}
+        if isinstance(question, Evaluate):
+            return self._test(question, sent, personal)
+        return Digested(digest=digest(personal)), {}
+
+    def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
+        personal = self._newest(task.round, task.last)  # first, so that nothing goes if it is not there
+        self.states.forget(task.round, task.safe, task.last)
+        if self.setup.algorithm.clients_remember:
+            names = self.setup.initial_shared
+            self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
+        solo = SequentialClient(self.setup)
+        result = run_client(solo, task.round, 0, shared, personal, key=self.number, noise=self.noise)
+        self.states.keep(task.round, result.personal or {})
+        loss = None if result.loss is None else float(result.loss)
+        done = Trained(client=self.number, round=task.round, samples=result.update.samples, loss=loss)
+        return done, result.update.tensors
+
+    def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
+        stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
+        solo = SequentialClient(self.setup)
+        scores = score_clients(
+            solo, [0], shared, stacked, task.which, task.round, key=self.number, detailed=task.detailed
+        )
+        sums = {name: value[0].tolist() for name, value in scores.sums.items()}
+        answer = Tested(sums=sums, count=int(scores.count[0]), loss=float(scores.loss[0]))
+        return answer, fine_tensors(scores.fine)
+
+    @property
+    def _name(self) -> str:
+        data = self.setup.data
+        return data.client_name(0) if data.clients == 1 else data.client_name(self.number)
+
+    def _with_known(self, task: Train, sent: Tensors) -> Tensors:
+        """A message's tensors, and those that are not sent again or that the client works out."""
+        known = {} if task.since is None else self._remembered(task.since)
+        before = self.setup.initial_shared | known
+        return {**known, **self.setup.algorithm.worked_out(before, sent, task.round, self.setup.config.seed)}
+
+    def _remembered(self, round: int) -> Tensors:
+        """The shared tensors as they were sent in an earlier round."""
+        shared = self.states.shared(round)
+        if shared is None:
+            raise UpdateError(f"client {self.number} no longer has what it was sent in round {round}")
+        return shared
+
+    def _newest(self, before: int, last: int | None = None) -> Tensors:
+        """Personal tensors after the last round before ``before`` in which the client took part; if ``last`` is given,
+        after that one: what it kept of later rounds never counted.
+        """
+        before = before if last is None else min(before, last + 1)
+        newest = self.states.newest(before, (last or 0) if self.setup.initial_personal else 0)
+        return self.setup.initial_personal if newest is None else newest
