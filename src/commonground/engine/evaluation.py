@@ -41,8 +41,8 @@ class Scores:
 
     Attributes:
         clients: [C] their numbers.
-        count: [C] test samples.
-        loss: [C] mean loss.
+        count: [C] test samples; 0 for a client that was asked and did not answer.
+        loss: [C] mean loss; NaN without samples.
         sums: by name, [C, …]: what the task scores, added up over each client's samples.
         task: says which metrics follow.
         fine: further figures, if the test was a detailed one.
@@ -58,8 +58,9 @@ class Scores:
     @cached_property
     def metrics(self) -> Figures:
         """Every metric of every client, by name: [C]; NaN where one is not defined."""
-        means = {n: s / self.count.reshape(-1, *[1] * (s.ndim - 1)) for n, s in self.sums.items()}
-        return {**self.task.metrics(means), **({} if self.fine is None else self.fine.figures)}
+        with np.errstate(invalid="ignore", divide="ignore"):  # of a client that did not answer: of no rows
+            means = {n: s / self.count.reshape(-1, *[1] * (s.ndim - 1)) for n, s in self.sums.items()}
+            return {**self.task.metrics(means), **({} if self.fine is None else self.fine.figures)}
 
     @property
     def headline(self) -> npt.NDArray[np.float64]:
@@ -69,7 +70,7 @@ class Scores:
     @property
     def over_rows(self) -> dict[str, float]:
         """Every metric over all clients' samples as one set."""
-        whole = {name: s.sum(0, keepdims=True) / self.count.sum() for name, s in self.sums.items()}
+        whole = {name: s.sum(0, keepdims=True) / max(1, self.count.sum()) for name, s in self.sums.items()}
         plain = {name: float(value[0]) for name, value in self.task.metrics(whole).items()}
         return {**plain, **({} if self.fine is None else self.fine.over_rows)}
 

@@ -94,7 +94,7 @@ def finish(
     if folder is not None:
         with _written(folder):
             (folder.path / IMPORTANCE).unlink(missing_ok=True)  # of fewer rounds
-            if setup.data.schema is not None and not stopped:
+            if setup.data.schema is not None and not stopped and not setup.data.described:
                 write_atomically(folder.path / IMPORTANCE, column_importance(trained, setup.data).to_json())
             folder.write_summary(summary)
     return Run(config, summary, progress.history, clients, path, lambda: trained)

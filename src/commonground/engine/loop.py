@@ -19,7 +19,7 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.engine.backends.base import CachedShared, Engine, Which, payload_bytes
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.backends.factory import make_engine
+from commonground.engine.backends.factory import EngineOf, make_engine
 from commonground.engine.early_stopping import EarlyStopping, validation_key
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.evaluation_plan import EvaluationPlan
@@ -75,6 +75,7 @@ class Loop:
         observer: hears of every round.
         on_round: called after every round; False ends the run there.
         other_numerics: go on with other threads, precision or device than before.
+        engine_of: makes the engine, from its name, the setup and the run's folder.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Loop:
         observer: Observer,
         on_round: OnRound | None = None,
         other_numerics: bool = False,
+        engine_of: EngineOf = make_engine,
     ) -> None:
+        self.engine_of = engine_of
         self.setup, self.folder, self.observer, self.on_round = setup, folder, observer, on_round
         self.config, self.plan = setup.config, EvaluationPlan(setup)
         self.progress = Progress.of(setup)
@@ -100,7 +103,7 @@ class Loop:
         finished = self.keeper.finished()
         if finished is not None:
             return finished
-        engine = make_engine(self.config.engine, self.setup, self.folder.path if self.folder else None)
+        engine = self.engine_of(self.config.engine, self.setup, self.folder.path if self.folder else None)
         tuned: tuple[Engine, Tensors] | None = None
         with StopFlag() as stop:
             engine.check_stop, engine.note = stop.check, self.observer.note
@@ -140,6 +143,8 @@ class Loop:
                 return
             if self.stopping.best == round:
                 engine.back_to = round
+                self.keeper.save(engine)
+            if engine.saved_every_round:
                 self.keeper.save(engine)
             self.keeper.save_if_due(engine)
 
@@ -187,10 +192,14 @@ class Loop:
         row["bytes_down"] += sum(payload_bytes(tensors) for tensors in (*extra.values(), *replies.values()))
         if pools:
             row |= {"bytes_up": 0, "bytes_down": 0, "participants": len(clients)}  # no model travels: the rows did
+        if engine.missing:
+            row["missing"] = len(engine.missing)
         if self.folder is not None:
             self.folder.add_row(row)
         # 7. From here on nothing can fail: the round becomes part of the run as a whole.
-        progress.heard[clients] = round
+        counted = [client for client in clients if client not in engine.missing]
+        progress.heard[counted] = round
+        self._remember_missing(engine)
         if algorithm.clients_remember:
             for name, value in server.shared.items():
                 if not torch.equal(value, progress.shared[name]):
@@ -198,7 +207,7 @@ class Loop:
         progress.shared, progress.memory = server.shared, server.memory
         progress.done, progress.between = round, False
         progress.last_scores = scores if self.plan.covers_everyone and round == self.config.rounds else {}
-        progress.took_part[clients] += 1
+        progress.took_part[counted] += 1
         progress.totals["seconds"] += time.perf_counter() - began
         progress.totals["bytes_up"] += row["bytes_up"]
         progress.totals["bytes_down"] += row["bytes_down"]
@@ -300,7 +309,7 @@ class Loop:
             "eval_seconds": rounded(eval_seconds),
             "lr": self.setup.lr_at(round),
             "participants": len(results),
-            "evaluated_clients": len(self.plan.panel) if scores else 0,
+            "evaluated_clients": 0 if judged is None else int((judged.count > 0).sum()),
         }
 
     def _validation(self, scores: Scores | None) -> dict[str, float | None]:
@@ -309,6 +318,13 @@ class Loop:
             return {}
         keys = dict.fromkeys((self.setup.data.task.metric, self.setup.rank.key))
         return {validation_key(k): None if scores is None else spread_of(scores.metrics[k])["mean"] for k in keys}
+
+    def _remember_missing(self, engine: Engine) -> None:
+        """How often each client's round did not count, and the last reason."""
+        refused = self.progress.totals["refused"]
+        for client, why in engine.missing.items():
+            times = refused.get(str(client), [0, ""])[0]
+            refused[str(client)] = [times + 1, why]
 
     def _ranked(self, scores: Scores) -> npt.NDArray[np.bool_]:
         return scores.count >= self.config.worst_min_rows

@@ -26,7 +26,8 @@ class Progress:
         heard: [clients] round in which each client last took part; -1 for none so far.
         took_part: [clients] rounds of each client.
         totals: bytes, seconds and fingerprints; ``changed``: the round in which a shared tensor last changed;
-            ``best_round``, if a run looks for it.
+            ``refused``: by client, how many of its rounds did not count, and why the last did not; ``best_round``, if a
+            run looks for it.
         memory: what the server remembers and does not send.
         history: one row per round, as in ``rounds.jsonl``.
         done: rounds done.
@@ -62,5 +63,6 @@ class Progress:
             "data_fingerprint": setup.data.fingerprint(),
             "base_sha256": base_sha256_of(setup.model),
             "changed": {},
+            "refused": {},
         }
         return cls(dict(setup.initial_shared), np.full(clients, -1, np.int32), np.zeros(clients, np.int32), totals)

@@ -40,17 +40,17 @@ def client_rows(
     task = data.task
     own = {f"personal_{name}": values for name, values in scores.metrics.items()}
     shared = {f"global_{task.metric}": None if global_scores is None else global_scores.headline}
-    classes = (data.class_counts("train") > 0).sum(1)
+    classes = None if data.described else (data.class_counts("train") > 0).sum(1)
     return [
         {
             "client": c,
             "name": data.client_name(c),
             "train_samples": int(train_sizes[c]),
             "test_samples": int(scores.count[c]),
-            "classes": int(classes[c]),
+            "classes": "" if classes is None else int(classes[c]),
             "rounds": int(took_part[c]),
             **{name: _cell(values, c) for name, values in {**own, **shared}.items()},
-            "test_loss": float(scores.loss[c]),
+            "test_loss": _cell(scores.loss, c),
         }
         for c in range(data.clients)
     ]
@@ -116,6 +116,7 @@ def summarise(
         "metrics": _metrics(scores, ranked),
         "global_metrics": None if global_scores is None else _metrics(global_scores, ranked),
         "worst_tenth": {"min_rows": config.worst_min_rows, "clients": int(ranked.sum())},
+        **_missing(setup.data, totals, scores),
         **_ranking(setup),
         **_majority(setup),
         "optimizer": config.optimizer,
@@ -162,6 +163,13 @@ def _cell(values: npt.NDArray[np.float64] | None, client: int) -> float | str:
     return "" if values is None or np.isnan(values[client]) else float(values[client])
 
 
+def _missing(data: FederatedDataset, totals: Mapping[str, Any], scores: Scores) -> dict[str, Any]:
+    """Whose rounds did not count, and who did not answer in the last test; nothing where that did not happen."""
+    refused = {data.client_name(int(c)): {"rounds": n, "why": why} for c, (n, why) in totals["refused"].items()}
+    lost = [data.client_name(int(c)) for c in scores.clients[scores.count == 0]]
+    return {**({"refused": refused} if refused else {}), **({"lost_clients": lost} if lost else {})}
+
+
 def _ranking(setup: Setup) -> dict[str, Any]:
     """Which metric ranks, where a user said so."""
     rank = setup.rank
@@ -172,7 +180,7 @@ def _ranking(setup: Setup) -> dict[str, Any]:
 def _majority(setup: Setup) -> dict[str, Any]:
     """Of classes: the most frequent one, and its share of all clients' training and test rows."""
     data = setup.data
-    if not data.task.softmax:
+    if not data.task.softmax or data.described:
         return {}
     test, train = (data.class_counts(split).sum(0) for split in ("test", "train"))
     most = int(test.argmax())

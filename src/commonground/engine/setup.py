@@ -106,6 +106,23 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
         raise ConfigError("--no-decay-bias says what --weight-decay spares, and there is no weight decay")
 
 
+def check_described(config: RunConfig) -> None:
+    """Refuse settings for which somebody would have to see all clients' samples.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for flag, given in (
+        ("--metrics full", config.metrics == "full"),
+        ("--class-weights balanced", config.class_weights == "balanced"),
+        ("--validation-fraction", bool(config.validation_fraction)),
+        ("--finetune-epochs", bool(config.finetune_epochs)),
+        ("--feature-noise", bool(config.feature_noise)),
+    ):
+        if given:
+            raise ConfigError(f"{flag} is not possible where the clients' samples stay with them")
+
+
 def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:
     """A client's personal tensors and state before its first round.
 
@@ -198,6 +215,8 @@ class Setup:
                 f"--batch-norm local keeps statistics of BatchNorm layers with the clients, and the model "
                 f"'{config.model}' has none that change"
             )
+        if data.described:
+            check_described(config)
         groups.check_cover(algorithm.shared, algorithm.personal)
         initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
         model = model.to(resolve_device(config.device))

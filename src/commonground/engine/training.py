@@ -18,6 +18,7 @@ from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.devices import use_precision
+from commonground.engine.backends.factory import EngineOf, make_engine
 from commonground.engine.loop import Loop, OnRound, as_one
 from commonground.engine.more_rounds import check_rounds, follows
 from commonground.engine.observer import Observer, Several, Silent, completed
@@ -139,10 +140,12 @@ def run_training(
     on_round: OnRound | Sequence[OnRound] | None = None,
     track: Track | Tracking = None,
     allow_other_numerics: bool = False,
+    engine_of: EngineOf = make_engine,
 ) -> Run:
     """Carry out a prepared run; see :func:`train`.
 
     Args:
+        engine_of: makes the engine; by default one of this machine's, by its name.
         setup, out, resume, observer, on_round, allow_other_numerics: see there.
         track: see there; a :class:`Tracking` stays open, for what its caller still has to add.
     """
@@ -157,6 +160,7 @@ def run_training(
                 on_round=on_round,
                 track=tracking,
                 allow_other_numerics=allow_other_numerics,
+                engine_of=engine_of,
             )
     if out is None and setup.config.early_stopping is not None:
         return _in_temporary_folder(setup, observer, on_round, track)
@@ -174,7 +178,7 @@ def run_training(
                 if resume:
                     hearing.note(f"there is no run in '{folder.path}' yet: it begins now")
             folder.remove_parts()
-        run = Loop(setup, folder, hearing, on_round, allow_other_numerics).run()
+        run = Loop(setup, folder, hearing, on_round, allow_other_numerics, engine_of).run()
     track.result(run)
     return run
 

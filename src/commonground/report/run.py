@@ -326,7 +326,7 @@ def _client_chart(run: RunFiles) -> Chart:
 
 def splits(run: RunFiles) -> bool:
     """Whether there is a picture of who holds what."""
-    return run.split is not None and run.headline.divides
+    return run.split is not None and run.headline.divides and not run.split.get("described")
 
 
 def split_chart(run: RunFiles) -> Chart:

@@ -38,6 +38,9 @@ class AnswerTokens(Task):
     def targets(self, values: Array, field: str) -> Array:
         return class_numbers(values, field)
 
+    def neutral_targets(self, rows: int, outputs: int) -> Array:
+        return np.zeros(rows, dtype=np.int64)
+
     def outputs(self, targets: Sequence[Array], name: str) -> int:
         return largest_class(targets, name) + 1
 

@@ -92,6 +92,10 @@ class Task(ABC):
             DataError: names the first wrong one.
         """
 
+    def neutral_targets(self, rows: int, outputs: int) -> Array:
+        """Targets in their stored form that say nothing, for rows whose own are not here: [rows, …]."""
+        return np.zeros((rows, outputs), dtype=np.float32)
+
     def check_inputs(self, name: str, kind: str, samples: Array) -> None:
         """Refuse samples of a kind that this task is not for.
 

@@ -66,6 +66,7 @@ class Engine(ABC):
         self.known: Mapping[int, CachedShared] = {}
         self.back_to: int | None = None  # an earlier round than those of checkpoints that the run may go back to
         self.last_rounds: npt.NDArray[np.int32] | None = None  # in which each client last took part, -1: none so far
+        self.saved_every_round = False  # whether a checkpoint is wanted after each round
         self.missing: dict[int, str] = {}  # participants whose round does not count, and why, where that is borne
 
     @abstractmethod

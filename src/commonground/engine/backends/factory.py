@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,7 +18,10 @@ from commonground.engine.clients.stacking import check_stackable, try_stacking
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
 
-__all__ = ["choose_engine", "make_engine"]
+__all__ = ["EngineOf", "choose_engine", "make_engine"]
+
+EngineOf = Callable[[str, Setup, Path | None], Engine]
+"""What makes an engine of its name, the setup and the run's folder."""
 
 # On a CPU, stacking wins 12–20 times for models of a few thousand weights and loses for an MLP of 550,000 (0.7
 # times) and for every CNN (0.5 times); between these, the crossing was measured near this size.

@@ -446,6 +446,7 @@ def describe(data: FederatedDataset) -> dict[str, Any]:
         "class_names": list(data.class_names),
         "client_names": None if data.client_names is None else list(data.client_names),
         "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
+        **({"described": True} if data.described else {}),
         "train": data.class_counts("train").tolist(),
         "test": data.class_counts("test").tolist(),
     }

@@ -1,0 +1,182 @@
+"""Data that stay with their clients: what a server is told of them, and a data set that stands in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from commonground.data.arrays import Array, Preprocess
+from commonground.data.federated import FederatedDataset
+from commonground.errors import DataError
+from commonground.quoting import quoted
+from commonground.tasks import tasks
+
+__all__ = ["Description", "describe_client", "described_dataset", "read_description"]
+
+LARGEST_SAMPLE = 1 << 26  # numbers: a description cannot make a server allocate what nobody has
+MOST_ROWS = 1 << 40
+
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Side = Annotated[int, Field(ge=0, le=LARGEST_SAMPLE)]
+
+
+class Description(BaseModel):
+    """What one client says of its data: sizes and kinds, no sample, no target and no count of one.
+
+    Attributes:
+        name: the client's.
+        data: the data's.
+        train, test: rows.
+        fields: (name, NumPy type, shape) of a sample's arrays; one without a name for plain samples.
+        classes: number of classes that the client knows of (targets, labels).
+        class_names: theirs.
+        task: by name.
+        task_settings: of the task.
+        scale: of the client's preprocessing.
+        mean, std: likewise.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Name
+    data: Name
+    train: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    test: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    fields: Annotated[
+        tuple[tuple[str, Annotated[str, Field(pattern=r"\A[<|=][buif]\d{1,2}\z")], tuple[Side, ...]], ...],
+        Field(min_length=1, max_length=64),
+    ]
+    classes: Annotated[int, Field(ge=1, le=10_000_000)]
+    class_names: Annotated[tuple[str, ...], Field(max_length=10_000_000)]
+    task: Name
+    task_settings: dict[str, Any]
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def agreed(self) -> dict[str, Any]:
+        """What has to be the same for all clients."""
+        return {
+            "the samples": self.fields,
+            "the task": (self.task, sorted(self.task_settings.items())),
+            "the preprocessing": (self.scale, self.mean, self.std),
+        }
+
+
+def describe_client(data: FederatedDataset, name: str) -> Description:
+    """The description of a data set with one client.
+
+    Raises:
+        DataError: it has several clients, or something that cannot be agreed on.
+    """
+    if data.clients != 1:
+        raise DataError(f"a client's own data are those of one client, and {data.name!r} has {data.clients}")
+    if data.noise is not None or data.validation_index is not None:
+        raise DataError(f"{data.name!r} has feature noise or rows for validation, which a network run does not know")
+    x = data.x_train
+    fields = [(n, x.dtype[n].base.str, x.dtype[n].shape) for n in x.dtype.names or ()]
+    p = data.preprocess
+    return Description(
+        name=name,
+        data=data.name,
+        train=int(data.train_sizes[0]),
+        test=int(data.test_sizes[0]),
+        fields=tuple(fields) or (("", x.dtype.str, x.shape[1:]),),
+        classes=data.classes,
+        class_names=data.class_names,
+        task=data.task.name,
+        task_settings=asdict(data.task),
+        scale=p.scale,
+        mean=tuple(p.mean),
+        std=tuple(p.std),
+    )
+
+
+def read_description(text: str | bytes) -> Description:
+    """From JSON that somebody else wrote.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        found = Description.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = quoted(".".join(map(str, first["loc"])))
+        raise DataError(f"this describes no data: {where}: {first['msg']}") from None
+    for _, _, shape in found.fields:
+        if np.prod([max(1, n) for n in shape], dtype=float) > LARGEST_SAMPLE:
+            raise DataError(f"this describes samples of the shape {list(shape)}, which is beyond every size")
+    return found
+
+
+def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
+    """A data set with the clients' names and sizes, whose samples are zero.
+
+    Classes are those of the client that knows the most; the others' names have to be the first of them.
+
+    Args:
+        descriptions: one per client, in their order.
+
+    Raises:
+        DataError: names two clients who do not agree, and in what.
+    """
+    first = descriptions[0]
+    most = max(descriptions, key=lambda d: d.classes)
+    for other in descriptions:
+        for what, value in first.agreed.items():
+            if other.agreed[what] != value:
+                raise DataError(
+                    f"the clients {quoted(first.name)} and {quoted(other.name)} do not agree on {what}: "
+                    f"{value!r} and {other.agreed[what]!r}"
+                )
+        if other.class_names != most.class_names[: other.classes]:
+            raise DataError(f"the classes of the clients {quoted(most.name)} and {quoted(other.name)} have other names")
+    if first.task not in tasks:
+        raise DataError(f"the clients' task is {quoted(first.task)}, which is not known here")
+    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in first.task_settings.items()}
+    task = tasks[first.task](**settings)
+    train, test = (sum(getattr(d, split) for d in descriptions) for split in ("train", "test"))
+    x_train, x_test = _zeros(first.fields, train, 0), _zeros(first.fields, test, train)
+    y_train, y_test = (task.neutral_targets(n, most.classes) for n in (train, test))
+    offsets = {s: np.cumsum([0, *(getattr(d, s) for d in descriptions)]) for s in ("train", "test")}
+    return FederatedDataset(
+        name=first.data,
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        classes=most.classes,
+        class_names=most.class_names,
+        train_index=np.arange(train),
+        train_offsets=offsets["train"],
+        test_index=np.arange(test),
+        test_offsets=offsets["test"],
+        client_names=tuple(d.name for d in descriptions),
+        preprocess=Preprocess(first.scale, first.mean, first.std),
+        task=task,
+        described=True,
+    )
+
+
+def with_classes(data: FederatedDataset, class_names: Sequence[str]) -> FederatedDataset:
+    """A client's own data, for as many classes as all clients have together."""
+    return replace(data, classes=len(class_names), class_names=tuple(class_names))
+
+
+def _zeros(fields: Sequence[tuple[str, str, tuple[int, ...]]], rows: int, first: int) -> Array:
+    """Samples of these arrays; of tokens, rows of one marked token, numbered from ``first``."""
+    if len(fields) > 1 or fields[0][0]:
+        return np.zeros(rows, np.dtype([(name, kind, shape) for name, kind, shape in fields]))
+    _, kind, shape = fields[0]
+    x: Array = np.zeros((rows, *shape), np.dtype(kind))  # untouched pages take no memory
+    if np.dtype(kind) == np.int32 and len(shape) == 2 and shape[1] == 2:
+        x[:, 0] = np.stack([np.arange(first, first + rows), np.ones(rows)], 1)
+        x[:, 1, 1] = 1
+        x[:, 2:, 0] = -1
+    return x

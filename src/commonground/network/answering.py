@@ -1,0 +1,152 @@
+"""A client's side of a network run, whatever carries the messages: its own data, its own folder, an answer to each.
+
+Besides the questions of :mod:`commonground.engine.backends.message_kinds` a server sends two kinds of message:
+
+- ``hello``: describe your data (:mod:`commonground.data.described`);
+- ``begin``: this is the run: its settings, your number, the classes, and what else all clients have to agree on.
+
+What a run begins with is kept beside the client's states, so that a client that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from commonground.config import RunConfig
+from commonground.data import FederatedDataset
+from commonground.data.described import describe_client, with_classes
+from commonground.devices import use_precision
+from commonground.engine.backends.message_client import MessageClient
+from commonground.engine.backends.message_kinds import Failed
+from commonground.engine.backends.serialization import pack
+from commonground.engine.prepare import prepare_setup
+from commonground.engine.state.folder import write_atomically
+from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
+from commonground.quoting import escaped, quoted
+from commonground.user_code import is_code
+
+__all__ = ["Answering", "Begin", "failed", "question_id"]
+
+
+class Begin(BaseModel):
+    """What a server tells a client of a run before its first question.
+
+    Attributes:
+        run: its id.
+        config: the settings, as of ``config.toml``, every automatic one resolved.
+        number: the client's.
+        class_names: of all clients together.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: Annotated[str, Field(pattern=r"\A[0-9a-f]{32}\z")]
+    config: dict[str, Any]
+    number: Annotated[int, Field(ge=0)]
+    class_names: tuple[str, ...]
+
+
+class Answering:
+    """Answers a server's messages.
+
+    Args:
+        data: the client's own, those of one client.
+        name: the client's.
+        folder: where it keeps what is personal, by run.
+        model_code: whether a model, loss or method may be named that is code in a Python file on this host.
+    """
+
+    def __init__(self, data: FederatedDataset, name: str, folder: Path, *, model_code: bool = False) -> None:
+        self.data, self.name, self.folder = data, name, folder
+        self.model_code = model_code
+        self._clients: dict[str, MessageClient] = {}
+
+    def hello(self) -> bytes:
+        """The description of the data, as JSON."""
+        return describe_client(self.data, self.name).model_dump_json().encode()
+
+    def begin(self, text: bytes) -> bytes:
+        """Take part in a run; what it begins with is kept.
+
+        Returns:
+            The run's id, as JSON.
+
+        Raises:
+            CommonGroundError: this client cannot, and says why.
+        """
+        begin = _read(text)
+        old = self._file(begin.run)
+        if old.is_file() and old.read_bytes() != text:
+            raise UpdateError(f"the run {begin.run} has begun here with other settings")
+        self._clients[begin.run] = self._client(begin)
+        old.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(old, text)
+        return json.dumps({"run": begin.run}).encode()
+
+    def has_begun(self, run: str) -> bool:
+        """Whether the client takes part in a run."""
+        return re.fullmatch(r"[0-9a-f]{32}", run) is not None and self._file(run).is_file()
+
+    def ask(self, run: str, message: bytes) -> bytes:
+        """The answer to a question of a run; an error is an answer, too."""
+        try:
+            return self._of(run).handle(message)
+        except CommonGroundError as error:
+            return failed(error)
+
+    def _of(self, run: str) -> MessageClient:
+        if not self.has_begun(run):
+            raise RunError(f"client {escaped(self.name)} has not begun the run {quoted(run)}")
+        if run not in self._clients:
+            self._clients = {run: self._client(_read(self._file(run).read_bytes()))}  # one at a time is in memory
+        return self._clients[run]
+
+    def _file(self, run: str) -> Path:
+        return self.folder / "runs" / run / "begin.json"
+
+    def _client(self, begin: Begin) -> MessageClient:
+        config = RunConfig.make(begin.config)
+        self._check_code(config)
+        torch.set_num_threads(config.threads)
+        use_precision(config.precision)
+        setup = prepare_setup(config, with_classes(self.data, begin.class_names))
+        return MessageClient(setup, begin.number, self.folder / "runs" / begin.run / "states")
+
+    def _check_code(self, config: RunConfig) -> None:
+        """A server cannot make a client run a file, unless its owner allows what lies on this host."""
+        for what, value in (
+            ("model", config.model),
+            ("loss", config.loss),
+            ("method", config.algorithm),
+            ("metric", config.metric),
+        ):
+            if value is not None and is_code(str(value)) and not self.model_code:
+                raise ConfigError(
+                    f"the server asks for the {what} {escaped(str(value))}, which is code; this client runs it only "
+                    "with --allow-code"
+                )
+
+
+def failed(error: Exception) -> bytes:
+    """An answer that says why there is none."""
+    return pack(Failed(error=str(error)).model_dump(), {})
+
+
+def _read(text: bytes) -> Begin:
+    try:
+        return Begin.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UpdateError(f"this begins no run: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def question_id(run: str, message: bytes) -> str:
+    """By which a question is asked after."""
+    return hashlib.sha256(run.encode() + message).hexdigest()

@@ -1,0 +1,155 @@
+"""The engine whose clients are real: each on its own host, asked all at once, some late, lost, broken or lying.
+
+What a client computes is what it computes under ``messages``, so a run in which all answer has the same numbers. Here a
+missing or bad answer costs the client its round and not the run: the client starts its next round from the last one
+that counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from commonground.algorithms import Tensors
+from commonground.engine.backends.base import Which
+from commonground.engine.backends.checks import settle
+from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.evaluation import Scores
+from commonground.engine.fine_scores import FineScores
+from commonground.engine.setup import Setup
+from commonground.errors import RunError, UpdateError
+from commonground.network.limits import Limits
+
+__all__ = ["NetworkEngine", "Transport"]
+
+
+class Transport(Protocol):
+    """What carries messages to clients, by number, and brings their answers."""
+
+    def exchange(
+        self, messages: Mapping[int, bytes], seconds: float, check_stop: Callable[[], None]
+    ) -> Iterator[tuple[int, bytes | UpdateError]]:
+        """Every client's answer as it comes, or why there is none, at the latest when the seconds are over."""
+        ...
+
+
+class NetworkEngine(MessageEngine):
+    """The server's side where clients are elsewhere.
+
+    Args:
+        setup: the run; its data set is a described one (:mod:`commonground.data.described`).
+        transport: carries the messages.
+        limits: how long is waited, and for how many.
+    """
+
+    name = "network"
+
+    def __init__(self, setup: Setup, transport: Transport, limits: Limits) -> None:
+        super().__init__(setup, folder=Path(), deliver=_nobody)
+        self.transport, self.limits = transport, limits
+        self.saved_every_round = True
+        self._sent: Tensors = {}
+
+    def train(
+        self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
+    ) -> list[ClientResult]:
+        """See :meth:`Engine.train`; of those who answered, in the clients' order.
+
+        Raises:
+            RunError: too few did, also after waiting for others to come back.
+        """
+        self._sent = shared
+        least = min(self.limits.min_answers, len(clients))
+        until = time.monotonic() + self.limits.patience
+        results = super().train(round, clients, shared, extra)
+        while len(results) < least:
+            self.check_stop()
+            if time.monotonic() > until:
+                reasons = "; ".join(dict.fromkeys(self.missing.values()))
+                raise RunError(
+                    f"in round {round} {len(results)} of {len(clients)} clients gave an answer that can be used, and "
+                    f"--min-answers is {self.limits.min_answers}: {reasons}; continue with --resume"
+                )
+            time.sleep(self.limits.pause)
+            results = super().train(round, clients, shared, extra)
+        return results
+
+    def _exchange(
+        self, clients: Sequence[int], question: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes | UpdateError]]:
+        messages = {client: question(client) for client in clients}
+        yield from self.transport.exchange(messages, self.limits.seconds, self.check_stop)
+
+    def _admitted(self, result: ClientResult, round: int) -> ClientResult:
+        """Looked at by itself, so that it is refused alone."""
+        admitted = settle(self.setup, [result], round)[0]
+        self.limits.check_update(self.setup, admitted, round, self._sent)
+        return admitted
+
+    def _refuse(self, client: int, round: int, error: UpdateError) -> None:
+        """The client's round does not count."""
+        self.missing[client] = str(error)
+        self.note(f"round {round}: {error}")
+
+    def evaluate(
+        self,
+        clients: Sequence[int],
+        shared: Tensors,
+        which: Which = "personal",
+        round: int = 0,
+        *,
+        detailed: bool = False,
+    ) -> Scores:
+        """See :meth:`Engine.evaluate`; a client that does not answer has a test of no rows, and its round counts."""
+        missing = dict(self.missing)
+        try:
+            return super().evaluate(clients, shared, which, round, detailed=detailed)
+        finally:
+            self.missing = missing
+
+    def digest(self, client: int) -> str:
+        """See :meth:`Engine.digest`; empty if the client does not answer."""
+        missing = dict(self.missing)
+        try:
+            return super().digest(client)
+        finally:
+            self.missing = missing
+
+    def _joined(self, clients: Sequence[int], scores: Mapping[int, Scores], round: int) -> Scores:
+        if not scores:
+            raise RunError(f"after round {round} no client answered with a test; continue with --resume")
+        some = next(iter(scores.values()))
+        return Scores.join([scores.get(client) or _absent(client, some) for client in clients])
+
+    def states(self) -> Callable[[int], Tensors]:
+        """See :meth:`Engine.states`: they are not here."""
+
+        def elsewhere(client: int) -> Tensors:
+            if not self.setup.initial_personal:
+                return {}
+            raise RunError(
+                f"what is personal of client {self.setup.data.shown_name(client)} is on its own host; predict there "
+                "with `commonground deploy predict`"
+            )
+
+        return elsewhere
+
+
+def _nobody(client: int, message: bytes) -> bytes:
+    raise UpdateError("nobody carries messages one by one here")
+
+
+def _absent(client: int, like: Scores) -> Scores:
+    """The test of a client that did not answer: of no rows."""
+    nothing = {name: np.zeros_like(value) for name, value in like.sums.items()}
+    fine = like.fine
+    if fine is not None:
+        figures = {name: np.full_like(value, np.nan) for name, value in fine.figures.items()}
+        counts = [{name: np.zeros_like(value) for name, value in own.items()} for own in fine.counts]
+        fine = FineScores(fine.kinds, figures, counts)
+    return Scores(np.array([client]), np.array([0]), np.array([np.nan]), nothing, like.task, fine)

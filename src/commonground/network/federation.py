@@ -1,0 +1,160 @@
+"""The server's side of a run over a network: who takes part, what all have to agree on, then the rounds."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from commonground.config import RunConfig
+from commonground.data.described import Description, described_dataset, read_description
+from commonground.engine.observer import Observer
+from commonground.engine.prepare import prepare_setup
+from commonground.engine.run import Run
+from commonground.engine.setup import Setup
+from commonground.engine.state.folder import write_atomically
+from commonground.engine.training import run_training
+from commonground.errors import CommonGroundError, DataError, RunError, UpdateError
+from commonground.network.answering import Begin
+from commonground.network.engine import NetworkEngine
+from commonground.network.limits import Limits
+from commonground.network.post import Letter, Post, Questions
+from commonground.quoting import escaped, quoted
+
+__all__ = ["MEMBERS", "Members", "gather", "train_over"]
+
+MEMBERS = "network.json"
+"""The file of a run's folder that says who takes part."""
+
+_PAUSE = 0.5  # seconds between two looks for nodes
+
+
+class Members(BaseModel):
+    """Who takes part in a run, in the clients' order.
+
+    Attributes:
+        run: its id.
+        nodes: of the clients.
+        descriptions: of their data.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str
+    nodes: tuple[int, ...]
+    descriptions: tuple[Description, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Members:
+        """From a file.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise RunError(f"'{path}', which says who takes part in the run, cannot be read: {error}") from None
+
+
+def gather(
+    post: Post,
+    clients: int,
+    seconds: float,
+    note: Callable[[str], None] = lambda text: None,
+    check_stop: Callable[[], None] = lambda: None,
+) -> Members:
+    """Wait until as many clients have said what they have.
+
+    Args:
+        post: carries letters.
+        clients: how many; all that are there then take part.
+        seconds: how long is waited.
+        note: hears of each.
+        check_stop: raises if the user wants no more.
+
+    Raises:
+        RunError: too few have come, or two have one name.
+    """
+    until, found, refused = time.monotonic() + seconds, dict[int, Description](), dict[int, str]()
+    while True:
+        check_stop()
+        news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in found}
+        for node, answer in post.exchange(news, min(seconds, 30.0), check_stop):
+            try:
+                found[node] = _described(answer)
+            except CommonGroundError as error:
+                if refused.get(node) != str(error):
+                    note(f"node {node} cannot take part: {error}")
+                refused[node] = str(error)
+            else:
+                note(f"client {escaped(found[node].name)} is there: {found[node].train:,} training rows")
+        if len(found) >= clients:
+            break
+        if time.monotonic() > until:
+            why = f" ({'; '.join(dict.fromkeys(refused.values()))})" if refused else ""
+            raise RunError(f"{len(found)} of {clients} clients have come within {seconds:g} s{why}")
+        time.sleep(_PAUSE)
+    nodes = sorted(found, key=lambda node: found[node].name)
+    names = [found[node].name for node in nodes]
+    for name, following in pairwise(names):
+        if name == following:
+            raise RunError(f"two clients call themselves {quoted(name)}; each needs a name of its own (--name)")
+    return Members(run=secrets.token_hex(16), nodes=tuple(nodes), descriptions=tuple(found[node] for node in nodes))
+
+
+def train_over(
+    post: Post,
+    config: RunConfig,
+    members: Members,
+    limits: Limits,
+    out: Path,
+    *,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> Run:
+    """Train a configuration with these members.
+
+    Args:
+        post: carries letters.
+        config: of the run.
+        members: who takes part.
+        limits: how long is waited, and for how many.
+        out: the run's folder.
+        resume: go on with the run in it.
+        observer: hears of every round.
+
+    Raises:
+        CommonGroundError: a setting does not fit the clients' data, or the run cannot go on.
+    """
+    setup = prepare_setup(config, described_dataset(members.descriptions))
+
+    def begin(client: int) -> bytes:
+        return begin_of(setup, members, client)
+
+    def engine_of(name: str, setup: Setup, folder: Path | None) -> NetworkEngine:
+        return NetworkEngine(setup, Questions(post, members.run, members.nodes, begin), limits)
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
+    return run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of)
+
+
+def begin_of(setup: Setup, members: Members, client: int) -> bytes:
+    """What a client is told first."""
+    config = json.loads(setup.config.model_dump_json(exclude_none=True))
+    begin = Begin(run=members.run, config=config, number=client, class_names=setup.data.class_names)
+    return begin.model_dump_json().encode()
+
+
+def _described(answer: Letter | UpdateError) -> Description:
+    if isinstance(answer, UpdateError):
+        raise answer
+    if answer.kind != "ok":
+        raise DataError(f"it says {answer.kind!r}")
+    return read_description(answer.body)

@@ -1,0 +1,62 @@
+"""What a server bears: how long it waits, for how many, and how large a message or an update may be."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from commonground.algorithms import Tensors
+from commonground.engine.backends.checks import who
+from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.setup import Setup
+from commonground.errors import UpdateError
+
+__all__ = ["Limits"]
+
+Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+
+
+class Limits(BaseModel):
+    """Of a run over a network.
+
+    Attributes:
+        seconds: how long an answer may take before the client's round does not count.
+        min_answers: rounds with fewer are repeated.
+        patience: seconds for which such a round is repeated before the run ends, to be continued.
+        pause: seconds between two tries.
+        max_bytes: of a message, either way.
+        max_norm: the largest ‖u − x‖ of an update u of the tensors x that were sent; none by default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seconds: Seconds = 600.0
+    min_answers: Annotated[int, Field(ge=1)] = 1
+    patience: Seconds = 600.0
+    pause: Seconds = 1.0
+    max_bytes: Annotated[int, Field(ge=1 << 16)] = 1 << 30
+    max_norm: Annotated[float, Field(gt=0)] | None = None
+
+    def check_update(self, setup: Setup, result: ClientResult, round: int, shared: Tensors) -> None:
+        """Refuse an update that is longer than allowed.
+
+        Args:
+            setup: of the run.
+            result: a client's round.
+            round: which.
+            shared: what the clients were sent in it; of a tensor that is not among it, zero counts as sent.
+
+        Raises:
+            UpdateError: says how long it is.
+        """
+        if self.max_norm is None:
+            return
+        changes = [v.double() - (shared[n].double() if n in shared else 0) for n, v in result.update.tensors.items()]
+        norm = math.sqrt(sum(float(change.square().sum()) for change in changes))
+        if norm > self.max_norm:
+            raise UpdateError(
+                f"the update of {who(setup, result.update.client, round)} is {norm:.3g} long, and --max-update-norm is "
+                f"{self.max_norm:g}"
+            )

@@ -1,0 +1,85 @@
+"""How messages of a run reach nodes: what any carrier offers, and the questions of one run on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from commonground.errors import UpdateError
+
+__all__ = ["Kind", "Letter", "Post", "Questions"]
+
+Kind = Literal["hello", "begin", "ask", "ping"]
+
+
+class Letter(NamedTuple):
+    """One message between a server and a node.
+
+    Attributes:
+        kind: what it is; of an answer, whether the node could: ``ok``, ``not-begun``, or to a ``ping`` ``busy``,
+            ``done`` or ``unknown``.
+        run: the run's id; empty for ``hello``.
+        body: what is said.
+    """
+
+    kind: str
+    run: str
+    body: bytes
+
+
+class Post(Protocol):
+    """What carries letters to nodes and brings back their answers."""
+
+    def nodes(self) -> Sequence[int]:
+        """The nodes that are there now."""
+        ...
+
+    def exchange(
+        self, letters: Mapping[int, Letter], seconds: float, check_stop: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[int, Letter | UpdateError]]:
+        """The answer of every node as it comes, or why there is none, at the latest when the seconds are over."""
+        ...
+
+
+class Questions:
+    """The transport of a run's engine: client numbers in place of nodes, and the run's beginning where it is missing.
+
+    Args:
+        post: carries letters.
+        run: the run's id.
+        nodes: of the clients, in their order.
+        begin: what a client is told first.
+    """
+
+    def __init__(self, post: Post, run: str, nodes: Sequence[int], begin: Callable[[int], bytes]) -> None:
+        self.post, self.run, self.nodes, self.begin = post, run, nodes, begin
+
+    def exchange(
+        self, messages: Mapping[int, bytes], seconds: float, check_stop: Callable[[], None]
+    ) -> Iterator[tuple[int, bytes | UpdateError]]:
+        """See :class:`~commonground.network.engine.Transport`."""
+        client_of = {self.nodes[client]: client for client in messages}
+        letters = {self.nodes[client]: Letter("ask", self.run, body) for client, body in messages.items()}
+        late: dict[int, Letter] = {}
+        for node, answer in self.post.exchange(letters, seconds, check_stop):
+            if isinstance(answer, Letter) and answer.kind == "not-begun":
+                late[node] = Letter("begin", self.run, self.begin(client_of[node]))
+            else:
+                yield client_of[node], _body(answer)
+        begun: dict[int, Letter] = {}
+        for node, answer in self.post.exchange(late, seconds, check_stop):
+            told = _body(answer)
+            if isinstance(told, UpdateError):
+                yield client_of[node], told
+            else:
+                begun[node] = letters[node]
+        for node, answer in self.post.exchange(begun, seconds, check_stop):
+            yield client_of[node], _body(answer)
+
+
+def _body(answer: Letter | UpdateError) -> bytes | UpdateError:
+    if isinstance(answer, UpdateError):
+        return answer
+    if answer.kind != "ok":
+        return UpdateError(f"it says {answer.kind!r}")
+    return answer.body

@@ -1,0 +1,189 @@
+"""Clients that answer over any transport: the numbers of ``serial``, and what becomes of those who fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import commonground as cg
+from commonground.config import RunConfig
+from commonground.data import FederatedDataset
+from commonground.engine import loop
+from commonground.engine.backends.message_client import only_client
+from commonground.engine.run import Run
+from commonground.errors import UpdateError
+from commonground.network import Answering, Limits, Members, gather, train_over
+from commonground.network.desk import Desk
+from commonground.network.post import Letter
+from tests.helpers import made_data
+
+Spoil = Callable[[int, Letter, Letter], Letter | UpdateError]
+FAST = Limits(seconds=20, patience=0.2, pause=0.01)
+
+
+class Town:
+    """A post in one process: a desk for each client; ``spoil`` may change or lose what a node answers."""
+
+    def __init__(self, data: FederatedDataset, folder: Path) -> None:
+        self.folders = [folder / f"client-{c}" for c in range(data.clients)]
+        self.data = [only_client(data, c) for c in range(data.clients)]
+        self.desks = {100 + c: self._desk(c) for c in range(data.clients)}
+        self.letters: list[tuple[int, Letter, Letter]] = []
+        self.spoil: Spoil = lambda node, asked, answer: answer
+        self._tags = count()
+
+    def _desk(self, client: int) -> Desk[int]:
+        name = self.data[client].client_name(0)
+        return Desk(Answering(self.data[client], name, self.folders[client]))
+
+    def restart(self, node: int) -> None:
+        self.desks[node] = self._desk(node - 100)
+
+    def nodes(self) -> Sequence[int]:
+        return list(self.desks)
+
+    def exchange(
+        self, letters: Mapping[int, Letter], seconds: float, check_stop: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[int, Letter | UpdateError]]:
+        asked = {node: next(self._tags) for node in letters}
+        for node, letter in letters.items():
+            self.desks[node].take(asked[node], letter)
+        for node, letter in list(letters.items())[::-1]:
+            tag = None
+            while tag != asked[node]:  # an earlier answer is one that nobody waited for
+                tag, answer = self.desks[node].answers.get(timeout=seconds)
+            self.letters.append((node, letter, answer))
+            yield node, self.spoil(node, letter, answer)
+
+
+def data_of() -> FederatedDataset:
+    return made_data((12, 7, 10, 15), dtype=np.float32, client_names=[f"site {c}" for c in range(4)])
+
+
+def over(town: Town, out: Path, limits: Limits = FAST, resume: bool = False, **settings: Any) -> Run:
+    members = Members.read(out / "network.json") if resume else gather(town, len(town.desks), 10)
+    return train_over(town, RunConfig.make({"data": "arrays", **settings}), members, limits, out, resume=resume)
+
+
+SETTINGS: dict[str, Any] = {"rounds": 3, "model": "mlp", "threads": 1, "batch_size": 8, "seed": 5}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("fedrep", {}), ("flute", {}), ("scaffold", {}), ("ditto", {}), ("fedcp", {}), ("l2gd", {"rounds": 6}),
+        ("fedproto", {}), ("fedbn", {"model_options": {"norm": "batch"}}), ("fedavg", {"participation": 0.5}),
+        ("fedavg", {"batch_norm": "local", "model_options": {"norm": "batch"}}), ("pfedme", {}), ("apfl", {}),
+        ("rolora", {"options": {"rank": 2}}), ("flora", {"options": {"rank": 2, "downlink": "stack"}}),
+    ],
+)  # fmt: skip
+def test_the_numbers_are_those_of_one_machine(algorithm: str, more: dict[str, Any], tmp_path: Path) -> None:
+    data = data_of()
+    settings = {**SETTINGS, **more}
+    here = cg.train(algorithm, data, engine="serial", **settings)
+    there = over(Town(data, tmp_path / "sites"), tmp_path / "run", algorithm=algorithm, **settings)
+    assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
+    assert there.summary["engine"] == "network"
+    assert there.summary["metrics"]["accuracy"] == here.summary["metrics"]["accuracy"]
+    losses = [[row["test_loss"] for row in run.clients] for run in (there, here)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # here several clients' rows go through the model together
+    assert [r["train_loss"] for r in there.history] == [r["train_loss"] for r in here.history]
+
+
+def test_a_client_that_is_absent_loses_its_rounds_and_not_the_run(tmp_path: Path) -> None:
+    """Silent in round 2: as if it had not been sampled then, in its own state as well."""
+    data = data_of()
+    town = Town(data, tmp_path / "sites")
+    rounds: list[int] = []
+
+    def lost(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        silent = node == 102 and asked.kind == "ask" and b'"train' in asked.body and b'\\"round\\": 2' in asked.body
+        rounds.append(silent)
+        return UpdateError("it did not answer") if silent else answer
+
+    town.spoil = lost
+    run = over(town, tmp_path / "run", algorithm="fedrep", **SETTINGS)
+    assert sum(rounds) == 1
+    assert run.summary["refused"] == {"site 2": {"rounds": 1, "why": run.summary["refused"]["site 2"]["why"]}}
+    assert "site 2 in round 2" in run.summary["refused"]["site 2"]["why"]
+    assert [r["participants"] for r in run.history] == [4, 3, 4]
+    assert [r.get("missing") for r in run.history] == [None, 1, None]
+    assert [row["rounds"] for row in run.clients] == [3, 3, 2, 3]
+    assert "lost_clients" not in run.summary
+    with monkey_sampling({2: [0, 1, 3]}):
+        here = cg.train("fedrep", data, engine="serial", **SETTINGS)
+    assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
+def test_a_client_that_is_lost_for_good_is_named(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+    town.spoil = lambda node, asked, answer: (
+        UpdateError("nobody is there") if node == 101 and asked.kind == "ask" else answer
+    )
+    run = over(town, tmp_path / "run", algorithm="fedrep", **SETTINGS)
+    assert run.summary["lost_clients"] == ["site 1"]
+    assert run.summary["refused"]["site 1"]["rounds"] == 3
+    assert np.isfinite(run.summary["personal_accuracy"]["mean"])
+    assert [row["test_samples"] > 0 for row in run.clients] == [True, False, True, True]
+
+
+def test_a_restarted_client_goes_on_where_it_was(tmp_path: Path) -> None:
+    data = data_of()
+    town = Town(data, tmp_path / "sites")
+
+    def restart(node: int, asked: Letter, answer: Letter) -> Letter:
+        if asked.kind == "ask":
+            town.restart(node)
+        return answer
+
+    town.spoil = restart
+    run = over(town, tmp_path / "run", algorithm="fedrep", **SETTINGS)
+    here = cg.train("fedrep", data, engine="serial", **SETTINGS)
+    assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
+def test_a_server_that_stops_is_continued(tmp_path: Path) -> None:
+    data = data_of()
+    town = Town(data, tmp_path / "sites")
+
+    def stop(node: int, asked: Letter, answer: Letter) -> Letter:
+        if asked.kind == "ask" and b'\\"round\\": 3' in asked.body:
+            raise KeyboardInterrupt
+        return answer
+
+    town.spoil = stop
+    with pytest.raises(KeyboardInterrupt):
+        over(town, tmp_path / "run", algorithm="scaffold", **SETTINGS)
+    town.spoil = lambda node, asked, answer: answer
+    run = over(town, tmp_path / "run", algorithm="scaffold", resume=True, **SETTINGS)
+    here = cg.train("scaffold", data, engine="serial", **SETTINGS)
+    assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
+def test_no_personal_tensor_is_in_any_message(tmp_path: Path) -> None:
+    for algorithm in ("fedrep", "fedper", "ditto"):
+        town = Town(data_of(), tmp_path / algorithm)
+        over(town, tmp_path / f"run {algorithm}", algorithm=algorithm, **SETTINGS)
+        said = b"".join(answer.body for _, _, answer in town.letters)
+        states = [f.read_bytes() for folder in town.folders for f in folder.rglob("round-*.safetensors")]
+        assert states
+        heads = 0
+        for state in states:
+            tail = state[-64:]  # the last numbers of what is kept: of a head, or of Ditto's own model
+            heads += tail in said
+        assert heads == 0, algorithm
+
+
+@contextmanager
+def monkey_sampling(rounds: Mapping[int, list[int]]) -> Iterator[None]:
+    """Inside, these rounds have these participants."""
+    true = loop.sample_clients
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "sample_clients", lambda c, n, round: rounds.get(round) or true(c, n, round))
+        yield
