@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -14,8 +15,8 @@ import pytest
 import commonground as cg
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
+from commonground.data.part import part_of
 from commonground.engine import loop
-from commonground.engine.backends.message_client import only_client
 from commonground.engine.run import Run
 from commonground.errors import UpdateError
 from commonground.network import Answering, Limits, Members, gather, train_over
@@ -27,12 +28,26 @@ Spoil = Callable[[int, Letter, Letter], Letter | UpdateError]
 FAST = Limits(seconds=20, patience=0.2, pause=0.01)
 
 
+class InTurn(Answering):
+    """Clients of one process share its random generator, which those of several do not."""
+
+    lock = threading.Lock()
+
+    def begin(self, text: bytes) -> bytes:
+        with self.lock:
+            return super().begin(text)
+
+    def ask(self, run: str, message: bytes) -> bytes:
+        with self.lock:
+            return super().ask(run, message)
+
+
 class Town:
     """A post in one process: a desk for each client; ``spoil`` may change or lose what a node answers."""
 
     def __init__(self, data: FederatedDataset, folder: Path) -> None:
         self.folders = [folder / f"client-{c}" for c in range(data.clients)]
-        self.data = [only_client(data, c) for c in range(data.clients)]
+        self.data = [part_of(data, [c]) for c in range(data.clients)]
         self.desks = {100 + c: self._desk(c) for c in range(data.clients)}
         self.letters: list[tuple[int, Letter, Letter]] = []
         self.spoil: Spoil = lambda node, asked, answer: answer
@@ -40,7 +55,7 @@ class Town:
 
     def _desk(self, client: int) -> Desk[int]:
         name = self.data[client].client_name(0)
-        return Desk(Answering(self.data[client], name, self.folders[client]))
+        return Desk(InTurn(self.data[client], name, self.folders[client]))
 
     def restart(self, node: int) -> None:
         self.desks[node] = self._desk(node - 100)

@@ -75,7 +75,7 @@ class Loop:
         observer: hears of every round.
         on_round: called after every round; False ends the run there.
         other_numerics: go on with other threads, precision or device than before.
-        engine_of: makes the engine, from its name, the setup and the run's folder.
+        engine_of: makes the engine, from its name, the setup and the run's folder; by default one of this machine.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Loop:
         observer: Observer,
         on_round: OnRound | None = None,
         other_numerics: bool = False,
-        engine_of: EngineOf = make_engine,
+        engine_of: EngineOf | None = None,
     ) -> None:
         self.engine_of = engine_of
         self.setup, self.folder, self.observer, self.on_round = setup, folder, observer, on_round
@@ -103,7 +103,9 @@ class Loop:
         finished = self.keeper.finished()
         if finished is not None:
             return finished
-        engine = self.engine_of(self.config.engine, self.setup, self.folder.path if self.folder else None)
+        engine = (self.engine_of or make_engine)(
+            self.config.engine, self.setup, self.folder.path if self.folder else None
+        )
         tuned: tuple[Engine, Tensors] | None = None
         with StopFlag() as stop:
             engine.check_stop, engine.note = stop.check, self.observer.note

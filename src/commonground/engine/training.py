@@ -18,7 +18,7 @@ from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.devices import use_precision
-from commonground.engine.backends.factory import EngineOf, make_engine
+from commonground.engine.backends.factory import EngineOf
 from commonground.engine.loop import Loop, OnRound, as_one
 from commonground.engine.more_rounds import check_rounds, follows
 from commonground.engine.observer import Observer, Several, Silent, completed
@@ -140,7 +140,7 @@ def run_training(
     on_round: OnRound | Sequence[OnRound] | None = None,
     track: Track | Tracking = None,
     allow_other_numerics: bool = False,
-    engine_of: EngineOf = make_engine,
+    engine_of: EngineOf | None = None,
 ) -> Run:
     """Carry out a prepared run; see :func:`train`.
 
