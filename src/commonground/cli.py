@@ -17,6 +17,7 @@ from commonground.catalogue import check_method
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_completion import completion
+from commonground.cli_deploy import deploy
 from commonground.cli_doctor import doctor
 from commonground.cli_export import export
 from commonground.cli_help import SectionedCommand
@@ -136,7 +137,9 @@ def demo(seeds: int, quiet: bool) -> None:
     run_demo(seeds, quiet)
 
 
-for command in (list_, compare, adapt, predict, export, serve, reproduce, report, inspect, example, doctor, completion):
+for command in (
+    list_, compare, adapt, predict, export, serve, deploy, reproduce, report, inspect, example, doctor, completion,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -132,7 +132,10 @@ def train_over(
     Raises:
         CommonGroundError: a setting does not fit the clients' data, or the run cannot go on.
     """
-    setup = prepare_setup(config, described_dataset(members.descriptions))
+    data = described_dataset(members.descriptions)
+    # Whoever takes part knows the run's seed, and could draw noise that follows from it.
+    agreed = {"data": data.name, **({"dp_secret_noise": True} if config.dp is not None else {})}
+    setup = prepare_setup(RunConfig.make(config.model_dump(exclude_unset=True) | agreed), data)
 
     def begin(client: int) -> bytes:
         return begin_of(setup, members, client)

@@ -23,6 +23,7 @@ class Limits(BaseModel):
 
     Attributes:
         seconds: how long an answer may take before the client's round does not count.
+        absence: how long one that is away is waited for before its round does not count.
         min_answers: rounds with fewer are repeated.
         patience: seconds for which such a round is repeated before the run ends, to be continued.
         pause: seconds between two tries.
@@ -33,6 +34,7 @@ class Limits(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     seconds: Seconds = 600.0
+    absence: Seconds = 60.0
     min_answers: Annotated[int, Field(ge=1)] = 1
     patience: Seconds = 600.0
     pause: Seconds = 1.0

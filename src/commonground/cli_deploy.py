@@ -1,0 +1,247 @@
+"""``commonground deploy``: the same algorithms between real machines, over Flower."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+
+from commonground.cli_help import SectionedCommand
+from commonground.cli_options import run_options, run_values
+from commonground.completion import complete_algorithm
+from commonground.errors import ConfigError
+from commonground.quoting import escaped
+
+__all__ = ["deploy"]
+
+folder_option = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path("deployment"),
+    show_default=True,
+    help="the server's folder",
+)
+
+
+@click.group(
+    short_help="Train between real machines, over Flower.",
+    epilog="Example: commonground deploy demo",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+def deploy() -> None:
+    """Train between real machines: each client's data stay on its own host, a server sees no sample.
+
+    What is carried is Flower's (pip install 'commonground[network]'); docs/NETWORK.md says what leaves a client.
+    """
+    try:
+        import flwr  # noqa: F401
+    except ImportError:
+        raise ConfigError("deploy needs Flower: pip install 'commonground[network]'") from None
+
+
+@deploy.command(epilog="Example: commonground deploy server --folder deployment --host 0.0.0.0 --name fl.example.org")
+@folder_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
+@click.option("--port", type=click.IntRange(1, 65535), default=9092, show_default=True, help="port")
+@click.option("--name", "names", multiple=True, help="name or address by which clients reach this host; repeatable")
+@click.option(
+    "--max-message", type=click.IntRange(1), default=1024, show_default=True, help="MiB of a client's message"
+)
+@click.option("--insecure", is_flag=True, help="plain HTTP, without certificates and keys: for tries on one machine")
+def server(folder: Path, host: str, port: int, names: tuple[str, ...], max_message: int, insecure: bool) -> None:
+    """Serve: make certificates if there are none, and run Flower's SuperLink until Ctrl-C.
+
+    Clients need the file certificates/ca.pem; their keys are let in by `commonground deploy register`.
+    """
+    from commonground.network.deploy import Deployment
+
+    deployment = Deployment(folder)
+    deployment.set_up(host, port, names, insecure=insecure)
+    if insecure:
+        click.echo("plain HTTP: whoever reaches this port can read, take part, and change what others send", err=True)
+    command = deployment.superlink(host, port)
+    click.echo(f"+ {' '.join(command)}", err=True)
+    click.echo(f"listening on {host}:{port}; give clients '{deployment.certificates / 'ca.pem'}'", err=True)
+    raise SystemExit(_attended(command, deployment.environment(max_message << 20)))
+
+
+@deploy.command(epilog="Example: commonground deploy register north.pub south.pub")
+@folder_option
+@click.argument("public_keys", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
+    """Let clients with these PUBLIC_KEYS (node.pub of their folders) take part."""
+    from commonground.network.deploy import Deployment
+
+    deployment = Deployment(folder)
+    for key in public_keys:
+        click.echo(f"'{key}' is node {deployment.register(key)}")
+
+
+@deploy.command(
+    epilog="Example: commonground deploy client --data /srv/images --server fl.example.org:9092 --ca ca.pem"
+)
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("client"), show_default=True,
+              help="where the client's key and its personal tensors are kept")  # fmt: skip
+@click.option("--data", required=True, help="its own data: a folder of x_train.npy, y_train.npy, x_test.npy, y_test.npy"
+              " (and data.json), or file.py:function")  # fmt: skip
+@click.option("--server", "address", required=True, metavar="HOST:PORT", help="where the server listens")
+@click.option(
+    "--ca", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="the server's certificates/ca.pem"
+)
+@click.option("--name", help="what the client is called  [default: the folder's name]")
+@click.option("--max-message", type=click.IntRange(1), default=1024, show_default=True, help="MiB of a message")
+@click.option(
+    "--allow-code", is_flag=True, help="run models and methods that the server names as file.py:… of this host"
+)
+@click.option("--insecure", is_flag=True, help="plain HTTP to a server started with --insecure")
+@click.option("--key-only", is_flag=True, help="make the key, say where it is, and stop")
+def client(
+    folder: Path,
+    data: str,
+    address: str,
+    ca: Path | None,
+    name: str | None,
+    max_message: int,
+    allow_code: bool,
+    insecure: bool,
+    key_only: bool,
+) -> None:
+    """Take part: answer the server's questions with this host's data, until Ctrl-C."""
+    from commonground.network.keys import make_node_key, read_node_key
+
+    if (ca is None) != insecure:
+        raise ConfigError(
+            "a client needs the server's certificate: --ca ca.pem (or --insecure, for a server without certificates)"
+        )
+    public = make_node_key(folder)
+    if key_only:
+        click.echo(f"let the server's operator run: commonground deploy register {public}")
+        return
+    from commonground.network.answering import Answering
+    from commonground.network.fleet import Fleet
+    from commonground.network.node import serve_client
+    from commonground.network.own_data import own_data
+
+    called = name or folder.resolve().name
+    answering = Answering(own_data(data, called), called, folder.resolve(), model_code=allow_code)
+    fleet = Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20)
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    try:
+        serve_client(
+            fleet, answering, lambda text: click.echo(f"client {escaped(called)}: {text}", err=True), over.is_set
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        fleet.close()
+
+
+@deploy.command(
+    cls=SectionedCommand, epilog="Example: commonground deploy run fedrep --expect 4 --rounds 20 --out runs/hospitals"
+)
+@click.argument("algorithm", required=False, shell_complete=complete_algorithm)
+@run_options
+@folder_option
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="folder for the run's files, on the server")
+@click.option(
+    "--expect", type=click.IntRange(1), default=2, show_default=True, help="clients to wait for; all there take part"
+)
+@click.option(
+    "--wait", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True, help="seconds to wait for them"
+)
+@click.option("--answer-within", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True,
+              help="seconds that an answer may take")  # fmt: skip
+@click.option("--absent-for", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+              help="seconds that a client which is away is waited for")  # fmt: skip
+@click.option("--min-answers", type=click.IntRange(1), default=1, show_default=True, help="a round needs so many")
+@click.option(
+    "--max-update-norm", type=click.FloatRange(0, min_open=True), help="longer updates are refused  [default: none]"
+)
+@click.option("--resume", is_flag=True, help="continue the run in --out from its last checkpoint")
+def run(
+    algorithm: str | None,
+    assignments: tuple[str, ...],
+    config_file: Path | None,
+    data_dir: str | None,
+    track: tuple[str, ...],
+    quiet: bool,
+    folder: Path,
+    out: Path,
+    expect: int,
+    wait: float,
+    answer_within: float,
+    absent_for: float,
+    min_answers: int,
+    max_update_norm: float | None,
+    resume: bool,
+    **flags: Any,
+) -> None:
+    """Start a run on the server of --folder, on this host, and show it until it is over."""
+    from commonground.network.deploy import Deployment
+    from commonground.network.limits import Limits
+    from commonground.network.running import run_and_show, run_settings
+
+    values = run_values(flags, assignments, config_file)
+    if algorithm is not None:
+        values["algorithm"] = algorithm
+    if track or data_dir:
+        raise ConfigError("--track and --data-dir are not for runs over a network: data are with the clients")
+    limits = Limits(
+        seconds=answer_within,
+        absence=absent_for,
+        min_answers=min_answers,
+        patience=answer_within,
+        max_norm=max_update_norm,
+    )
+    settings = run_settings(values, out, resume)
+    run_and_show(Deployment(folder), settings, limits, out, expect=expect, wait=wait, resume=resume, quiet=quiet)
+
+
+@deploy.command(epilog="Example: commonground deploy status")
+@folder_option
+def status(folder: Path) -> None:
+    """Which clients are there, and which runs there were: `flwr supernode list` and `flwr list`."""
+    from commonground.network.deploy import Deployment
+
+    deployment = Deployment(folder)
+    command, found = deployment.flwr("supernode", "list")
+    click.echo(f"+ {' '.join(command)}", err=True)
+    for node in found.get("nodes", []):
+        click.echo(f"node {node.get('node-id')}  {node.get('status')}  {node.get('online-elapsed') or ''}".rstrip())
+    command, found = deployment.flwr("list")
+    click.echo(f"+ {' '.join(command)}", err=True)
+    for one in found.get("runs", []):
+        click.echo(f"run {one.get('run-id')}  {one.get('status')}")
+
+
+@deploy.command(epilog="Example: commonground deploy demo")
+@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="rounds")
+@click.option("--out", type=click.Path(path_type=Path), help="folder for everything  [default: a temporary one]")
+@click.option("--quiet", is_flag=True, help="print the table alone")
+def demo(rounds: int, out: Path | None, quiet: bool) -> None:
+    """Server and four clients on this machine, each with its own digits, TLS and keys made for the occasion."""
+    from commonground.network.demo import run_deploy_demo
+
+    run_deploy_demo(rounds, out, quiet)
+
+
+def _attended(command: list[str], environment: dict[str, str]) -> int:
+    """Run a command that ends with this one; its exit status."""
+    child = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        sys.stderr.write("stopped\n")
+        return 130

@@ -1,0 +1,255 @@
+"""A deployment on this host: its folder, and Flower's commands that are run for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from commonground.errors import ConfigError, RunError
+from commonground.network.keys import make_certificates
+from commonground.network.server_app import OUTCOME, Job
+from commonground.network.superlink import MAX_BYTES
+from commonground.quoting import escaped
+
+__all__ = ["CONNECTION", "Deployment", "follow", "free_port"]
+
+CONNECTION = "deployment"
+_APP = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "commonground-deployment"
+version = "1.0.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "commonground"
+
+[tool.flwr.app.components]
+serverapp = "server:app"
+clientapp = "client:app"
+
+[tool.flwr.app.config]
+job = ""
+"""
+_SERVER = "from commonground.network import server_app\n\napp = server_app.app\n"  # Flower looks for an assignment
+_CLIENT = '''"""Flower wants one; clients run `commonground deploy client`, which takes no code from the server."""
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+'''
+
+
+class Deployment:
+    """The server's folder: certificates, Flower's database and settings, the app that is started for a run.
+
+    Args:
+        folder: of the server.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+
+    @property
+    def certificates(self) -> Path:
+        """Folder of ``ca.pem``, which clients are given, and of the server's own."""
+        return self.folder / "certificates"
+
+    @property
+    def insecure(self) -> bool:
+        """Whether it was set up for plain connections."""
+        return not (self.certificates / "ca.pem").is_file()
+
+    def set_up(self, host: str, port: int, names: Sequence[str], *, insecure: bool) -> None:
+        """Write what is missing of the folder.
+
+        Args:
+            host: address to listen on.
+            port: likewise.
+            names: under which clients reach the server; for its certificate.
+            insecure: without certificates.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not insecure and self.insecure:
+            local = ["localhost", "127.0.0.1", "::1"]
+            make_certificates(self.certificates, list(dict.fromkeys([*names, *local])))
+        app = self.folder / "app"
+        app.mkdir(exist_ok=True)
+        for name, text in (("pyproject.toml", _APP), ("server.py", _SERVER), ("client.py", _CLIENT)):
+            (app / name).write_text(text, encoding="utf-8")
+        # Runs are started from this host: Flower's own port beside the loopback would be everybody's.
+        here = "127.0.0.1" if host in ("0.0.0.0", "127.0.0.1", "localhost") else host
+        home = self.folder / "flwr"
+        home.mkdir(exist_ok=True)
+        safe = f'root-certificates = "{self.certificates / "ca.pem"}"' if not insecure else "insecure = true"
+        text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{here}:{port}"\n{safe}\n'
+        (home / "config.toml").write_text(text, encoding="utf-8")
+
+    def superlink(self, host: str, port: int) -> list[str]:
+        """The command that serves: ``flower-superlink`` with a gate before it."""
+        command = [sys.executable, "-m", "commonground.network.superlink", "--host", host, "--port", str(port)]
+        command += ["--database", str(self.folder / "superlink.db"), "--disable-runtime-dependency-installation"]
+        if self.insecure:
+            return [*command, "--insecure"]
+        files = {"--ssl-ca-certfile": "ca.pem", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
+        for option, name in files.items():
+            command += [option, str(self.certificates / name)]
+        return [*command, "--enable-supernode-auth"]
+
+    def environment(self, max_bytes: int | None = None) -> dict[str, str]:
+        """Of Flower's commands: its settings in this folder, nothing sent to anybody, nothing installed."""
+        env = dict(os.environ)
+        env |= {
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", "")]),
+        }
+        return env if max_bytes is None else env | {MAX_BYTES: str(max_bytes)}
+
+    def flwr(self, *words: str) -> tuple[list[str], dict[str, Any]]:
+        """Run a command of ``flwr`` that answers in JSON.
+
+        Returns:
+            The command, and its answer.
+
+        Raises:
+            RunError: it failed.
+        """
+        command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, "--format", "json"]
+        if not (self.folder / "flwr" / "config.toml").is_file():
+            raise ConfigError(f"'{self.folder}' is no server's folder; `commonground deploy server` makes one")
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        try:
+            found = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            raise RunError(f"`{' '.join(command)}` failed: {_last_words(done)}") from None
+        if not found.get("success", True):
+            raise RunError(f"`flwr {' '.join(words)}` failed: {escaped(str(found.get('error-message', found)))}")
+        return command, dict(found)
+
+    def register(self, public_key: Path, name: str | None = None) -> int:
+        """Let the node of a public key take part; its number."""
+        named = () if name is None else ("--name", name)
+        words = ("supernode", "register", str(public_key.resolve()))
+        command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, *named, "--format", "json"]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        try:
+            return int(json.loads(done.stdout[done.stdout.index("{") :])["node-id"])
+        except (ValueError, KeyError):
+            raise RunError(f"the key '{public_key}' was not registered: {_last_words(done)}") from None
+
+    def start(self, job: Job) -> tuple[list[str], str, int]:
+        """Start a run.
+
+        Returns:
+            Flower's command, the job's name, and Flower's number of the run.
+        """
+        name = f"{secrets.token_hex(8)}.json"
+        path = self.folder / "jobs" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(job.model_dump_json(indent=1), encoding="utf-8")
+        command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.folder / "app"), CONNECTION]
+        command += ["--run-config", f"job='{path}'", "--format", "json"]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        try:
+            return command, name, int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
+        except (ValueError, KeyError):
+            why = _last_words(done)
+            raise RunError(f"the run did not start: {why}; is `commonground deploy server` running?") from None
+
+    def state_of(self, run: int) -> str:
+        """What Flower says of a run: ``running``, ``finished:completed``, ``finished:failed`` and others."""
+        _, found = self.flwr("ls")
+        for one in found.get("runs", []):
+            if str(one.get("run-id")) == str(run):
+                return str(one.get("status"))
+        return "unknown"
+
+
+def follow(
+    deployment: Deployment, job: Job, name: str, run: int, hear: Callable[[str, Any], None], pause: float = 0.3
+) -> None:
+    """Hear of a run until it is over.
+
+    Args:
+        deployment: that runs it.
+        job: what is done.
+        name: the job's.
+        run: Flower's number of it.
+        hear: gets ``("note", text)`` and ``("round", row)``.
+        pause: seconds between two looks.
+
+    Raises:
+        RunError: it failed; the server's own words.
+    """
+    out = Path(job.out)
+    lines = _new_lines(out / "network.log"), _new_lines(out / "rounds.jsonl")
+    asked = time.monotonic()
+    while True:
+        outcome = _outcome(out, name)
+        for text in next(lines[0]):
+            hear("note", text)
+        for text in next(lines[1]):
+            hear("round", json.loads(text))
+        if outcome is not None:
+            if outcome["error"] is not None:
+                raise RunError(f"the server says: {outcome['error']}")
+            return
+        if time.monotonic() - asked > 10:
+            asked = time.monotonic()
+            state = deployment.state_of(run)
+            if state.startswith("finished") and _outcome(out, name) is None:
+                raise RunError(f"the run is {state}; continue it with --resume")
+        time.sleep(pause)
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command says went wrong."""
+    with suppress(ValueError, KeyError):
+        return escaped(str(json.loads(done.stdout[done.stdout.index("{") :])["error-message"]).strip())
+    told = (done.stderr or done.stdout).strip().splitlines()
+    return escaped(told[-1] if told else "Flower said nothing")
+
+
+def _new_lines(path: Path) -> Iterator[list[str]]:
+    """Whole lines that were written since the last look; of a file that was there before, only those from now on."""
+    at = path.stat().st_size if path.is_file() else 0
+    while True:
+        found: list[str] = []
+        if path.is_file():
+            with path.open("rb") as file:
+                at = min(at, path.stat().st_size)
+                file.seek(at)
+                rest = file.read()
+            whole = rest[: rest.rfind(b"\n") + 1]
+            at += len(whole)
+            found = whole.decode("utf-8", "replace").splitlines()
+        yield found
+
+
+def _outcome(out: Path, name: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads((out / OUTCOME).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return dict(found) if found.get("job") == name else None
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on now."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,125 @@
+"""Certificates and keys for a deployment: an authority and a certificate for the server, a key for each node."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from commonground.errors import ConfigError
+
+__all__ = ["make_certificates", "make_node_key", "read_node_key"]
+
+DAYS = 365
+
+
+def make_certificates(folder: Path, hosts: Sequence[str], days: float = DAYS) -> None:
+    """Write ``ca.pem`` (which clients are given), ``server.pem`` and ``server.key``.
+
+    The authority's key is not kept: to add a host, make all three anew.
+
+    Args:
+        folder: for the files.
+        hosts: names and addresses under which clients reach the server.
+        days: for which the certificates hold.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    begins = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    begins = min(begins, ends - datetime.timedelta(days=1))
+    authority, own = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "CommonGround deployment")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+
+    def certificate(name: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(key)
+        return builder.serial_number(x509.random_serial_number()).not_valid_before(begins).not_valid_after(ends)
+
+    key_id = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    root = (
+        certificate(issuer, authority.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(key_id, critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    leaf = (
+        certificate(subject, own.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    (folder / "ca.pem").write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    (folder / "server.pem").write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
+    _write_secret(folder / "server.key", _pem(own))
+
+
+def make_node_key(folder: Path) -> Path:
+    """Write ``node.key``, if there is none, and ``node.pub``, which the server's operator registers; its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "node.key").is_file():
+        _write_secret(folder / "node.key", _pem(ec.generate_private_key(ec.SECP384R1())))
+    public = read_node_key(folder).public_key()
+    text = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    (folder / "node.pub").write_bytes(text + b"\n")
+    return folder / "node.pub"
+
+
+def read_node_key(folder: Path) -> ec.EllipticCurvePrivateKey:
+    """The node's key.
+
+    Raises:
+        ConfigError: there is none, or it is of another kind.
+    """
+    path = folder / "node.key"
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"the node's key '{path}' cannot be read: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"the node's key '{path}' is none of an elliptic curve")
+    return key
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """A file that nobody else can read, from its first moment on."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

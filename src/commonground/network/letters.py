@@ -1,0 +1,46 @@
+"""Letters as Flower's messages: a record of settings, and the body as an array of bytes, which travels in chunks."""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from commonground.errors import UpdateError
+from commonground.network.post import Letter
+
+__all__ = ["CHUNK", "content_of", "letter_of"]
+
+CHUNK = 5 << 20
+"""Bytes of a chunk, Flower's default."""
+
+_KIND, _RUN = "kind", "run"
+
+
+def content_of(letter: Letter) -> RecordDict:
+    """What a message of Flower holds."""
+    about = ConfigRecord({_KIND: letter.kind, _RUN: letter.run})
+    body = Array(dtype="uint8", shape=(len(letter.body),), stype="commonground", data=letter.body)
+    return RecordDict({"about": about, "body": ArrayRecord({"body": body})})
+
+
+def letter_of(content: RecordDict, most: int) -> Letter:
+    """The letter in a message.
+
+    Args:
+        content: of the message.
+        most: bytes that its body may have.
+
+    Raises:
+        UpdateError: it holds none.
+    """
+    try:
+        about, body = content["about"], content["body"]
+        if not isinstance(about, ConfigRecord) or not isinstance(body, ArrayRecord):
+            raise TypeError
+        kind, run, data = about[_KIND], about[_RUN], body["body"].data
+    except (KeyError, TypeError, AttributeError):
+        raise UpdateError("a message was received that is none of CommonGround") from None
+    if not isinstance(kind, str) or not isinstance(run, str) or not isinstance(data, bytes):
+        raise UpdateError("a message was received that is none of CommonGround")
+    if len(data) > most or len(kind) > 100 or len(run) > 100:
+        raise UpdateError(f"a message of {len(data):,} bytes was received, and at most {most:,} are allowed")
+    return Letter(kind, run, data)

@@ -1,0 +1,91 @@
+"""A client's process: it fetches letters, has them answered, and sends the answers, until it is stopped."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+
+import httpx
+from flwr.app import Message
+
+from commonground.errors import UpdateError
+from commonground.network.answering import Answering
+from commonground.network.desk import Desk
+from commonground.network.fleet import Fleet
+from commonground.network.post import Letter
+
+__all__ = ["serve_client"]
+
+POLL = 0.2  # seconds between two looks for letters while there is work
+IDLE_POLL = 1.0  # and when there has been none for a minute
+IDLE_AFTER = 60.0
+AGAIN = 2.0  # seconds before a server is tried again that could not be reached
+
+
+def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
+    """Answer a server's letters until ``stop`` says so.
+
+    Args:
+        fleet: the line to the server.
+        answering: the client.
+        note: hears of what happens.
+        stop: whether to end.
+
+    Raises:
+        RunError: the server does not take this client.
+    """
+    desk: Desk[Message] = Desk(answering, note)
+    connected, reached, newest = False, True, time.monotonic()
+    unsent: list[tuple[Message, Letter]] = []
+    while not stop():
+        try:
+            if not connected:
+                note(f"is node {fleet.connect()} of the server at {fleet.address}")
+                connected = True
+            while unsent:
+                _send(fleet, *unsent[0])
+                unsent.pop(0)
+            received = _receive(fleet, note)
+            if not reached:
+                note("the server is there again")
+                reached = True
+        except httpx.HTTPError as error:
+            if reached:
+                why = str(error) or type(error).__name__
+                note(f"the server at {fleet.address} cannot be reached: {why}; trying again")
+            connected, reached = connected and _is_known(error), False
+            time.sleep(AGAIN)
+            continue
+        if received is not None:
+            newest = time.monotonic()
+            desk.take(*received)
+        idle = time.monotonic() - newest > IDLE_AFTER
+        try:
+            unsent.append(desk.answers.get(timeout=0.001 if received else IDLE_POLL if idle else POLL))
+            newest = time.monotonic()
+        except queue.Empty:
+            pass
+    desk.close()
+
+
+def _receive(fleet: Fleet, note: Callable[[str], None]) -> tuple[Message, Letter] | None:
+    try:
+        return fleet.receive()
+    except UpdateError as error:
+        note(str(error))
+        return None
+
+
+def _send(fleet: Fleet, received: Message, letter: Letter) -> None:
+    """Send an answer; one that the server no longer wants is dropped."""
+    try:
+        fleet.send(received, letter)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code >= 500:
+            raise
+
+
+def _is_known(error: httpx.HTTPError) -> bool:
+    """Whether the server still knows the node: after a restart it may not."""
+    return not (isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500)

@@ -1,0 +1,109 @@
+"""A client's own data, from its own host: a folder of arrays, or a function of a Python file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from commonground.data import FederatedDataset
+from commonground.data.arrays import Preprocess
+from commonground.data.from_code import data_from_code
+from commonground.errors import ConfigError, DataError
+from commonground.user_code import is_code
+
+__all__ = ["ARRAYS", "own_data", "write_arrays"]
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+ABOUT = "data.json"
+
+
+class About(BaseModel):
+    """What ``data.json`` may say of the arrays; it has to say the same at all clients.
+
+    Attributes:
+        name: of the data.
+        class_names: one per class (target, label).
+        scale, mean, std: how samples become a model's inputs (:class:`~commonground.data.Preprocess`).
+        task: what is learnt.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = "arrays"
+    class_names: tuple[str, ...] | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    task: str = "classification"
+
+
+def own_data(source: str, name: str) -> FederatedDataset:
+    """The data set of one client.
+
+    Args:
+        source: a folder with ``x_train.npy``, ``y_train.npy``, ``x_test.npy`` and ``y_test.npy``, and perhaps
+            ``data.json`` (:class:`About`), or ``file.py:function``, which returns a list of four such arrays or a
+            :class:`~commonground.data.FederatedDataset` with one client.
+        name: the client's.
+
+    Raises:
+        DataError: something is missing, or the arrays make no data set.
+        ConfigError: the function cannot be used.
+    """
+    if is_code(source):
+        found, _ = data_from_code(source, {"client": name})
+        if not isinstance(found, FederatedDataset):
+            raise ConfigError(f"'{source}' returned a source to be divided; a client's function returns its own data")
+        if found.clients != 1:
+            raise DataError(f"'{source}' returned the data of {found.clients} clients, not of one")
+        return found
+    folder = Path(source)
+    if not folder.is_dir():
+        raise DataError(f"the client's data '{source}' are neither a folder of arrays nor file.py:function")
+    arrays = [_read(folder / f"{field}.npy") for field in ARRAYS]
+    about = _about(folder / ABOUT)
+    return FederatedDataset.from_arrays(
+        [(arrays[0], arrays[1], arrays[2], arrays[3])],
+        name=about.name,
+        class_names=about.class_names,
+        preprocess=Preprocess(about.scale, about.mean, about.std),
+        task=about.task,
+    )
+
+
+def write_arrays(data: FederatedDataset, client: int, folder: Path) -> None:
+    """One client's samples as such a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    train, test = data.train_indices(client), data.test_indices(client)
+    parts = (data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test])
+    for field, values in zip(ARRAYS, parts, strict=True):
+        np.save(folder / f"{field}.npy", values, allow_pickle=False)
+    p = data.preprocess
+    about = About(
+        name=data.name, class_names=data.class_names, scale=p.scale, mean=p.mean, std=p.std, task=data.task.name
+    )
+    (folder / ABOUT).write_text(about.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def _about(path: Path) -> About:
+    if not path.is_file():
+        return About()
+    try:
+        return About.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        raise DataError(f"'{path}' does not describe the client's data: {where}: {first['msg']}") from None
+
+
+def _read(path: Path) -> npt.NDArray[np.generic]:
+    try:
+        values: npt.NDArray[np.generic] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"the client's array '{path}' cannot be read: {error}") from None
+    return values

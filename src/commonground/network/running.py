@@ -1,0 +1,114 @@
+"""A run on a deployment, as the command starts and shows it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from commonground.config import RunConfig
+from commonground.console import result_note, result_table
+from commonground.engine.run import load_run
+from commonground.engine.state.folder import RunFolder
+from commonground.errors import ConfigError
+from commonground.network.deploy import Deployment, follow
+from commonground.network.limits import Limits
+from commonground.network.server_app import Job
+from commonground.quoting import escaped
+from commonground.report import write_run_report
+from commonground.terminal import standard_output
+
+__all__ = ["run_and_show", "run_settings"]
+
+_OF_DATA = (
+    "data", "clients", "classes_per_client", "partition", "train_samples", "test_samples", "normalize", "target",
+    "client_column", "feature_noise",
+)  # fmt: skip
+
+
+def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str, Any]:
+    """The settings of a run over a network.
+
+    Raises:
+        ConfigError: one divides or changes data, which are with the clients; or there is no algorithm.
+    """
+    for name in _OF_DATA:
+        if name in values:
+            raise ConfigError(f"--{name.replace('_', '-')} is not for a run over a network: data are with the clients")
+    found = dict(values)
+    if resume:
+        if not RunFolder(out).exists:
+            raise ConfigError(f"'{out}' holds no run to continue")
+        found = RunFolder(out).config().model_dump(exclude_none=True) | found
+    else:
+        RunFolder(out).check_free()
+    if "algorithm" not in found:
+        raise ConfigError("name an algorithm, for example: commonground deploy run fedrep --expect 4 --out runs/first")
+    RunConfig.make(found)  # refuses what is wrong before anything is started
+    return found
+
+
+def run_and_show(
+    deployment: Deployment,
+    settings: Mapping[str, Any],
+    limits: Limits,
+    out: Path,
+    *,
+    expect: int,
+    wait: float,
+    resume: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Start a run, show how it goes on, and print its results.
+
+    Args:
+        deployment: the server's.
+        settings: of the run.
+        limits: of the run.
+        out: the run's folder, on this host.
+        expect: clients to wait for.
+        wait: seconds for which they are waited for.
+        resume: whether to go on with the run in the folder.
+        quiet: print nothing but errors.
+    """
+    job = Job(settings=dict(settings), clients=expect, wait=wait, limits=limits, out=str(out.resolve()), resume=resume)
+    out.mkdir(parents=True, exist_ok=True)
+    command, name, number = deployment.start(job)
+    shown = _Shown(quiet)
+    shown.say(f"+ {' '.join(command)}")
+    follow(deployment, job, name, number, shown.hear)
+    write_run_report(out)
+    if not quiet:
+        finished, console = load_run(out), standard_output()
+        console.print(result_table(finished))
+        if note := result_note(finished):
+            console.print(note, markup=False)
+
+
+class _Shown:
+    """Writes to standard error what is heard of a run."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self._began = quiet, time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def hear(self, kind: str, told: Any) -> None:
+        """See :func:`~commonground.network.deploy.follow`."""
+        if kind == "note":
+            self.say(escaped(str(told), 1000))
+            return
+        figures = [f"round {told['round']}"]
+        if told["train_loss"] is not None:
+            figures.append(f"loss {told['train_loss']:.4g}")
+        figures += [f"{name.replace('_', ' ')} {v:.4g}" for name, v in told.items()
+                    if name.startswith(("personal_", "global_")) and v is not None]  # fmt: skip
+        figures.append(f"{told['participants']} clients, {told['seconds'] + told['eval_seconds']:.1f} s")
+        if told.get("missing"):
+            figures.append(f"{told['missing']} missing")
+        self.say("  ".join(figures))

@@ -1,0 +1,95 @@
+"""What Flower starts on the server's host for a run: the loop of rounds over its grid."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from pydantic import BaseModel, ConfigDict
+
+from commonground.config import RunConfig
+from commonground.engine.observer import Silent
+from commonground.errors import CommonGroundError
+from commonground.network.federation import MEMBERS, Members, gather, train_over
+from commonground.network.grid import GridPost
+from commonground.network.limits import Limits
+
+__all__ = ["LOG", "OUTCOME", "Job", "app"]
+
+LOG = "network.log"
+OUTCOME = "network-outcome.json"
+
+app = ServerApp()
+
+
+class Job(BaseModel):
+    """What is to be done.
+
+    Attributes:
+        settings: of the run.
+        clients: how many are waited for.
+        wait: seconds for which they are.
+        limits: of the run.
+        out: the run's folder.
+        resume: whether to go on with the run in it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    settings: dict[str, Any]
+    clients: int
+    wait: float
+    limits: Limits
+    out: str
+    resume: bool = False
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carry out the job in the file that the run's configuration names."""
+    path = Path(str(context.run_config["job"]))
+    job = Job.model_validate_json(path.read_bytes())
+    out = Path(job.out)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOG).open("a", encoding="utf-8", buffering=1) as log:
+        try:
+            _train(grid, job, out, lambda text: print(text, file=log, flush=True))
+        except CommonGroundError as error:
+            _tell(out, {"job": path.name, "error": str(error)})
+            raise
+        except BaseException as error:
+            _tell(out, {"job": path.name, "error": f"{type(error).__name__}: {error}"})
+            raise
+        _tell(out, {"job": path.name, "error": None})
+
+
+def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
+    post = GridPost(grid, job.limits)
+    if job.resume and (out / MEMBERS).is_file():
+        members = Members.read(out / MEMBERS)
+    else:
+        members = gather(post, job.clients, job.wait, note)
+    observer = _Noting(note)
+    train_over(post, RunConfig.make(job.settings), members, job.limits, out, resume=job.resume, observer=observer)
+
+
+class _Noting(Silent):
+    """Writes into the log what happens beside the rounds."""
+
+    def __init__(self, note: Any) -> None:
+        self._note = note
+
+    def note(self, text: str) -> None:
+        """See :class:`~commonground.engine.Observer`."""
+        self._note(text)
+
+
+def _tell(out: Path, outcome: dict[str, Any]) -> None:
+    """Whole or not at all: somebody waits for it."""
+    part = out / f".{OUTCOME}.{os.getpid()}"
+    part.write_text(json.dumps(outcome), encoding="utf-8")
+    part.replace(out / OUTCOME)
