@@ -19,7 +19,8 @@ from commonground.cli import main
 from commonground.config import RunConfig
 from commonground.data.part import part_of
 from commonground.engine.backends.base import Engine
-from commonground.engine.backends.messages import MessageClient, MessageEngine
+from commonground.engine.backends.message_client import MessageClient
+from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import RunError, UpdateError
