@@ -49,6 +49,8 @@ def visible(text: str) -> str:
 
 def _escaped(text: str, limit: int, marks: str) -> str:
     """The text with a backslash before each of ``marks``, cut where the next character would exceed the limit."""
+    if len(text) <= limit and text.isprintable() and not any(mark in text for mark in marks):
+        return text  # as almost every text is; a table of 100,000 names is all of that
     parts: list[str] = []
     room = limit
     for character in text[: limit + 1]:

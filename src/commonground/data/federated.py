@@ -27,6 +27,7 @@ from commonground.data.checks import (
 )
 from commonground.data.formats import InputFormat, Numbers, format_class, format_of, pack_named
 from commonground.data.grouped import clients_of_samples
+from commonground.data.names import numbered
 from commonground.data.rows import AnySamples, joined, read_samples
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
@@ -406,13 +407,18 @@ class FederatedDataset:
             DataError: there is none.
         """
         try:
-            found = int(name) if self.client_names is None else self.client_names.index(name)
+            found = int(name) if self.client_names is None else self._numbers.get(name, -1)
         except ValueError:
             found = -1
         if not 0 <= found < self.clients:
             known = f"{self.client_name(0)!r} … {self.client_name(self.clients - 1)!r}"
             raise DataError(f"{self.name!r} has no client {name!r}; its {self.clients} clients are {known}")
         return found
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """Clients' numbers by name."""
+        return numbered(self.client_names or ())
 
     def class_counts(self, split: Literal["train", "test"] = "train") -> Indices:
         """Samples per client and class (label, target), int64 [clients, classes]."""

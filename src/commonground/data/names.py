@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from commonground.data.arrays import Array
 
-__all__ = ["sorted_names"]
+__all__ = ["numbered", "sorted_names"]
 
 
 def sorted_names(values: Array) -> tuple[str, ...]:
@@ -16,3 +18,8 @@ def sorted_names(values: Array) -> tuple[str, ...]:
         return tuple(sorted(names, key=int))
     except ValueError:
         return tuple(names)
+
+
+def numbered(names: Sequence[str]) -> dict[str, int]:
+    """The place of each name, the first where it comes twice."""
+    return {name: place for place, name in reversed(list(enumerate(names)))}

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class AddedClients:
             heads: what each has of its own, by name.
             scales: by name, if they scale by their own statistics.
         """
-        everyone = [*self.names, *(name for name in names if name not in self.names)]
+        everyone = list(dict.fromkeys([*self.names, *names]))
         place = {name: number for number, name in enumerate(everyone)}
         order = sorted(range(len(names)), key=lambda i: place[names[i]])
         clients = np.array([place[names[i]] for i in order], dtype=np.int64)
@@ -118,9 +119,13 @@ class AddedClients:
         Raises:
             RunError: its file is damaged.
         """
+        return self._store.read(number)
+
+    @cached_property
+    def _store(self) -> PersonalStore:
         store = PersonalStore(len(self.names), self.segments[0].initial)
         store.load(self.segments)
-        return store.read(number)
+        return store
 
 
 def _sha256(index: Mapping[str, Any]) -> str:

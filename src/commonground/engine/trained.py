@@ -19,6 +19,7 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data.formats import Given, InputFormat, read_format
 from commonground.data.inputs import Inputs
+from commonground.data.names import numbered
 from commonground.data.tables.features import known_features
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
@@ -106,6 +107,11 @@ class Trained:
         return [*trained, *self.added.names]
 
     @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """Clients' numbers by name."""
+        return numbered(self.names)
+
+    @cached_property
     def added(self) -> AddedClients:
         """Clients that were added to the run in its folder (:func:`~commonground.adapt.keep_clients`)."""
         if self.path is None or not (self.path / ADDED).is_dir():
@@ -130,9 +136,9 @@ class Trained:
         Raises:
             ConfigError: there is no such client.
         """
-        names = self.names
-        if str(name) in names:
-            return int(names.index(str(name)))
+        names, number = self.names, self._numbers.get(str(name))
+        if number is not None:
+            return number
         if str(name).isdecimal() and int(name) < self.clients:
             return int(name)
         near = meant(str(name), names[:MOST_COMPARED])

@@ -127,7 +127,8 @@ def _search(problem: Problem, products: torch.Tensor, count: int, largest: bool)
     best = u.new_full(u.shape[:2], -math.inf if largest else math.inf)
     for _ in range(SWEEPS):
         scores = (u @ problem.W_star.mT).square()  # [S, starts, n]
-        member = torch.zeros_like(scores).scatter_(2, scores.topk(count, dim=2, largest=largest).indices, 1.0)
+        chosen = scores.topk(count, dim=2, largest=largest, sorted=False).indices  # which, in whatever order
+        member = torch.zeros_like(scores).scatter_(2, chosen, 1.0)
         values, vectors = torch.linalg.eigh((member @ products.flatten(2)).unflatten(2, products.shape[2:]))
         u, found = vectors[..., which], values[..., which]
         better = found > best + 1e-12 if largest else found < best - 1e-12

@@ -1,0 +1,154 @@
+"""What a run costs in the number of its clients: counted in calls and comparisons, at two sizes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commonground import FederatedDataset, load_run, train
+from commonground.engine.backends import checks
+from commonground.engine.results import client_rows
+from commonground.engine.state.folder import RunFolder
+from commonground.quoting import escaped, quoted
+from commonground.report import write_run_report
+
+SAMPLED = 5  # clients a round, however many there are
+
+
+def tiny_clients(clients: int, names: bool = True) -> FederatedDataset:
+    """One training and one test sample for each client."""
+    rng = np.random.default_rng(0)
+    x, offsets = rng.normal(size=(2 * clients, 3)).astype(np.float32), np.arange(clients + 1)
+    y = np.arange(2 * clients) % 2
+    return FederatedDataset(
+        name="tiny", x_train=x[:clients], y_train=y[:clients], x_test=x[clients:], y_test=y[clients:], classes=2,
+        class_names=("0", "1"), train_index=np.arange(clients), train_offsets=offsets,
+        test_index=np.arange(clients), test_offsets=offsets,
+        client_names=tuple(f"client {c}" for c in range(clients)) if names else None,
+    )  # fmt: skip
+
+
+def counted(work: Callable[[], Any]) -> int:
+    """Calls of Python functions, of built-in ones, and iterations of generators, while something is done."""
+    count = 0
+
+    def seen(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def _work(clients: int, folder: Path) -> dict[str, int]:
+    data = tiny_clients(clients)
+    flags: dict[str, Any] = {"model": "linear", "rounds": 2, "participation": SAMPLED / clients, "engine": "batched"}
+    return {
+        "train": counted(lambda: train("fedrep", data, out=folder, **flags)),
+        "report": counted(lambda: write_run_report(folder)),
+        "load": counted(lambda: load_run(folder)),
+        "read": counted(lambda: RunFolder(folder).clients()),
+    }
+
+
+def test_calls_grow_no_faster_than_clients(tmp_path: Path) -> None:
+    _work(40, tmp_path / "first")  # what is loaded once is loaded
+    few, many = _work(200, tmp_path / "few"), _work(1000, tmp_path / "many")
+    for what, calls in many.items():
+        assert calls <= 5 * few[what] + 1000, what
+
+
+class Figures:
+    """Scores that count how often whole arrays of clients are asked for."""
+
+    def __init__(self, clients: int) -> None:
+        self.asked = 0
+        self._values = np.arange(clients) / clients
+        self.count, self.loss = np.ones(clients, dtype=np.int64), self._values
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"accuracy": self._values}
+
+    @property
+    def headline(self) -> Any:
+        self.asked += 1
+        return self._values
+
+
+def test_rows_of_clients_take_each_array_once() -> None:
+    """Not once for every client, which at 100,000 clients took most of a run's time."""
+    scores: Any = Figures(500)
+    rows = client_rows(tiny_clients(500), [1] * 500, scores, scores)
+    assert scores.asked == 2
+    assert [row["personal_accuracy"] for row in rows] == scores.headline.tolist()
+
+
+class Name(str):
+    """A name that counts how often it is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def _comparisons(find: Callable[[str], int], names: list[Name]) -> int:
+    assert find(str(names[0])) == 0  # what is made once is made
+    Name.compared = 0
+    assert [find(str(name)) for name in names] == list(range(len(names)))
+    return Name.compared
+
+
+def test_a_client_is_found_by_its_name_at_once(tmp_path: Path) -> None:
+    names = [Name(f"client {c}") for c in range(300)]
+    data = tiny_clients(300)
+    object.__setattr__(data, "client_names", tuple(names))
+    assert _comparisons(data.client_id, names) <= 2 * len(names)
+    run = train("fedavg", tiny_clients(300), model="linear", rounds=1, participation=0.02, out=tmp_path / "run")
+    trained = run.trained
+    trained.__dict__["names"] = names  # in place of those that it reads
+    assert _comparisons(trained.client, names) <= 2 * len(names)
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched", "processes", "messages"])
+def test_an_update_is_looked_at_once(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For values that are not finite, however many clients there are that do not take part."""
+    looked: list[tuple[str, int | None, str]] = []
+    measure = checks.measure
+
+    def seen(*given: Any, **named: Any) -> Any:
+        measured = measure(*given, **named)
+        looked.extend((place.what, place.client, place.name) for place in measured.sizes if place.what == "update")
+        return measured
+
+    modules = [m for m in list(sys.modules.values()) if getattr(m, "measure", None) is measure]
+    for module in modules:
+        monkeypatch.setattr(module, "measure", seen)
+    data = tiny_clients(60, names=False)
+    train("fedavg", data, model="linear", rounds=1, participation=SAMPLED / 60, engine=engine, workers=2)
+    assert len(looked) == len(set(looked)) == 2 * SAMPLED  # weight and bias of each
+
+
+def test_texts_that_need_no_escape_are_taken_as_they_are() -> None:
+    """The short way gives what the long one does."""
+    for text in ("plain", "x" * 200, "x" * 201, "über", "a b", "", "it's", "back\\slash", "tab\t", "\u202e"):
+        longhand = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        assert escaped(text) == (longhand if len(longhand) <= 200 else longhand[:200] + "…")
+        marked = "".join(f"\\{c}" if c in "\\'" else c for c in longhand) if text.isprintable() else longhand
+        if len(text) <= 200:
+            assert quoted(text) == f"'{marked}'"
