@@ -23,7 +23,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-gpu docs demo-figure lint format typecheck campaign paper-tables bench install install-dev clean distclean FORCE
+.PHONY: help demo test test-gpu docs demo-figure lint format typecheck wheel-check campaign paper-tables bench install install-dev clean distclean FORCE
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ format: install-dev  ## Format the code and mend what can be mended by itself
 typecheck: install-dev  ## Check the types (mypy, strict for src)
 	@echo "==> mypy"
 	@$(BIN)/mypy
+
+wheel-check: install-dev  ## Build the distributions, install the wheel into an empty environment and run it there
+	@.ci/wheel $(BIN)/python
 
 campaign: install-dev  ## Try to break it: kills, damage, random command lines, tables, messages, models (a quarter of an hour)
 	@$(BIN)/python -m tests.campaign --seed 0 --out results/campaign.json $(ARGS)

@@ -48,9 +48,10 @@ def run_demo(seeds: int, quiet: bool) -> None:
     began = time.perf_counter()
     comparison = demo_comparison(seeds, quiet)
     sizes = [client["train_samples"] for client in comparison.runs["fedrep"][0].clients]
+    over = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     table = Table(
         title=f"Real 8×8 handwritten digits over {CLIENTS} clients, {CLASSES} classes and about "
-        f"{statistics.mean(sizes):.0f} training samples each; {ROUNDS} rounds, mean ± std over {seeds} seeds",
+        f"{statistics.mean(sizes):.0f} training samples each; {ROUNDS} rounds, {over}",
         title_justify="left",
     )
     table.add_column("method")
