@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import click
@@ -26,7 +27,7 @@ def _told(one: click.Command, path: str, level: str) -> str:
     parts = [
         f"{level} {path}",
         f"```text\n{one.get_usage(context).removeprefix('Usage: ')}\n```",
-        *_text(one.help or ""),
+        *_text(inspect.cleandoc(one.help or "")),
     ]
     if one.epilog:
         parts += ["```sh", one.epilog.removeprefix("Example: ").replace("; ", "\n"), "```"]

@@ -94,7 +94,8 @@ def _documented(path: str, thing: Any) -> str:
     if inspect.isclass(thing) and not isinstance(thing, GenericAlias):
         foreign = [name for name in dir(thing) if re.fullmatch(r"set_\w+_request", name)]  # scikit-learn's own
         without = f"\n   :exclude-members: {', '.join(foreign)}" if foreign else ""
-        return f".. autoclass:: {path}\n   :members:\n   :show-inheritance:{without}"
+        bases = "" if thing.__bases__ == (object,) else "\n   :show-inheritance:"
+        return f".. autoclass:: {path}\n   :members:{bases}{without}"
     if inspect.isroutine(thing):
         return f".. autofunction:: {path}"
     if isinstance(thing, dict | tuple | list | frozenset):
