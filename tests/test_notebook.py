@@ -81,6 +81,8 @@ def test_a_comparison(tmp_path: Path) -> None:
     made = cg.compare(["fedrep", "fedavg:lr=0.01"], DATA, seeds=2, out=tmp_path, rounds=2, reference="fedavg:lr=0.01")
     for comparison in (made, Comparison.read(tmp_path)):
         page = Page(comparison._repr_html_())
+        assert repr(comparison).startswith("<Comparison on made, 2 seeds: FedRep ")
+        assert len(repr(comparison)) < 200
         assert page.rows[0][0] == "method"
         assert [row[0] for row in page.rows[1:]] == ["FedRep", "FedAvg (lr=0.01)", "Local Only"]
         assert page.links[0].endswith("report.html")

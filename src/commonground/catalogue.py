@@ -61,6 +61,8 @@ def check_known(what: str, name: str, known: Iterable[str]) -> None:
         ConfigError: says which one may be meant, and all there are.
     """
     names = sorted(known)
+    if name.endswith(".py"):
+        raise ConfigError(f"'{name}' names a file, and no {what} in it; write {name}:NAME")
     if name not in names:
         raise ConfigError(f"unknown {what} '{name}'{meant(name, names)}; known are {', '.join(names)}")
 

@@ -42,6 +42,8 @@ def test_options_are_checked() -> None:
         make_algorithm("fedrep", {"head_epochs": "many"})
     with pytest.raises(ConfigError, match="unknown algorithm 'fedrepp'"):
         make_algorithm("fedrepp", {})
+    with pytest.raises(ConfigError, match=r"'mine\.py' names a file, and no algorithm in it; write mine\.py:NAME"):
+        make_algorithm("mine.py", {})
 
 
 def test_a_definition_registers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,17 @@ def test_a_table_with_a_client_column(tmp_path: Path) -> None:
     assert data.preprocess.std[1] == pytest.approx(data.x_train[:, 1].std())
 
 
+def test_a_table_without_a_client_column_is_told_of_one_where_it_cannot_be_dealt(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'patients\.csv' has .*; is whose a row is in a column of it"):
+        load_data(hospitals(tmp_path), clients=31)
+
+
+def test_the_target_may_be_named_as_on_the_command_line(tmp_path: Path) -> None:
+    path = table(tmp_path, "a,ill,who\n" + "".join(f"{i},{i % 2},h{i % 3}\n" for i in range(24)))
+    labelled = load_data(path, client_column="who", label="ill")
+    assert load_data(path, client_column="who", target="ill").fingerprint() == labelled.fingerprint()
+
+
 def test_the_hold_out_is_keyed_by_seed_and_client(tmp_path: Path) -> None:
     path = hospitals(tmp_path)
     one, same, other = (load_table(path, options=TableOptions("hospital"), seed=seed) for seed in (1, 1, 2))

@@ -123,6 +123,14 @@ class Comparison:
 
         return frame(what, self.result, self.runs, self.folder)
 
+    def __repr__(self) -> str:
+        from commonground.compare.tables import headline_table
+
+        table = headline_table(self.result)
+        first, second = table.names[:2]
+        told = ", ".join(f"{row[first]} {row[second]}" for row in table.rows)
+        return f"<Comparison on {self.result['data']}, {len(self.result['seeds'])} seeds: {told}>"
+
     def _repr_html_(self) -> str:
         from commonground.compare.tables import headline_table
 
