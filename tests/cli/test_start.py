@@ -97,3 +97,14 @@ def test_a_process_of_its_own_loads_few_modules(words: list[str]) -> None:
     modules, _, heavy = done.stderr.strip().partition(" ")
     assert heavy == "[]"
     assert int(modules) < 700  # PyTorch alone are some 2,000
+
+
+def test_the_first_round_comes_before_what_only_later_steps_need() -> None:
+    """A first run on digits waits for PyTorch, and for nothing of the like: libraries of tables, tests and figures."""
+    code = (
+        "import sys, commonground as cg; "
+        "cg.train('fedavg', 'digits', clients=5, rounds=1, model='linear', on_round=lambda row: print("
+        f"[name for name in {HEAVY!r} if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["['torch', 'numpy', 'safetensors']"]

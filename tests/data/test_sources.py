@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from commonground.data import available_sources, data_directory, default_model, load_data, load_source
-from commonground.data.sources import idx
+from commonground.data.sources import digits, idx
 from commonground.data.sources.idx import read_idx
 from commonground.errors import DataError
 
@@ -57,6 +57,16 @@ def test_data_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 # -- digits -----------------------------------------------------------------------------------------------------------
+
+
+def test_digits_are_scikit_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read from its file; where there is none at that place, it is asked itself."""
+    (x, y), (their_x, their_y) = digits._read(), digits._imported()
+    assert (x.dtype, y.dtype) == (their_x.dtype, their_y.dtype)
+    np.testing.assert_array_equal(x, their_x)
+    np.testing.assert_array_equal(y, their_y)
+    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    assert digits._read()[0].shape == (1797, 64)
 
 
 def test_digits_have_a_fixed_stratified_split() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
+import numpy.typing as npt
 
 from commonground.data.arrays import Preprocess
 from commonground.data.sources.base import Source
@@ -19,11 +23,8 @@ def load_digits() -> Source:
     Source: UCI "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998), the test part, as shipped
     with scikit-learn.
     """
-    from sklearn import datasets  # takes a second: only for those who ask for it
-
-    bunch = datasets.load_digits()
-    x = np.ascontiguousarray(bunch.images, dtype=np.uint8)[..., np.newaxis]
-    y = bunch.target.astype(np.int64)
+    images, y = _read()
+    x = images.reshape(-1, 8, 8, 1)
     is_test = np.zeros(len(y), dtype=bool)
     for label in range(10):
         rows = numpy_stream(0, "digits test split", label).permutation(np.flatnonzero(y == label))
@@ -38,3 +39,23 @@ def load_digits() -> Source:
         class_names=tuple("0123456789"),
         preprocess=Preprocess(scale=1 / 16),
     )
+
+
+def _read() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Values [1797, 64] and labels [1797], from scikit-learn's file: importing it for that takes a second."""
+    spec = find_spec("sklearn")
+    folders = () if spec is None else spec.submodule_search_locations or ()
+    for folder in folders:
+        file = Path(folder, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",", dtype=np.int64)
+            return table[:, :-1].astype(np.uint8), table[:, -1]
+    return _imported()
+
+
+def _imported() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The same, wherever scikit-learn keeps it."""
+    from sklearn import datasets
+
+    bunch = datasets.load_digits()
+    return bunch.data.astype(np.uint8), bunch.target.astype(np.int64)
