@@ -166,8 +166,13 @@ class RunConfig(BaseModel):
         False, description="noise from the operating system, not from the seed: nobody can draw and subtract it"
     )
     finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
-    engine: Literal["auto", "serial", "processes", "batched", "messages"] = Field("auto", description="how to compute")
+    engine: Literal["auto", "serial", "processes", "batched", "messages", "ray"] = Field(
+        "auto", description="how to compute"
+    )
     workers: int | None = Field(None, ge=1, description="worker processes (default: one per core)")
+    ray_address: str | None = Field(
+        None, description="Ray cluster of --engine ray: HOST:PORT, or auto (default: a Ray of this run's own)"
+    )
     threads: int = Field(
         1, ge=1, le=1024, description="threads of each worker; another number gives numbers with other last bits"
     )
@@ -275,6 +280,15 @@ class RunConfig(BaseModel):
             return str(parse_aggregate(value))
         except ConfigError as error:
             raise ValueError(str(error)) from None
+
+    @field_validator("ray_address")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        host, _, port = (value or "").rpartition(":")
+        there = bool(host) and "/" not in host and port.isdigit() and 0 < int(port) < 1 << 16
+        if value not in (None, "auto") and not there:
+            raise ValueError(f"is neither HOST:PORT of a Ray cluster nor auto{meant(str(value), ['auto'])}")
+        return value
 
     @field_validator("lr_schedule")
     @classmethod

@@ -100,6 +100,7 @@ def cases() -> dict[str, Callable[[], Run]]:
     for method in sorted(registry):
         for engine in ("serial", "processes", "batched", "messages"):
             add("digits", _digits, method, engine)
+    add("digits", _digits, "fedrep", "ray")  # a sample: each starts a Ray of its own
     for engine in ("serial", "batched"):
         for method in ("fedrep", "fedavg", "flute", "perfedavg", "scaffold", "fedrod", "apfl"):
             add("cnn", _cnn, method, engine, augment="flip-crop" if method == "fedavg" else "none")

@@ -22,6 +22,8 @@ def test_every_case_is_written() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_numbers_stay(name: str) -> None:
     torch.set_num_threads(1)
+    if name.endswith(" ray"):
+        pytest.importorskip("ray")
     before, now = WRITTEN["cases"][name], record(CASES[name])
     if "refused" in before or WRITTEN["machine"] == machine():
         assert now == before

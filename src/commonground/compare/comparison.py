@@ -351,7 +351,7 @@ class _Comparing:
             for seed in self.seeds if len(self.candidates[label]) == 1 else ():
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
-                    folder.check_same(config.model_copy(update={"seed": seed}), free=("workers",))
+                    folder.check_same(config.model_copy(update={"seed": seed}), free=("workers", "ray_address"))
 
     # -- runs ---------------------------------------------------------------------------------------------------
 

@@ -102,6 +102,8 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
                 f"--{name} is a setting of adam and adamw, and {algorithm.title} is trained by {config.optimizer}; "
                 f"add --optimizer adamw, or leave out --{name}"
             )
+    if config.ray_address is not None and config.engine != "ray":
+        raise ConfigError(f"--ray-address {config.ray_address} says where the engine 'ray' computes; add --engine ray")
     if config.no_decay_bias and not config.weight_decay:
         raise ConfigError("--no-decay-bias says what --weight-decay spares, and there is no weight decay")
 

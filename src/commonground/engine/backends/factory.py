@@ -57,18 +57,22 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
     """An engine by name (``auto`` chooses); a method that pools has one of its own.
 
     Args:
-        name: auto, serial, processes, batched or messages.
+        name: auto, serial, processes, batched, messages or ray.
         setup: data, model and algorithm.
         folder: the run's folder, in which ``messages`` keeps the clients' folders.
     """
     if setup.algorithm.pools:
         return PooledEngine(setup)
     name = choose_engine(setup) if name == "auto" else name
-    if name == "processes" and setup.device.type != "cpu":
+    if name in ("processes", "ray") and setup.device.type != "cpu":
         raise ConfigError(
-            f"the engine 'processes' shares out a CPU's cores, and this run computes on {setup.device}; take batched "
+            f"the engine '{name}' shares out CPU cores, and this run computes on {setup.device}; take batched "
             "(the default there) or serial, or --device cpu"
         )
+    if name == "ray":
+        from commonground.engine.backends.ray_engine import RayEngine
+
+        return RayEngine(setup)
     if name == "messages":
         return MessageEngine(setup, folder / "clients" if folder is not None else None)
     if name == "batched" and setup.folds and sum(p.numel() for p in setup.model.parameters()) > THREADED_WEIGHTS:

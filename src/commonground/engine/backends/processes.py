@@ -84,7 +84,7 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
 
 
 def _train(worker: Worker, round: int, client: int, personal: Arrays, extra: Arrays) -> Trained:
-    result = worker.train(round, client, to_tensors(personal), extra, key=client)
+    result = worker.train(round, client, to_tensors(personal), to_tensors(extra), key=client)
     return Trained.of(result)
 
 

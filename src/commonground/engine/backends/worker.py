@@ -70,9 +70,7 @@ class Worker:
         self.shared: Tensors = {}
         self._trainer = SequentialClient(setup)
 
-    def train(
-        self, round: int, client: int, personal: Tensors, extra: Mapping[str, np.ndarray[Any, Any]], *, key: int
-    ) -> ClientResult:
+    def train(self, round: int, client: int, personal: Tensors, extra: Tensors, *, key: int) -> ClientResult:
         """A client's round, from the shared tensors and those sent to it alone.
 
         Args:
@@ -82,8 +80,7 @@ class Worker:
             extra: what it alone is sent.
             key: its number in the federation.
         """
-        received = {**self.shared, **to_tensors(extra)}
-        return run_client(self._trainer, round, client, received, personal, key=key)
+        return run_client(self._trainer, round, client, {**self.shared, **extra}, personal, key=key)
 
     def evaluate(
         self,

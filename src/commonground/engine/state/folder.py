@@ -35,7 +35,7 @@ __all__ = ["FREE", "NOISE", "SCHEMA", "START", "RunFolder", "describe", "plain_s
 
 # Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
 # of some runs only: see commonground.engine.more_rounds.)
-FREE = frozenset({"workers", "rounds"})
+FREE = frozenset({"workers", "ray_address", "rounds"})
 
 # Settings that touch no more than the last bits of its numbers: they may differ if the user says so.
 NUMERIC_SETTINGS = frozenset({"threads", "precision", "device"})

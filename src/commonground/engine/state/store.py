@@ -70,6 +70,10 @@ class PersonalStore:
             self._segments[number].check(np.array([row]))
         return self.get(client)
 
+    def kept(self, clients: Sequence[int]) -> list[int]:
+        """Those of the clients that have a row: all others have the initial values."""
+        return [client for client in clients if self._slot[client] != _INITIAL]
+
     def put(self, client: int, tensors: Tensors) -> None:
         """Replace a client's tensors by copies of the given ones."""
         if not self.initial:
