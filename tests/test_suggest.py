@@ -50,6 +50,7 @@ def test_the_nearest(name: str, near: str | None) -> None:
         ("train fedrep --aggregate medain", "median"),
         ("train fedrep --rank-by accurcy", "accuracy"),
         ("train fedrep --device cdua", "cuda"),
+        ("train fedrep --engine ray --ray-address atuo", "auto"),
         ("compare fedrep:head_epoch=3 fedavg", "head_epochs"),
         ("compare fedrep:batchsize=3 fedavg", "batch_size"),
         ("compare fedrap fedavg", "fedrep"),
@@ -98,7 +99,7 @@ def test_settings_with_names_as_their_values_are_choices_or_tried_here(name: str
     """A new setting whose description lists words is either a choice of click's or has a case below."""
     tried = {"partition", "device", "task", "scaling", "separator", "encoding", "kinds", "class_weights", "lr_schedule",
              "model", "data", "target", "client_column", "drop", "split_column", "time_column", "group_column",
-             "text_column", "head", "body", "loss", "aggregate", "rank_by"}  # fmt: skip
+             "text_column", "head", "body", "loss", "aggregate", "rank_by", "ray_address"}  # fmt: skip
     free = {str(p.name) for p in cli.commands[name].params if p.type is click.STRING and isinstance(p, click.Option)}
     free -= {"assignments", "grids", "reference"}  # in the cases above
     free -= {"data_dir", "betas", "image_size", "metric"}  # a folder, numbers, a function in a file

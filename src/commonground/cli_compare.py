@@ -20,7 +20,18 @@ from commonground.errors import ConfigError
 __all__ = ["compare"]
 
 # What may change when a comparison in the default folder is continued.
-_NOT_ITS_NAME = {"seeds", "reference", "to_accuracy", "out", "resume", "quiet", "workers", "data_dir", "track"}
+_NOT_ITS_NAME = {
+    "seeds",
+    "reference",
+    "to_accuracy",
+    "out",
+    "resume",
+    "quiet",
+    "workers",
+    "ray_address",
+    "data_dir",
+    "track",
+}
 
 
 @click.command(

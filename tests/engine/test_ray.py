@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,11 @@ def more_workers_than_cpus(cluster: Any) -> None:
 
 
 def a_host_that_is_lost_in_the_middle_of_a_round(cluster: Any) -> None:
-    data, settings = digits(9, 2), {"rounds": 4, "model": "mlp", "local_epochs": 4, "batch_size": 4}
+    data = digits(9, 2)
+    settings: dict[str, Any] = {"rounds": 4, "model": "mlp", "local_epochs": 4, "batch_size": 4}
     whole = train("fedrep", data, engine="serial", **settings)
     lost = cluster.list_all_nodes()[-1]
-    thread = threading.Thread(target=lambda: (time.sleep(0.1), cluster.remove_node(lost, allow_graceful=False)))
+    thread = threading.Timer(0.1, partial(cluster.remove_node, lost, allow_graceful=False))
 
     class Watching(Notes):
         def round(self, row: Any) -> None:

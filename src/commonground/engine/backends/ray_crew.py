@@ -202,7 +202,7 @@ class Crew:
         alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         others = Counter(m.node for m in self.members if m is not member and m.actor is not None and m.node in alive)
         with contextlib.suppress(Lost):
-            if self.session.free_cpus(1, CPU_SECONDS if others else START_SECONDS):
+            if self.session.free_cpus(1, CPU_SECONDS if others else START_SECONDS, self._check_stop):
                 answer, _samples = self._begin(member, {"num_cpus": 1})
                 self._started(member, answer, START_SECONDS / 4)
                 return

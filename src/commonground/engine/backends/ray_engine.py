@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +159,7 @@ class RayEngine(StoreEngine):
             return
         tasks = self._staff()
         wanted = [
-            Task(member, "rows", (some,), lambda rows, some=some: self._keep(some, rows), beside=True)
+            Task(member, "rows", (some,), partial(self._keep, some), beside=True)
             for member, theirs in self._by_member(unsafe)
             for some in _parts(theirs, self._at_once)
         ]

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -120,13 +120,14 @@ class Session:
         """All CPUs there are."""
         return int(self.ray.cluster_resources().get("CPU", 0))
 
-    def free_cpus(self, wanted: int, seconds: float) -> int:
-        """CPUs that nobody has reserved: as soon as so many are wanted, else after so many seconds."""
+    def free_cpus(self, wanted: int, seconds: float, check_stop: Callable[[], None] = lambda: None) -> int:
+        """CPUs that nobody has reserved: as soon as there are as many as wanted, else after so many seconds."""
         end = time.monotonic() + seconds
         while True:
             free = int(self.ray.available_resources().get("CPU", 0))
             if free >= wanted or time.monotonic() > end:
                 return free
+            check_stop()
             time.sleep(POLL)
 
     def _begin(self, address: str | None, cpus: int) -> None:

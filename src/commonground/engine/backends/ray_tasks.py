@@ -120,9 +120,9 @@ class Tasks:
             give(member)
         while flying:
             for answer in self.crew.ready(list(flying)):
-                number = flying.pop(answer, None)
-                if number is None:
+                if answer not in flying:
                     continue  # of a worker that is lost
+                number = flying.pop(answer)
                 member = tasks[number].member
                 try:
                     answers[number] = tasks[number].take(self.crew.get(answer))
