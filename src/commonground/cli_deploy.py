@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,8 @@ def deploy() -> None:
 
     What is carried is Flower's (pip install 'commonground[network]'); docs/NETWORK.md says what leaves a client.
     """
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        raise ConfigError("deploy needs Flower: pip install 'commonground[network]'") from None
+    if find_spec("flwr") is None:  # importing it takes a while, and help does without
+        raise ConfigError("deploy needs Flower: pip install 'commonground[network]'")
 
 
 @deploy.command(epilog="Example: commonground deploy server --folder deployment --host 0.0.0.0 --name fl.example.org")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import pytest
 
 from commonground.cli import cli
@@ -40,9 +42,19 @@ def _answers(lines: list[list[str]]) -> dict[str, tuple[int, str, str]]:
     return answers
 
 
+def _commands(group: click.Group, *above: str) -> Iterator[list[str]]:
+    """All commands, those below others as well, as they are written."""
+    for name, command in group.commands.items():
+        yield [*above, name]
+        if isinstance(command, click.Group):
+            yield from _commands(command, *above, name)
+
+
 def test_help_and_version() -> None:
-    lines = [["--help"], ["--version"], *([name, "--help"] for name in sorted(cli.commands))]
-    answers = _answers(lines)
+    words = list(_commands(cli))
+    assert ["deploy", "client"] in words
+    answers = _answers([["--help"], ["--version"], *([*each, "--help"] for each in words)])
+    assert all("Example: " in answers[" ".join([*each, "--help"])][1] for each in words)
     assert {code for code, _, _ in answers.values()} == {0}
     assert answers["--version"][1].split()[-1] == version("commonground")
     assert "Usage: commonground train" in answers["train --help"][1]
@@ -60,7 +72,7 @@ def test_lists() -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     expected = {
-        "train fedrep --bogus": "No such option '--bogus'",
+        "train fedrep --bogus": "No such option",
         "train fedrep --optimizer agd": "did you mean",
         "train fedrep --rounds 0": "'rounds' is 0",
         "train fedrep --rounds many": "'many' is not a valid integer",
