@@ -74,10 +74,11 @@ class _Explained:
     source: str = ""
 
 
-def _method(name: str) -> _Explained:
+def _method(name: str, values: bool = True) -> _Explained:
+    """What is said of a method, without what its settings may be if nobody asks."""
     declared = catalogue.methods()[name]
     try:
-        settings = settings_from(declared.fields(), declared.docs)
+        settings = settings_from(declared.fields(annotated=values), declared.docs)
         return _Explained(paragraphs(declared.docs[0]), settings, declared.constant("source"))
     except NotDeclaredError:  # then it is imported, and PyTorch with it
         from commonground.algorithms import registry, yardsticks
@@ -102,7 +103,7 @@ def _network(name: str) -> _Explained:
 def _algorithms() -> RenderableType:
     table = Table("name", "what", "settings", "paper")
     for name in _algorithm_names():
-        found = _method(name)
+        found = _method(name, values=False)
         settings = ", ".join(f"{setting.name}={setting.default}" for setting in found.settings)
         table.add_row(name, found.paragraphs[0].split(" (")[0].splitlines()[0].rstrip("."), settings, found.source)
     return Group(table, Text("commonground list NAME explains a method and its settings"))

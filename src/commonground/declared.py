@@ -89,18 +89,20 @@ class Declared:
         names = [name for each in reversed(self.above) for name in each.field_names()]
         return tuple(dict.fromkeys([*names, *(name for name, _ in self._own_fields())]))
 
-    def fields(self) -> list[Parameter]:
-        """The same, with what they may be and their defaults."""
-        found = {field.name: field for each in reversed(self.above) for field in each.fields()}
+    def fields(self, annotated: bool = True) -> list[Parameter]:
+        """The same with their defaults and, if it is asked for, what they may be."""
+        found = {field.name: field for each in reversed(self.above) for field in each.fields(annotated)}
         for name, node in self._own_fields():
             default = NOTHING if node.value is None else evaluated(node.value, self.file)
-            found[name] = Parameter(name, evaluated(node.annotation, self.file), default)
+            found[name] = Parameter(name, evaluated(node.annotation, self.file) if annotated else NOTHING, default)
         return list(found.values())
 
     def _own_fields(self) -> Iterator[tuple[str, ast.AnnAssign]]:
         for statement in self.node.body:
             match statement:
-                case ast.AnnAssign(target=ast.Name(name), annotation=said) if "ClassVar" not in ast.unparse(said):
+                case ast.AnnAssign(annotation=ast.Name("ClassVar") | ast.Subscript(value=ast.Name("ClassVar"))):
+                    continue
+                case ast.AnnAssign(target=ast.Name(name)):
                     yield name, statement
 
     def argument_names(self, skip: Iterable[str]) -> tuple[str, ...]:

@@ -111,6 +111,8 @@ def _default(value: Any) -> str:
 
 def _values(annotation: Any) -> str:
     """What a setting may be."""
+    if annotation is NOTHING:
+        return ""
     try:
         return _of_schema(TypeAdapter(annotation).json_schema())
     except (PydanticSchemaGenerationError, PydanticUserError):
