@@ -47,6 +47,8 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
+    "SECURITY.md": "trust/policy.md",
     "configs/README.md": "reference/configurations.md",
     "results/README.md": "papers/all-claims.md",
     "results/paper/DIFFERENCES.md": "papers/differences.md",

@@ -26,10 +26,15 @@ def methods() -> str:
     parts = []
     for name, cls in sorted((registry | yardsticks).items()):
         parts.append(f"### {name}")
-        parts += [plain(" ".join(part.split())) for part in paragraphs(cls.__doc__)]
+        parts += [_paragraph(part) for part in paragraphs(cls.__doc__)]
         parts.append(f"Source: {plain(cls.source)}.")
         parts.append(_settings(settings_of(cls), "--set "))
     return "\n\n".join(part for part in parts if part)
+
+
+def _paragraph(text: str) -> str:
+    """Lines that belong together as one; a list's items keep theirs."""
+    return re.sub(r"\n(?!- )\s*", " ", plain(text))
 
 
 def models() -> str:
