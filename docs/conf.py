@@ -22,7 +22,6 @@ html_title = "CommonGround"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-smartquotes = False  # options have two dashes
 
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4

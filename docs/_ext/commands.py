@@ -45,8 +45,13 @@ def _text(text: str) -> list[str]:
         if part.startswith("\b\n"):
             found.append("```text\n" + part.removeprefix("\b\n") + "\n```")
         else:
-            found.append(plain(part))
+            found.append(_told_options(part))
     return found
+
+
+def _told_options(text: str) -> str:
+    """A text whose options are code: two dashes would become a long one."""
+    return plain(re.sub(r"(?<![\w`-])--[a-z][\w-]*", lambda match: f"`{match[0]}`", text) if "`" not in text else text)
 
 
 def _options(one: click.Command, context: click.Context) -> list[str]:
@@ -61,5 +66,5 @@ def _options(one: click.Command, context: click.Context) -> list[str]:
         told = [record for name in names if (record := records.get(name)) is not None]
         if told:
             found += [f"**{title}**"] if title else []
-            found.append("\n\n".join(f"`{flag}`\n: {plain(meaning) or '–'}" for flag, meaning in told))
+            found.append("\n\n".join(f"`{flag}`\n: {_told_options(meaning) or '–'}" for flag, meaning in told))
     return found
