@@ -10,7 +10,6 @@ What a run begins with is kept beside the client's states, so that a client that
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -33,7 +32,7 @@ from commonground.privacy import SecretNoise
 from commonground.quoting import escaped, quoted
 from commonground.user_code import is_code
 
-__all__ = ["Answering", "Begin", "failed", "question_id"]
+__all__ = ["Answering", "Begin", "failed"]
 
 
 class Begin(BaseModel):
@@ -146,8 +145,3 @@ def _read(text: bytes) -> Begin:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UpdateError(f"this begins no run: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-
-
-def question_id(run: str, message: bytes) -> str:
-    """By which a question is asked after."""
-    return hashlib.sha256(run.encode() + message).hexdigest()

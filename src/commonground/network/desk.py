@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from commonground.errors import CommonGroundError
-from commonground.network.answering import Answering, failed, question_id
-from commonground.network.post import Letter
+from commonground.network.answering import Answering, failed
+from commonground.network.post import Letter, question_id
 
 __all__ = ["Desk"]
 
@@ -65,28 +65,28 @@ class Desk(Generic[T]):
             tag, letter = item
             question = question_id(letter.run, letter.body)
             if question == self._last[0]:
-                answer = Letter("ok", letter.run, self._last[1])
+                answer = Letter("ok", question, self._last[1])
             else:
-                answer = self._worked(letter)
+                answer = self._worked(letter, question)
             with self._lock:
                 self._waiting.remove(question)
                 if letter.kind == "ask" and answer.kind == "ok":
                     self._last = (question, answer.body)
             self.answers.put((tag, answer))
 
-    def _worked(self, letter: Letter) -> Letter:
+    def _worked(self, letter: Letter, question: str) -> Letter:
         try:
             if letter.kind == "begin":
                 body = self.answering.begin(letter.body)
                 self.note(f"takes part in the run {letter.run}")
             elif not self.answering.has_begun(letter.run):
-                return Letter("not-begun", letter.run, b"")
+                return Letter("not-begun", question, b"")
             else:
                 body = self.answering.ask(letter.run, letter.body)
         except CommonGroundError as error:
             self.note(str(error))
-            return Letter("ok", letter.run, failed(error))
+            return Letter("ok", question, failed(error))
         except Exception as error:  # whatever it is, the server hears of it and the client lives on
             self.note(f"{type(error).__name__}: {error}")
-            return Letter("ok", letter.run, failed(error))
-        return Letter("ok", letter.run, body)
+            return Letter("ok", question, failed(error))
+        return Letter("ok", question, body)

@@ -65,7 +65,7 @@ class NetworkEngine(MessageEngine):
         """
         self._sent = shared
         least = min(self.limits.min_answers, len(clients))
-        until = time.monotonic() + self.limits.patience
+        until, before = time.monotonic() + self.limits.patience, dict(self._counted)
         results = super().train(round, clients, shared, extra)
         while len(results) < least:
             self.check_stop()
@@ -76,6 +76,7 @@ class NetworkEngine(MessageEngine):
                     f"--min-answers is {self.limits.min_answers}: {reasons}; continue with --resume"
                 )
             time.sleep(self.limits.pause)
+            self._counted = dict(before)  # the round begins anew, for those who answered as well
             results = super().train(round, clients, shared, extra)
         return results
 

@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from flwr.app import Message, MessageType
 
 from commonground.errors import UpdateError
-from commonground.network.answering import question_id
 from commonground.network.letters import content_of, letter_of
 from commonground.network.limits import Limits
-from commonground.network.post import Letter
+from commonground.network.post import Letter, question_id
 from commonground.quoting import escaped
 
 __all__ = ["GridPost"]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from commonground.errors import UpdateError
+from commonground.quoting import quoted
 
-__all__ = ["Kind", "Letter", "Post", "Questions"]
-
-Kind = Literal["hello", "begin", "ask", "ping"]
+__all__ = ["Letter", "Post", "Questions", "question_id"]
 
 
 class Letter(NamedTuple):
     """One message between a server and a node.
 
     Attributes:
-        kind: what it is; of an answer, whether the node could: ``ok``, ``not-begun``, or to a ``ping`` ``busy``,
-            ``done`` or ``unknown``.
-        run: the run's id; empty for ``hello``.
+        kind: ``hello``, ``begin``, ``ask`` or ``ping``; of an answer, whether the node could: ``ok``, ``not-begun``, or
+            to a ``ping`` ``busy``, ``done`` or ``unknown``.
+        run: the run's id; empty for ``hello``. Of an answer to ``begin`` or ``ask``, which question it answers
+            (:func:`question_id`), so that no other answer can stand in its place.
         body: what is said.
     """
 
@@ -65,21 +66,28 @@ class Questions:
             if isinstance(answer, Letter) and answer.kind == "not-begun":
                 late[node] = Letter("begin", self.run, self.begin(client_of[node]))
             else:
-                yield client_of[node], _body(answer)
+                yield client_of[node], _body(answer, letters[node])
         begun: dict[int, Letter] = {}
         for node, answer in self.post.exchange(late, seconds, check_stop):
-            told = _body(answer)
+            told = _body(answer, late[node])
             if isinstance(told, UpdateError):
                 yield client_of[node], told
             else:
                 begun[node] = letters[node]
         for node, answer in self.post.exchange(begun, seconds, check_stop):
-            yield client_of[node], _body(answer)
+            yield client_of[node], _body(answer, letters[node])
 
 
-def _body(answer: Letter | UpdateError) -> bytes | UpdateError:
+def _body(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
     if isinstance(answer, UpdateError):
         return answer
     if answer.kind != "ok":
-        return UpdateError(f"it says {answer.kind!r}")
+        return UpdateError(f"it says {quoted(answer.kind)}")
+    if answer.run != question_id(asked.run, asked.body):
+        return UpdateError("it answers another question")
     return answer.body
+
+
+def question_id(run: str, message: bytes) -> str:
+    """By which a question is asked after."""
+    return hashlib.sha256(run.encode() + message).hexdigest()
