@@ -51,7 +51,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from commonground.errors import RunError, UpdateError
-from commonground.network.letters import CHUNK, content_of, letter_of
+from commonground.network.letters import content_of, letter_of
+from commonground.network.limits import CHUNK
 from commonground.network.post import Letter
 from commonground.quoting import escaped
 
@@ -88,7 +89,7 @@ class Fleet:
         self._client = FleetHttpClient.from_server_address(
             address,
             certificates is None,
-            None if certificates is None else str(certificates),
+            None if certificates is None else certificates.read_bytes(),
             [RuntimeVersionHttpInterceptor(component_name="SuperNode"), signed],
         )
         self._node = Node()

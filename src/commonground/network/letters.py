@@ -7,10 +7,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from commonground.errors import UpdateError
 from commonground.network.post import Letter
 
-__all__ = ["CHUNK", "content_of", "letter_of"]
-
-CHUNK = 5 << 20
-"""Bytes of a chunk, Flower's default."""
+__all__ = ["content_of", "letter_of"]
 
 _KIND, _RUN = "kind", "run"
 

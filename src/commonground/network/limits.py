@@ -13,7 +13,10 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.setup import Setup
 from commonground.errors import UpdateError
 
-__all__ = ["Limits"]
+__all__ = ["CHUNK", "Limits"]
+
+CHUNK = 5 << 20
+"""Bytes of a part in which Flower sends what is long, its default."""
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 

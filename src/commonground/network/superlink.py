@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from commonground.network.letters import CHUNK
+from commonground.network.limits import CHUNK
 
 __all__ = ["MAX_BYTES", "Gate", "main"]
 

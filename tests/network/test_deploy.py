@@ -1,0 +1,162 @@
+"""A server and clients in processes of their own, over TLS with keys; one deployment for all tests of this file."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("flwr")
+
+import commonground as cg
+from commonground.data import FederatedDataset, load_data
+from commonground.network.fleet import Fleet
+from commonground.network.keys import make_certificates, make_node_key, read_node_key
+from tests.network.live import Live
+
+ROUNDS = 3
+SETTINGS = ("--rounds", str(ROUNDS), "--model", "mlp", "--threads", "1", "--seed", "3")
+
+
+@pytest.fixture(scope="module")
+def data() -> FederatedDataset:
+    return load_data("digits", 3, partition="shards:4", seed=0)
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory, data: FederatedDataset) -> Iterator[Live]:
+    live = Live(tmp_path_factory.mktemp("live"), data)
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+def here(data: FederatedDataset, algorithm: str, **more: Any) -> str:
+    named = load_data("digits", 3, partition="shards:4", seed=0)
+    run = cg.train(algorithm, named, engine="serial", rounds=ROUNDS, model="mlp", threads=1, seed=3, **more)
+    return str(run.summary["weights_sha256"])
+
+
+def test_the_numbers_are_those_of_one_machine(live: Live, data: FederatedDataset, tmp_path: Path) -> None:
+    summary = live.ran(tmp_path / "run", "fedrep", *SETTINGS)
+    assert summary["weights_sha256"] == here(data, "fedrep")
+    assert summary["engine"] == "network"
+    assert (tmp_path / "run" / "report.html").is_file()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text("utf-8").splitlines()]
+    assert [row["participants"] for row in rows] == [3] * ROUNDS
+
+
+def test_a_killed_client_goes_on_and_nothing_is_lost(live: Live, data: FederatedDataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    child = live.run(out, "scaffold", *SETTINGS)
+    _wait_for_rounds(out, 1, child)
+    live.kill("client 1")
+    time.sleep(0.5)
+    live.start_client(1)
+    _, told = child.communicate(timeout=200)
+    assert child.returncode == 0, told
+    assert json.loads((out / "summary.json").read_text("utf-8"))["weights_sha256"] == here(data, "scaffold")
+
+
+def test_a_killed_server_is_continued(live: Live, data: FederatedDataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    child = live.run(out, "fedrep", *SETTINGS)
+    _wait_for_rounds(out, 1, child)
+    live.kill("server")
+    child.kill()
+    child.communicate()
+    live.start_server()
+    summary = live.ran(out, "fedrep", *SETTINGS, "--resume")
+    assert summary["weights_sha256"] == here(data, "fedrep")
+
+
+def test_a_setting_that_does_not_fit_is_one_sentence(live: Live, tmp_path: Path) -> None:
+    child = live.run(tmp_path / "run", "fedavg", "--rounds", "1", "--model", "cnn")
+    _, told = child.communicate(timeout=100)
+    assert child.returncode == 2
+    assert "the model 'cnn' needs images of at least 16×16" in told.splitlines()[-1]
+    assert "Traceback" not in told
+
+
+def test_a_client_without_a_registered_key_is_refused(live: Live, tmp_path: Path) -> None:
+    make_node_key(tmp_path)
+    command = live.client_command(0)
+    command[command.index("--folder") + 1] = str(tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "does not take this client" in done.stderr
+
+
+def test_a_client_does_not_talk_to_another_server(live: Live, tmp_path: Path) -> None:
+    """A certificate of another authority: nothing is sent."""
+    make_certificates(tmp_path, ["localhost", "127.0.0.1"])
+    command = live.client_command(0)
+    command[command.index("--ca") + 1] = str(tmp_path / "ca.pem")
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
+    try:
+        assert "CERTIFICATE_VERIFY_FAILED" in child.stderr.readline()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], days=-1)
+    make_node_key(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=_answer_once, args=(context, listening), daemon=True).start()
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        fleet = Fleet(address, read_node_key(tmp_path), tmp_path / "ca.pem", tmp_path / "node.txt", 1 << 20)
+        with pytest.raises(httpx.ConnectError, match="certificate has expired"):
+            fleet.connect()
+
+
+def _answer_once(context: ssl.SSLContext, listening: socket.socket) -> None:
+    with suppress(OSError):
+        near, _ = listening.accept()
+        context.wrap_socket(near, server_side=True).close()
+
+
+def test_plain_http_is_refused(live: Live) -> None:
+    with pytest.raises(httpx.HTTPError):
+        httpx.post(f"http://127.0.0.1:{live.port}/v1/fleet/pull-messages", content=b"")
+
+
+def test_without_a_signature_nothing_is_served(live: Live) -> None:
+    known = ssl.create_default_context(cafile=live.deployment.certificates / "ca.pem")
+    with httpx.Client(verify=known) as client:
+        kind = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+        answer = client.post(f"https://127.0.0.1:{live.port}/v1/fleet/pull-messages", content=b"", headers=kind)
+        assert answer.status_code in (401, 403, 415)
+        whole = bytes(6 << 20)
+        answer = client.post(f"https://127.0.0.1:{live.port}/v1/fleet/push-object", content=whole, headers=kind)
+        assert answer.status_code == 413
+
+
+def test_the_secret_key_is_nobody_elses_to_read(live: Live) -> None:
+    for path in (live.sites[0] / "node.key", live.deployment.certificates / "server.key"):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def _wait_for_rounds(out: Path, rounds: int, child: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    lines = out / "rounds.jsonl"
+    while not (lines.is_file() and lines.read_text("utf-8").count("\n") >= rounds):
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
