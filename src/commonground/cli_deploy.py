@@ -71,13 +71,15 @@ def server(folder: Path, host: str, port: int, names: tuple[str, ...], max_messa
 
 @deploy.command(epilog="Example: commonground deploy register north.pub south.pub")
 @folder_option
-@click.argument("public_keys", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument("public_keys", nargs=-1, required=True, type=click.Path(path_type=Path))
 def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
     """Let clients with these PUBLIC_KEYS (node.pub of their folders) take part."""
     from commonground.network.deploy import Deployment
 
     deployment = Deployment(folder)
     for key in public_keys:
+        if not key.is_file():
+            raise ConfigError(f"the public key '{key}' is no file; it is node.pub of the client's folder")
         click.echo(f"'{key}' is node {deployment.register(key)}")
 
 
@@ -89,9 +91,7 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 @click.option("--data", required=True, help="its own data: a folder of x_train.npy, y_train.npy, x_test.npy, y_test.npy"
               " (and data.json), or file.py:function")  # fmt: skip
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="where the server listens")
-@click.option(
-    "--ca", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="the server's certificates/ca.pem"
-)
+@click.option("--ca", type=click.Path(path_type=Path), help="the server's certificates/ca.pem")
 @click.option("--name", help="what the client is called  [default: the folder's name]")
 @click.option("--max-message", type=click.IntRange(1), default=1024, show_default=True, help="MiB of a message")
 @click.option(
@@ -116,6 +116,10 @@ def client(
     if (ca is None) != insecure:
         raise ConfigError(
             "a client needs the server's certificate: --ca ca.pem (or --insecure, for a server without certificates)"
+        )
+    if ca is not None and not ca.is_file() and not key_only:
+        raise ConfigError(
+            f"the server's certificate '{ca}' is no file; it is certificates/ca.pem of the server's folder"
         )
     public = make_node_key(folder)
     if key_only:
