@@ -163,7 +163,7 @@ class RunConfig(BaseModel):
         None, gt=0, lt=1, description="let --dp-clip follow this quantile of the changes' norms, such as 0.5"
     )
     dp_secret_noise: bool = Field(
-        False, description="noise from the operating system, not from the seed: nobody can draw and subtract it"
+        False, description="noise from a secret of the operating system, not from the seed: nobody can draw it again"
     )
     finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
     engine: Literal["auto", "serial", "processes", "batched", "messages", "ray"] = Field(

@@ -17,6 +17,7 @@ from commonground.engine.private.clients import protected
 from commonground.engine.private.server import opened
 from commonground.engine.setup import Setup
 from commonground.privacy import CLIP, WITHIN, ClientPrivacy, KeyedNoise, SecretNoise, clipped, next_clip
+from commonground.privacy import noise as noise_module
 from tests.helpers import TwoLayer, made_data, seeded
 
 C, Z = 1.0, 2.0
@@ -141,16 +142,29 @@ def test_the_mean_has_the_noise_that_is_accounted_for(where: str, std: float) ->
     assert torch.unique(noise).numel() > 0.99 * noise.numel()  # no key is used twice
 
 
-def test_secret_noise_is_gaussian_and_new_each_time() -> None:
-    one, other = (SecretNoise().normal((200, 500), "server", 1, "w") for _ in range(2))
-    assert not torch.equal(one, other)
+def test_secret_noise_is_gaussian_and_follows_from_its_secret() -> None:
+    source, key = SecretNoise(), ("server", 1, "w")
+    one, other = source.normal((200, 500), *key), SecretNoise().normal((200, 500), *key)
+    assert torch.equal(one, source.normal((200, 500), *key))
+    assert torch.equal(one, SecretNoise(source.secret).normal((200, 500), *key))
     for drawn in (one, other):
         assert float(drawn.mean().abs()) < 5 / 1e5**0.5
         assert float(drawn.std()) == pytest.approx(1, rel=0.01)
         assert float((drawn.abs() < 1.96).double().mean()) == pytest.approx(0.95, abs=0.004)
         assert float((drawn**4).mean()) == pytest.approx(3, rel=0.05)
+    assert not (one == other).any()
     assert float((one * other).mean().abs()) < 0.02
-    assert SecretNoise().normal((), "x").shape == ()
+    assert not (one[0] == source.normal((500,), "server", 2, "w")).any()
+    assert source.normal((), "x").shape == ()
+    assert source.normal((0, 3), "x").shape == (0, 3)
+    assert "secret=" not in repr(source)
+
+
+def test_secret_noise_does_not_repeat_from_block_to_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise_module, "_BLOCK", 100)
+    drawn = SecretNoise().normal((250,), "x")
+    assert drawn.shape == (250,)
+    assert drawn.unique().numel() == 250
 
 
 def test_keyed_noise_follows_from_its_key() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -256,6 +257,16 @@ def test_refusals(settings: dict[str, Any], said: str) -> None:
 def test_one_client_alone_cannot_be_hidden() -> None:
     with pytest.raises(ConfigError, match="hides one client among others, and there is one alone"):
         prepare_setup(RunConfig.make(values("fedavg")), made_data((5,)))
+
+
+def test_one_client_of_a_federation_takes_the_noise_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere, on its own machine, where the accountant need not be."""
+    whole = made_setup("fedavg", dp_noise=None, dp_epsilon=8.0)
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    alone = prepare_setup(whole.config, made_data((5,)))
+    assert alone.privacy == whole.privacy
+    with pytest.raises(ConfigError, match="needs the package dp-accounting"):
+        prepare_setup(whole.config.model_copy(update={"dp_noise": None}), made_data((5,)))
 
 
 @pytest.mark.parametrize("settings", [{"batch_norm": "local"}, {"algorithm": "fedbn"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.private.secret import kept_secret
 from commonground.errors import RunError, UpdateError
 from commonground.privacy import CLIP, WITHIN, KeyedNoise, SecretNoise
 from tests.helpers import EXACT, Notes, TwoLayer, assert_same_run, engines_changed, made_data, seeded, train_whole
@@ -154,11 +156,28 @@ def test_a_server_cannot_draw_a_client_s_secret_noise() -> None:
     assert not any((a == b).any() for a, b in zip(hidden, keyed, strict=True))
 
 
-@KINDS
-def test_secret_noise_of_a_run_is_new_each_time(kind: dict[str, Any]) -> None:
-    one, other = (whole(**kind, dp_secret_noise=True) for _ in range(2))
-    assert one.sha != other.sha
-    assert one.run.summary["privacy"]["noise_from"] == "operating system"
+@pytest.mark.engine
+@pytest.mark.parametrize("engine", ["serial", "messages", "processes"])
+@pytest.mark.parametrize("kind", [LOCAL, ADAPTIVE], ids=["local", "adaptive"])
+def test_a_repeated_round_has_the_same_secret_noise(kind: dict[str, Any], engine: str, tmp_path: Path) -> None:
+    """Another draw would be another release of the same round. A new run has a new secret."""
+    secret = kind | {"dp_secret_noise": True, "engine": engine, "participation": 1.0}
+    with pytest.raises(ValueError, match="the display broke"):
+        whole(**secret, out=tmp_path / "one", observer=Notes(stop_after=2))
+    key = tmp_path / "one" / "noise.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    shutil.copytree(tmp_path / "one", tmp_path / "other")
+    ends = [whole(**secret, out=tmp_path / name, resume=True) for name in ("one", "other")]
+    assert ends[0].sha == ends[1].sha
+    assert ends[0].run.summary["privacy"]["noise_from"] == "a secret"
+    assert not key.exists()  # no round will be repeated
+    assert whole(**secret, out=tmp_path / "new").sha != ends[0].sha
+
+
+def test_a_damaged_secret_is_told(tmp_path: Path) -> None:
+    (tmp_path / "noise.key").write_bytes(b"short")
+    with pytest.raises(RunError, match=r"'.*noise\.key', is damaged: it has 5 bytes, not 32"):
+        kept_secret(tmp_path)
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0])

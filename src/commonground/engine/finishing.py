@@ -16,6 +16,7 @@ from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import column_importance
+from commonground.engine.private.secret import remove_secret
 from commonground.engine.private.summary import privacy_summary
 from commonground.engine.progress import Progress
 from commonground.engine.results import client_rows, summarise, weights_sha256
@@ -97,6 +98,8 @@ def finish(
             if setup.data.schema is not None and not stopped and not setup.data.described:
                 write_atomically(folder.path / IMPORTANCE, column_importance(trained, setup.data).to_json())
             folder.write_summary(summary)
+            if not stopped:
+                remove_secret(folder.path)
     return Run(config, summary, progress.history, clients, path, lambda: trained)
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from commonground.engine.interrupt import StopFlag
 from commonground.engine.keeper import Keeper
 from commonground.engine.metrics import body_drift, round_metrics
 from commonground.engine.observer import Observer
+from commonground.engine.private.secret import kept_secret, remove_secret
 from commonground.engine.progress import Progress
 from commonground.engine.results import rounded
 from commonground.engine.run import Run
@@ -88,6 +90,8 @@ class Loop:
         engine_of: EngineOf | None = None,
     ) -> None:
         self.engine_of = engine_of
+        if setup.config.dp_secret_noise and folder is not None:
+            setup = replace(setup, secret=kept_secret(folder.path))
         self.setup, self.folder, self.observer, self.on_round = setup, folder, observer, on_round
         self.config, self.plan = setup.config, EvaluationPlan(setup)
         self.progress = Progress.of(setup)
@@ -101,7 +105,8 @@ class Loop:
     def run(self) -> Run:
         """All rounds that are left, then the results."""
         finished = self.keeper.finished()
-        if finished is not None:
+        if finished is not None and self.folder is not None:
+            remove_secret(self.folder.path)
             return finished
         engine = (self.engine_of or make_engine)(
             self.config.engine, self.setup, self.folder.path if self.folder else None

@@ -168,6 +168,7 @@ class Setup:
         own_metrics: the user's metrics, by name.
         class_weights: of classes in the loss, from the training rows of all clients together.
         behaviour: what calls of the model do besides giving outputs.
+        secret: the noise of ``--dp-secret-noise``; by default one that lasts as long as this object.
     """
 
     config: RunConfig
@@ -181,6 +182,7 @@ class Setup:
     class_weights: tuple[float, ...] | None = None
     own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
     behaviour: Behaviour = field(default=Behaviour(), repr=False)
+    secret: SecretNoise | None = field(default=None, repr=False)
     _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -399,8 +401,8 @@ class Setup:
 
     @cached_property
     def noise(self) -> NoiseSource:
-        """Where the noise of differential privacy comes from."""
-        return SecretNoise() if self.config.dp_secret_noise else KeyedNoise(self.config.seed)
+        """Where the noise of differential privacy comes from; if it is secret, from the kept secret if there is one."""
+        return self.secret or SecretNoise() if self.config.dp_secret_noise else KeyedNoise(self.config.seed)
 
     @property
     def has_global_model(self) -> bool:

@@ -26,9 +26,9 @@ from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import Failed
 from commonground.engine.backends.serialization import pack
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.private.secret import kept_secret
 from commonground.engine.state.folder import write_atomically
 from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
-from commonground.privacy import SecretNoise
 from commonground.quoting import escaped, quoted
 from commonground.user_code import is_code
 
@@ -117,7 +117,10 @@ class Answering:
         torch.set_num_threads(config.threads)
         use_precision(config.precision)
         setup = prepare_setup(config, with_classes(self.data, begin.class_names))
-        return MessageClient(setup, begin.number, self.folder / "runs" / begin.run / "states", noise=SecretNoise())
+        states = self.folder / "runs" / begin.run / "states"
+        # Whatever the server's settings say. It is kept, so that a question that is asked again gets no other noise.
+        noise = None if setup.privacy is None else kept_secret(states)
+        return MessageClient(setup, begin.number, states, noise=noise)
 
     def _check_code(self, config: RunConfig) -> None:
         """A server cannot make a client run a file, unless its owner allows what lies on this host."""

@@ -1,24 +1,31 @@
-"""Where noise comes from: from a key, so that a run can be repeated, or from the operating system, so that none can.
+"""Where noise comes from: from the run's seed, so that others can repeat a run, or from a secret, so that none can.
 
 In a simulation everything is drawn by the run's seed. Whoever knows the seed can draw the same noise and subtract it,
-so where privacy is real the noise must be :class:`SecretNoise` (``--dp-secret-noise``), which nobody can draw again.
+so where privacy is real the noise must be :class:`SecretNoise` (``--dp-secret-noise``).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from commonground.keys import torch_stream
 
-__all__ = ["KeyedNoise", "NoiseSource", "SecretNoise"]
+__all__ = ["SECRET_BYTES", "KeyedNoise", "NoiseSource", "SecretNoise"]
+
+SECRET_BYTES = 32
+"""Of the secret from which secret noise follows."""
+
+_BLOCK = 1 << 20  # numbers that are drawn at once: 16 MB
 
 
 class NoiseSource(Protocol):
@@ -51,13 +58,27 @@ class KeyedNoise:
 
 @dataclass(frozen=True)
 class SecretNoise:
-    """Noise from the operating system's entropy, every number of it: other draws each time, known to nobody."""
+    """Noise that follows from a secret of 256 bits and a key, by SHAKE-256: without the secret nobody can draw it.
+
+    With it the same noise comes again, and it has to: a round that is repeated after a crash with other noise would be
+    released twice, and the mean of two draws hides less than one.
+
+    Args:
+        secret: 32 bytes; by default new ones of the operating system's entropy.
+    """
+
+    secret: bytes = field(default_factory=lambda: os.urandom(SECRET_BYTES), repr=False)
 
     def normal(self, shape: Sequence[int], *key: str | int) -> Tensor:
-        """See :meth:`NoiseSource.normal`; the key is not looked at."""
+        """See :meth:`NoiseSource.normal`."""
         count = math.prod(shape)
-        whole = np.frombuffer(os.urandom(16 * count), dtype=np.uint64)
+        blocks = [self._block(min(_BLOCK, count - first), key, first) for first in range(0, count, _BLOCK)]
+        return torch.from_numpy(np.concatenate([np.empty(0), *blocks]).reshape(tuple(shape)))
+
+    def _block(self, count: int, key: Sequence[str | int], first: int) -> npt.NDArray[np.float64]:
+        text = "\x1f".join(map(str, [*key, first]))
+        whole = np.frombuffer(hashlib.shake_256(self.secret + text.encode()).digest(16 * count), dtype=np.uint64)
         uniform = ((whole >> np.uint64(11)) + 0.5) * 2.0**-53  # in (0, 1), 53 bits of each
         # Box and Muller 1958: a Rayleigh radius and an angle.
-        drawn = np.sqrt(-2 * np.log(uniform[:count])) * np.cos(2 * np.pi * uniform[count:])
-        return torch.from_numpy(drawn.reshape(tuple(shape)))
+        drawn: npt.NDArray[np.float64] = np.sqrt(-2 * np.log(uniform[:count])) * np.cos(2 * np.pi * uniform[count:])
+        return drawn

@@ -27,6 +27,7 @@ from commonground.engine.backends.received import check_question, check_tensors
 from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.clients.sequential import SequentialClient
+from commonground.engine.private.secret import kept_secret
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
@@ -44,15 +45,17 @@ class MessageClient:
         number: the client's number in the federation, which keys its draws.
         folder: where it keeps its personal tensors.
         durable: whether they have to outlast a power cut.
-        noise: where the client's own noise comes from, whatever the run's settings say; with
-            :class:`~commonground.privacy.SecretNoise` no server can draw and subtract it (``--dp-where client``).
+        noise: where the client's own noise comes from (``--dp-where client``), whatever the run's settings say: with
+            :class:`~commonground.privacy.SecretNoise` no server can draw and subtract it. By default as the settings
+            say, a secret being the client's own and kept in its folder.
     """
 
     def __init__(
         self, setup: Setup, number: int, folder: Path, *, durable: bool = True, noise: NoiseSource | None = None
     ) -> None:
         self.setup = setup
-        self.noise = noise
+        local = setup.privacy is not None and setup.privacy.where == "client"
+        self.noise = kept_secret(folder) if noise is None and local and setup.config.dp_secret_noise else noise
         self.number = number
         self.states = ClientStates(folder, number, durable=durable)
 

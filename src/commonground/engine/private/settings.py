@@ -76,6 +76,11 @@ def _undeclared(algorithm: Algorithm) -> str:
 def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm) -> dict[str, Any]:
     """What was left to us: δ, the first C, and the noise that a wanted ε needs; fields of the configuration.
 
+    Args:
+        config: of the run.
+        clients: of the data at hand. A single client of a larger federation takes the noise it is told, if it is.
+        algorithm: the run's method.
+
     Raises:
         ConfigError: neither clip norm nor noise is given, the noise is not that of the ε, δ is too large, or the
             accountant is not installed.
@@ -87,29 +92,39 @@ def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm) -> di
             "--dp client needs --dp-clip, the largest L2 norm of a client's change, such as 1, or --dp-adaptive-clip "
             "0.5, which finds it"
         )
-    if config.dp_noise is None and config.dp_epsilon is None:
-        raise ConfigError("--dp client needs --dp-noise, a multiple of --dp-clip, or --dp-epsilon, which finds it")
-    if clients < 2:
+    federation = config.clients if clients == 1 and config.clients else clients
+    if federation < 2:
         raise ConfigError("--dp client hides one client among others, and there is one alone")
-    delta = config.dp_delta or usual_delta(clients)
-    if delta >= 1 / clients:
+    delta = config.dp_delta or usual_delta(federation)
+    if delta >= 1 / federation:
         raise ConfigError(
-            f"--dp-delta {delta:g} must be less than 1/{clients}, or giving one client away at random would do"
+            f"--dp-delta {delta:g} must be less than 1/{federation}, or giving one client away at random would do"
         )
     noise = config.dp_noise
-    if config.dp_epsilon is not None:
-        rounds = algorithm.rounds_sent(config.rounds, config.rounds)
-        needed = noise_for(config.dp_epsilon, delta, budget_of(config, 1.0, clients, rounds))
-        if noise is not None and abs(noise - needed) > 1e-3 * needed:
-            raise ConfigError(
-                f"--dp-noise {noise:g} is not the noise of --dp-epsilon {config.dp_epsilon:g} in {config.rounds:,} "
-                f"rounds, which is {needed:g}; give one of the two"
-            )
-        noise = needed if noise is None else noise
-    assert noise is not None
-    budget_of(config, noise, clients, 1).epsilon(delta)  # so that a missing accountant is told now, and not at the end
+    if noise is None or clients == federation:
+        noise = _noise(config, delta, federation, algorithm)
     clip = _FIRST_CLIP if config.dp_clip is None else config.dp_clip
     return {"dp_clip": clip, "dp_noise": noise, "dp_delta": delta, "dp_where": config.dp_where or "server"}
+
+
+def _noise(config: RunConfig, delta: float, clients: int, algorithm: Algorithm) -> float:
+    """Z as it is given, or as the wanted ε needs it."""
+    if config.dp_epsilon is None:
+        if config.dp_noise is None:
+            raise ConfigError("--dp client needs --dp-noise, a multiple of --dp-clip, or --dp-epsilon, which finds it")
+        # So that a missing accountant is told now, and not at the end.
+        budget_of(config, config.dp_noise, clients, 1).epsilon(delta)
+        return config.dp_noise
+    rounds = algorithm.rounds_sent(config.rounds, config.rounds)
+    needed = noise_for(config.dp_epsilon, delta, budget_of(config, 1.0, clients, rounds))
+    if config.dp_noise is None:
+        return needed
+    if abs(config.dp_noise - needed) > 1e-3 * needed:
+        raise ConfigError(
+            f"--dp-noise {config.dp_noise:g} is not the noise of --dp-epsilon {config.dp_epsilon:g} in "
+            f"{config.rounds:,} rounds, which is {needed:g}; give one of the two"
+        )
+    return config.dp_noise
 
 
 def budget_of(config: RunConfig, noise: float, clients: int, rounds: int) -> Budget:

@@ -57,5 +57,5 @@ def privacy_summary(setup: Setup, rounds: int, shared: Tensors) -> dict[str, Any
         told["noise_on_changes"] = privacy.change_noise(1 if privacy.where == "client" else participants)
     sampling = "all clients" if participants == clients else "without replacement, a fixed number"
     told |= {"sampling": sampling, "clients": clients, "participants": participants, "rounds": budget.rounds}
-    told |= {"accountant": accountant, "noise_from": "operating system" if config.dp_secret_noise else "seed"}
+    told |= {"accountant": accountant, "noise_from": "a secret" if config.dp_secret_noise else "seed"}
     return {"privacy": told | {"not_covered": NOT_COVERED}}
