@@ -16,14 +16,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from commonground import train
 from commonground.cli import main
+from commonground.engine.backends.ray_crew import Crew
 from commonground.engine.backends.ray_session import Session, _loopback, import_ray
 from commonground.errors import ConfigError, ModelError
 from tests.helpers import Notes, TwoLayer, Whole, digits, made_data, seeded, train_whole
@@ -117,20 +118,26 @@ def more_workers_than_cpus(cluster: Any) -> None:
 
 
 def a_host_that_is_lost_in_the_middle_of_a_round(cluster: Any) -> None:
-    data = digits(9, 2)
-    settings: dict[str, Any] = {"rounds": 4, "model": "mlp", "local_epochs": 4, "batch_size": 4}
-    whole = train("fedrep", data, engine="serial", **settings)
-    lost = cluster.list_all_nodes()[-1]
-    thread = threading.Timer(0.1, partial(cluster.remove_node, lost, allow_graceful=False))
+    data, settings = digits(9, 2), {"rounds": 4, "model": "mlp", "batch_size": 16}
+    whole = train_whole("fedrep", data, **settings).run
+    armed: list[Any] = []
 
     class Watching(Notes):
         def round(self, row: Any) -> None:
             if row["round"] == 2:
-                thread.start()  # the third round lasts longer
+                armed.append(cluster.list_all_nodes()[-1])
 
-    notes = Watching()
-    run = train("fedrep", data, engine="ray", ray_address=cluster.address, observer=notes, **settings)
-    thread.join()
+    def ready(crew: Crew, answers: list[Any]) -> list[Any]:
+        """With the first answer of the third round a host goes, whose worker has more of that round to do."""
+        found = there(crew, answers)
+        if found and armed:
+            cluster.remove_node(armed.pop(), allow_graceful=False)
+        return found
+
+    notes, there = Watching(), Crew.ready
+    with patch.object(Crew, "ready", ready):
+        on = {"engine": "ray", "workers": 3, "ray_address": cluster.address}
+        run = train_whole("fedrep", data, observer=notes, **{**settings, **on}).run
     assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
     assert [row["train_loss"] for row in run.history] == [row["train_loss"] for row in whole.history]
     (line,) = notes.said
@@ -226,6 +233,20 @@ def test_nothing_answers() -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(ConfigError, match=rf"^nothing answers at --ray-address {address} \(.+\); `ray start"):
             small(ray_address=address)
+    assert Session.current is None
+
+
+def test_no_ray_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def nobody(**_: Any) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(pytest.importorskip("ray"), "init", nobody)
+    with pytest.raises(
+        ConfigError, match=r"^no Ray runs on this machine that --ray-address auto could join; `ray start"
+    ):
+        small(ray_address="auto")
     assert Session.current is None
 
 

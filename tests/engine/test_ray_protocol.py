@@ -185,6 +185,18 @@ def test_the_state_is_fetched_now_and_then_and_only_the_rounds_since_are_repeate
     assert 0 < CrewHere.sent["train"] - trained - 8 * 5 <= 2 * 3  # of the last two rounds, of one worker's clients
 
 
+def test_lost_while_its_state_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of its clients' states are safe then as they are now, others as they were: only those repeat rounds."""
+    monkeypatch.setattr(ray_engine, "ROWS_BYTES", 1)  # a client at a time
+    serial = go("fedrep", "serial", participation=1.0)
+    assert_equal(go("fedrep", participation=1.0), serial)
+    whole = CrewHere.answers  # the last of which are the five clients' states
+    for lost in range(whole - 3, whole + 1):
+        monkeypatch.setattr(CrewHere, "lose", frozenset({lost}))
+        monkeypatch.setattr(CrewHere, "answers", 0)
+        assert_equal(go("fedrep", participation=1.0), serial)
+
+
 def test_what_crosses(tmp_path: Path) -> None:
     engines: list[RayEngine] = []
     from tests.helpers import engines_changed

@@ -19,7 +19,8 @@ class ClientResult:
         update: what it sent.
         loss: its mean training loss, perhaps still on its way from the device (``settle`` in ``checks.py`` waits for
             it); None if it did not train.
-        personal: its new personal tensors and state, where the engine keeps them centrally (simulation).
+        personal: its new personal tensors and state, where the engine keeps them centrally (simulation); of ``ray``
+            only the smallest and the largest value of each, by which it is seen whether all are finite.
     """
 
     update: Update

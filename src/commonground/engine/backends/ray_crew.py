@@ -110,7 +110,10 @@ class Crew:
                 self._started(member, answer, START_SECONDS)
         except Lost as error:
             self.end()
-            raise RunError(f"a worker does not start on {session.name}: {error}") from None
+            raise RunError(
+                f"a worker does not start on {session.name}: {error}; each of its hosts needs this version of "
+                "CommonGround and of what it is installed with"
+            ) from None
         except BaseException:
             self.end()
             raise

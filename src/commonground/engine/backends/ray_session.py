@@ -150,7 +150,11 @@ class Session:
             with _loopback() if host.startswith("127.") or host == "localhost" else contextlib.nullcontext():
                 self.ray.init(address=address, **common)
         except Exception as error:  # where there is no cluster, or one of another version, it is of many kinds
-            said = " ".join(str(error).split())[:200]
+            if address == "auto" and isinstance(error, ConnectionError):
+                raise ConfigError(
+                    "no Ray runs on this machine that --ray-address auto could join; `ray start --head` starts one"
+                ) from None
+            said = " ".join(str(error).split())[:200].rstrip(".")
             raise ConfigError(f"no Ray cluster can be joined at --ray-address {address}: {said}") from None
 
     def _end(self) -> None:
