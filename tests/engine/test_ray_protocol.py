@@ -25,6 +25,7 @@ from tests.helpers import (
     TwoLayer,
     Whole,
     assert_same_run,
+    engines_changed,
     made_data,
     normed,
     rows_without_time,
@@ -151,6 +152,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {"model": seeded(normed), "batch_norm": "local", "batch_size": 100}),
     ("fedrep", {"metrics": "full", "validation_fraction": 0.3}),
     ("fedavg", {"finetune_epochs": 2}),
+    ("fedavg", {"dp": "client", "dp_clip": 1.0, "dp_noise": 0.5, "dp_where": "client"}),
 ]
 
 
@@ -199,8 +201,6 @@ def test_lost_while_its_state_is_fetched(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_crosses(tmp_path: Path) -> None:
     engines: list[RayEngine] = []
-    from tests.helpers import engines_changed
-
     with engines_changed(lambda engine: engines.append(engine) if isinstance(engine, RayEngine) else None):
         run = go("fedrep", rounds=4, participation=1.0).run
     (engine,) = engines
@@ -237,6 +237,17 @@ def test_a_state_that_is_not_finite_is_told_like_everywhere() -> None:
             go("ditto", engine, **settings)
         said.append(str(caught.value))
     assert said[0] == said[1]
+
+
+def test_secret_noise_is_one_for_all_workers_and_their_successors() -> None:
+    made: list[Setup] = []
+    settings: dict[str, Any] = {"dp": "client", "dp_clip": 1.0, "dp_noise": 0.5, "dp_where": "client"}
+    settings["dp_secret_noise"] = True
+    with engines_changed(lambda engine: made.append(engine.setup)):
+        go("fedavg", **settings)
+    theirs = [Setup(**pickle.loads(packed_setup(made[0], pickle)), data=made[0].data).noise for _ in range(2)]
+    drawn = [noise.normal([4], "client", 1, 0).tolist() for noise in (made[0].noise, *theirs)]
+    assert drawn[0] == drawn[1] == drawn[2]
 
 
 # -- the parts --------------------------------------------------------------------------------------------------------

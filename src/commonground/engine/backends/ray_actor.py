@@ -43,7 +43,10 @@ def packed_setup(setup: Setup, pickler: Any) -> bytes:
     if isinstance(model, FrozenBaseModel):
         model.keep_hidden(None)  # memory of this process
     try:
-        packed: bytes = pickler.dumps({f.name: getattr(setup, f.name) for f in fields(setup) if f.name not in left_out})
+        carried = {f.name: getattr(setup, f.name) for f in fields(setup) if f.name not in left_out}
+        if setup.config.dp_secret_noise:
+            carried["secret"] = setup.noise  # one for all: a round that is repeated elsewhere has the same noise
+        packed: bytes = pickler.dumps(carried)
     finally:
         setup.prepare_model()
     return packed
