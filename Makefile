@@ -64,7 +64,7 @@ typecheck: install-dev  ## Check the types (mypy, strict for src)
 wheel-check: install-dev  ## Build the distributions, install the wheel into an empty environment and run it there
 	@.ci/wheel $(BIN)/python
 
-campaign: install-dev  ## Try to break it: kills, damage, random command lines, tables, messages, models (a quarter of an hour)
+campaign: install-dev  ## Try to break it: kills, damage, random command lines, tables, messages, models, a network (half an hour)
 	@$(BIN)/python -m tests.campaign --seed 0 --out results/campaign.json $(ARGS)
 
 paper-tables: install  ## Measure the next missing cells of the papers' tables (ARGS="--device cuda --minutes 40 --out …")

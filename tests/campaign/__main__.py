@@ -15,7 +15,7 @@ import torch
 
 from tests.campaign.common import Tally
 
-# Parts, and how many of each are tried at most: in long and in short.
+# Parts, and how many of each are tried at most: in long and in short (0: not at all, tests/network has a few).
 PARTS: dict[str, tuple[int, int]] = {
     "kills": (200, 8),
     "damage": (560, 14),
@@ -23,6 +23,8 @@ PARTS: dict[str, tuple[int, int]] = {
     "tables": (150, 4),
     "messages": (600, 8),
     "models": (200, 6),
+    "network_lies": (1000, 8),
+    "network_kills": (20, 0),
 }
 MINUTES = 30.0  # of one part, at most
 
