@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,15 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.part import part_of
 from commonground.engine import loop
+from commonground.engine.backends.serialization import unpack
 from commonground.engine.run import Run
 from commonground.errors import UpdateError
 from commonground.network import Answering, Limits, Members, gather, train_over
 from commonground.network.desk import Desk
 from commonground.network.post import Letter
 from tests.helpers import made_data
+from tests.language import token_data
+from tests.token_rows import minilm
 
 Spoil = Callable[[int, Letter, Letter], Letter | UpdateError]
 FAST = Limits(seconds=20, patience=0.2, pause=0.01)
@@ -202,3 +206,28 @@ def monkey_sampling(rounds: Mapping[int, list[int]]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "sample_clients", lambda c, n, round: rounds.get(round) or true(c, n, round))
         yield
+
+
+def test_a_round_of_lora_sends_the_scheduled_factor_alone(tmp_path: Path) -> None:
+    """RoLoRA on a real pretrained BERT of six layers: one factor a round goes either way, and the head."""
+    pytest.importorskip("peft")
+    data = token_data(2, sizes=(4, 5))
+    data = replace(data, client_names=("north", "south"))
+    settings: dict[str, Any] = {
+        **SETTINGS, "model": f"hf:{minilm()}", "rounds": 2, "model_options": {"rank": 2}, "batch_size": 4,
+    }  # fmt: skip
+    here = cg.train("rolora", data, engine="serial", **settings)
+    town = Town(data, tmp_path / "sites")
+    there = over(town, tmp_path / "run", algorithm="rolora", **settings)
+    assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
+    rounds: dict[int, set[str]] = {}
+    for _, _, answer in town.letters:
+        if answer.kind == "ok" and b'"safe' not in answer.body and b'\\"samples\\"' in answer.body:
+            fields, tensors = unpack(answer.body)
+            rounds.setdefault(fields["round"], set()).update(tensors)
+            sent = sum(4 * value.numel() for value in tensors.values())
+            assert len(answer.body) < 1.03 * sent + 40_000
+    kinds = [{name.rsplit("lora_", 1)[-1][:1] for name in names if "lora_" in name} for names in rounds.values()]
+    assert sorted(map(sorted, kinds)) == [["A"], ["B"]]
+    asked = [letter.body for _, letter, _ in town.letters if letter.kind == "ask" and b'\\"round\\": 2' in letter.body]
+    assert max(map(len, asked)) < 1_000_000  # of a model of 90 MB
