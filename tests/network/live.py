@@ -111,6 +111,7 @@ class Proxy:
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self.listening.getsockname()[1])
         self.cut = False
+        self.carried = 0  # bytes, both ways
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -146,10 +147,10 @@ class Proxy:
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
 
-    @staticmethod
-    def _pump(one: socket.socket, other: socket.socket) -> None:
+    def _pump(self, one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError):
             while data := one.recv(1 << 16):
+                self.carried += len(data)
                 other.sendall(data)
         for end in (one, other):
             with suppress(OSError):
