@@ -23,7 +23,6 @@ from sphinx.errors import ExtensionError
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 MARK = re.compile(r"^<!-- generated: ([\w-]+)(?: (.*?))? -->$", re.MULTILINE)
-THERE = re.compile(r"^([A-Z]+) \(if there\)\n", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s]+)(?=\))")
 
 MADE: dict[str, Callable[..., str]] = {
@@ -77,8 +76,7 @@ def relinked(text: str, source: Path, page: Path) -> str:
 
 
 def listed_pages(text: str) -> str:
-    """A table of contents: ``NAME (if there)`` stands only if it is, ``(all others)`` for those that are in no list."""
-    text = THERE.sub(lambda match: f"{match[1]}\n" if (DOCS / f"{match[1]}.md").is_file() else "", text)
+    """A table of contents in which ``(all others)`` stands for the pages of ``docs/`` that are in no list."""
     named = set(re.findall(r"^[A-Z]+$", text, re.MULTILINE))
     others = sorted(path.stem for path in DOCS.glob("[A-Z]*.md") if path.stem not in named)
     return text.replace("(all others)\n", "".join(f"{name}\n" for name in others))
