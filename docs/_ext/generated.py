@@ -69,7 +69,10 @@ def relinked(text: str, source: Path, page: Path) -> str:
         target = (source.parent / path).resolve()
         for index in ("README.md", "DIFFERENCES.md", "reproduction.json"):  # a folder is no page: what stands for it is
             target = target / index if (target / index).is_file() else target
-        known = PAGES.get(os.path.relpath(target, ROOT))
+        place = os.path.relpath(target, ROOT)
+        known = PAGES.get(place)
+        if known is None and Path(place).parts[0] == "results" and target.suffix == ".md":
+            known = PAGES["results/README.md"]  # which holds the remarks beside every result
         return os.path.relpath(DOCS / known if known else target, page.parent) + mark + anchor
 
     return LINK.sub(moved, text)
