@@ -12,9 +12,13 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def speed(name: str) -> str:
-    """One benchmark's table, with the command and the machine that made it."""
-    found = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
-    made = {"bench": _rounds, "lora-bench": _lora, "service-bench": _service}[name](found)
+    """One benchmark's table, with the command and the machine that made it; a sentence if it was not measured yet."""
+    made_by = {"bench": _rounds, "lora-bench": _lora, "service-bench": _service, "network-bench": _network}[name]
+    file = RESULTS / f"{name}.json"
+    if not file.is_file():
+        return "Not measured on a quiet machine yet, so there is no figure here."
+    found = json.loads(file.read_text("utf-8"))
+    made = made_by(found)
     torch = found.get("torch") or found["versions"]["torch"]
     return (
         f"{made}\n\n`{found['command']}`, {found['machine']}, PyTorch {torch} "
@@ -56,3 +60,14 @@ def _service(found: dict[str, Any]) -> str:
         ("slowest hundredth", f"{found['p99_ms']:.1f} ms"),
     ]
     return table((f"{found['askers']} askers, a row a request", "measured"), rows, numeric=[1])
+
+
+def _network(found: dict[str, Any]) -> str:
+    accuracy, sent = found["accuracy"], found["bytes"]
+    rows = [
+        ("seconds a round", found["commonground_seconds_per_round"], found["flower_seconds_per_round"]),
+        ("accuracy at the end", f"{accuracy['commonground']:.1%}", f"{accuracy['flower']:.1%}"),
+        ("bytes counted by the ledger", f"{sent['ledger']:,}", None),
+        (f"bytes on the wire, {sent['messages']} messages", f"{sent['wire']:,}", None),
+    ]
+    return table(("what", "commonground deploy", "Flower's own FedAvg"), rows, numeric=[1, 2])
