@@ -89,7 +89,8 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("client"), show_default=True,
               help="where the client's key and its personal tensors are kept")  # fmt: skip
 @click.option("--data", required=True, help="its own data: a folder of x_train.npy, y_train.npy, x_test.npy, y_test.npy"
-              " (and data.json), or file.py:function")  # fmt: skip
+              " (and data.json), a table (with --schema), or file.py:function")  # fmt: skip
+@click.option("--schema", type=click.Path(path_type=Path), help="of a table: schema.json, the same at all clients")
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="where the server listens")
 @click.option("--ca", type=click.Path(path_type=Path), help="the server's certificates/ca.pem")
 @click.option("--name", help="what the client is called  [default: the folder's name]")
@@ -102,6 +103,7 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 def client(
     folder: Path,
     data: str,
+    schema: Path | None,
     address: str,
     ca: Path | None,
     name: str | None,
@@ -131,7 +133,7 @@ def client(
     from commonground.network.own_data import own_data
 
     called = name or folder.resolve().name
-    answering = Answering(own_data(data, called), called, folder.resolve(), model_code=allow_code)
+    answering = Answering(own_data(data, called, schema), called, folder.resolve(), model_code=allow_code)
     fleet = Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -13,9 +13,9 @@ from commonground.data.arrays import Array, Preprocess
 from commonground.data.federated import FederatedDataset
 from commonground.errors import DataError
 from commonground.quoting import quoted
-from commonground.tasks import tasks
+from commonground.tasks import Regression, Task, tasks
 
-__all__ = ["Description", "describe_client", "described_dataset", "read_description"]
+__all__ = ["Description", "as_agreed", "describe_client", "described_dataset", "read_description"]
 
 LARGEST_SAMPLE = 1 << 26  # numbers: a description cannot make a server allocate what nobody has
 MOST_ROWS = 1 << 40
@@ -35,12 +35,12 @@ class Description(BaseModel):
         classes: number of classes that the client knows of (targets, labels).
         class_names: theirs.
         task: by name.
-        task_settings: of the task.
+        task_settings: of the task; of numbers to be predicted their mean and deviation over the client's training rows.
         scale: of the client's preprocessing.
         mean, std: likewise.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     name: Name
     data: Name
@@ -63,7 +63,7 @@ class Description(BaseModel):
         """What has to be the same for all clients."""
         return {
             "the samples": self.fields,
-            "the task": (self.task, sorted(self.task_settings.items())),
+            "the task": (self.task, sorted(n for n, v in self.task_settings.items() if v)),
             "the preprocessing": (self.scale, self.mean, self.std),
         }
 
@@ -137,10 +137,7 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
                 )
         if other.class_names != most.class_names[: other.classes]:
             raise DataError(f"the classes of the clients {quoted(most.name)} and {quoted(other.name)} have other names")
-    if first.task not in tasks:
-        raise DataError(f"the clients' task is {quoted(first.task)}, which is not known here")
-    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in first.task_settings.items()}
-    task = tasks[first.task](**settings)
+    task = agreed_task(descriptions)
     train, test = (sum(getattr(d, split) for d in descriptions) for split in ("train", "test"))
     x_train, x_test = _zeros(first.fields, train, 0), _zeros(first.fields, test, train)
     y_train, y_test = (task.neutral_targets(n, most.classes) for n in (train, test))
@@ -164,9 +161,46 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
     )
 
 
-def with_classes(data: FederatedDataset, class_names: Sequence[str]) -> FederatedDataset:
-    """A client's own data, for as many classes as all clients have together."""
-    return replace(data, classes=len(class_names), class_names=tuple(class_names))
+def agreed_task(descriptions: Sequence[Description]) -> Task:
+    """The task of all clients together: of numbers to be predicted, with mean and deviation over all training rows.
+
+    Raises:
+        DataError: there is none.
+    """
+    first = descriptions[0]
+    if first.task not in tasks:
+        raise DataError(f"the clients' task is {quoted(first.task)}, which is not known here")
+    plain = [task_of(d.task, d.task_settings) for d in descriptions]
+    own = [task for task in plain if isinstance(task, Regression) and task.mean]
+    if len({len(task.mean) for task in own}) > 1:
+        raise DataError("the clients have different numbers of targets")
+    if not own:
+        if any(task != plain[0] for task in plain):
+            raise DataError("the clients do not agree on the task's settings")
+        return plain[0]
+    rows = np.array([[d.train] for d in descriptions], dtype=np.float64)
+    mean, std = (np.array([getattr(task, name) for task in own], dtype=np.float64) for name in ("mean", "std"))
+    whole = (rows * mean).sum(0) / rows.sum()
+    spread = np.sqrt((rows * (std**2 + (mean - whole) ** 2)).sum(0) / rows.sum())
+    return Regression(tuple(whole.tolist()), tuple(spread.tolist()))
+
+
+def task_of(name: str, settings: Mapping[str, Any]) -> Task:
+    """A task from its plain form.
+
+    Raises:
+        DataError: it has no such settings.
+    """
+    try:
+        return tasks[name](**{key: tuple(v) if isinstance(v, list | tuple) else v for key, v in settings.items()})
+    except (KeyError, TypeError) as error:
+        raise DataError(f"this is no task: {quoted(name)} ({error})") from None
+
+
+def as_agreed(data: FederatedDataset, class_names: Sequence[str], settings: Mapping[str, Any]) -> FederatedDataset:
+    """A client's own data with what all clients agreed on: classes, and the task's settings."""
+    task = task_of(data.task.name, settings)
+    return replace(data, classes=len(class_names), class_names=tuple(class_names), task=task)
 
 
 def _zeros(fields: Sequence[tuple[str, str, tuple[int, ...]]], rows: int, first: int) -> Array:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.described import describe_client, with_classes
+from commonground.data.described import as_agreed, describe_client
 from commonground.devices import use_precision
 from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import Failed
@@ -43,6 +43,7 @@ class Begin(BaseModel):
         config: the settings, as of ``config.toml``, every automatic one resolved.
         number: the client's.
         class_names: of all clients together.
+        task_settings: likewise.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,6 +52,7 @@ class Begin(BaseModel):
     config: dict[str, Any]
     number: Annotated[int, Field(ge=0)]
     class_names: tuple[str, ...]
+    task_settings: dict[str, Any] = {}
 
 
 class Answering:
@@ -116,7 +118,7 @@ class Answering:
         self._check_code(config)
         torch.set_num_threads(config.threads)
         use_precision(config.precision)
-        setup = prepare_setup(config, with_classes(self.data, begin.class_names))
+        setup = prepare_setup(config, as_agreed(self.data, begin.class_names, begin.task_settings))
         states = self.folder / "runs" / begin.run / "states"
         # Whatever the server's settings say. It is kept, so that a question that is asked again gets no other noise.
         noise = None if setup.privacy is None else kept_secret(states)

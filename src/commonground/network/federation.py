@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -151,7 +152,14 @@ def train_over(
 def begin_of(setup: Setup, members: Members, client: int) -> bytes:
     """What a client is told first."""
     config = json.loads(setup.config.model_dump_json(exclude_none=True))
-    begin = Begin(run=members.run, config=config, number=client, class_names=setup.data.class_names)
+    data = setup.data
+    begin = Begin(
+        run=members.run,
+        config=config,
+        number=client,
+        class_names=data.class_names,
+        task_settings=asdict(data.task),
+    )
     return begin.model_dump_json().encode()
 
 

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from commonground.data import FederatedDataset
 from commonground.data.arrays import Preprocess
 from commonground.data.from_code import data_from_code
+from commonground.data.tables.load import load_table
+from commonground.data.tables.read import is_table
+from commonground.data.tables.schema import TableSchema
 from commonground.errors import ConfigError, DataError
 from commonground.user_code import is_code
 
@@ -42,7 +45,7 @@ class About(BaseModel):
     task: str = "classification"
 
 
-def own_data(source: str, name: str) -> FederatedDataset:
+def own_data(source: str, name: str, schema: Path | None = None) -> FederatedDataset:
     """The data set of one client.
 
     Args:
@@ -50,11 +53,15 @@ def own_data(source: str, name: str) -> FederatedDataset:
             ``data.json`` (:class:`About`), or ``file.py:function``, which returns a list of four such arrays or a
             :class:`~commonground.data.FederatedDataset` with one client.
         name: the client's.
+        schema: of a table (:func:`~commonground.data.tables.read.is_table`), the ``schema.json`` of a run, which says
+            for all clients alike how its columns become inputs and what they are scaled by.
 
     Raises:
         DataError: something is missing, or the arrays make no data set.
-        ConfigError: the function cannot be used.
+        ConfigError: the function cannot be used, or a table has no schema.
     """
+    if is_table(source):
+        return _of_table(Path(source), schema)
     if is_code(source):
         found, _ = data_from_code(source, {"client": name})
         if not isinstance(found, FederatedDataset):
@@ -73,6 +80,31 @@ def own_data(source: str, name: str) -> FederatedDataset:
         class_names=about.class_names,
         preprocess=Preprocess(about.scale, about.mean, about.std),
         task=about.task,
+    )
+
+
+def _of_table(path: Path, schema: Path | None) -> FederatedDataset:
+    """All rows of a table as one client's; a quarter of them, at random but always the same, are test rows."""
+    if schema is None:
+        raise ConfigError(
+            f"the table '{path}' needs --schema, the schema.json of a run: what its columns become has to be the same "
+            "for all clients"
+        )
+    try:
+        about = TableSchema.from_json(schema.read_text("utf-8"), str(schema))
+    except OSError as error:
+        raise ConfigError(f"the schema '{schema}' cannot be read: {error.strerror or error}") from None
+    if about.scaling == "client":
+        raise ConfigError(f"the schema '{schema}' scales each client's rows by their own, which a network run does not")
+    found = load_table(path, label=",".join(about.targets), task=about.task, schema=about)
+    arrays = (found.x_train, found.y_train, found.x_test, found.y_test)
+    return FederatedDataset.from_arrays(
+        [arrays],
+        name="table",
+        classes=len(about.class_names),
+        class_names=about.class_names,
+        preprocess=found.preprocess,
+        task=found.task,
     )
 
 
