@@ -1,0 +1,27 @@
+"""Over a network: noise is secret whatever the run's settings say, and its secret outlasts what repeats a round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.network.test_network_engine import SETTINGS, Town, data_of, over
+
+LOCAL: dict[str, Any] = {"dp": "client", "dp_where": "client", "dp_adaptive_clip": 0.5, "dp_epsilon": 8.0}
+CENTRAL: dict[str, Any] = {"dp": "client", "dp_clip": 0.5, "dp_epsilon": 8.0}
+
+
+@pytest.mark.parametrize("kind", [LOCAL, CENTRAL], ids=["local", "central"])
+def test_clients_elsewhere_are_private(kind: dict[str, Any], tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+    run = over(town, tmp_path / "run", algorithm="fedrep", **SETTINGS, **kind)
+    told = run.summary["privacy"]
+    assert 7.9 < told["epsilon"] <= 8
+    assert told["clients"] == 4
+    assert told["noise_from"] == "a secret"
+    keys = list((tmp_path / "sites").rglob("noise.key"))
+    assert len({key.read_bytes() for key in keys}) == len(keys) == 4  # each client's own
+    again = over(Town(data_of(), tmp_path / "others"), tmp_path / "again", algorithm="fedrep", **SETTINGS, **kind)
+    assert again.summary["weights_sha256"] != run.summary["weights_sha256"]
