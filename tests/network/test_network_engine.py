@@ -45,6 +45,10 @@ class InTurn(Answering):
         with self.lock:
             return super().ask(run, message)
 
+    def end(self, run: str, message: bytes) -> bytes:
+        with self.lock:
+            return super().end(run, message)
+
 
 class Town:
     """A post in one process: a desk for each client; ``spoil`` may change or lose what a node answers."""
@@ -113,6 +117,12 @@ def test_the_numbers_are_those_of_one_machine(algorithm: str, more: dict[str, An
     losses = [[row["test_loss"] for row in run.clients] for run in (there, here)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # here several clients' rows go through the model together
     assert [r["train_loss"] for r in there.history] == [r["train_loss"] for r in here.history]
+    for client in range(data.clients):  # whose model is its own, on its own host
+        own = cg.load_run(next((tmp_path / "sites" / f"client-{client}" / "models").iterdir()))
+        assert own.summary["clients"] == 1
+        assert own.clients[0]["name"] == f"site {client}"
+        x = data.x_test[data.test_indices(client)]
+        assert np.array_equal(own.predict(x, client=0), here.predict(x, client=client))
 
 
 def test_a_client_that_is_absent_loses_its_rounds_and_not_the_run(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """A client's side of a network run, whatever carries the messages: its own data, its own folder, an answer to each.
 
-Besides the questions of :mod:`commonground.engine.backends.message_kinds` a server sends two kinds of message:
+Besides the questions of :mod:`commonground.engine.backends.message_kinds` a server first sends two kinds of message:
 
 - ``hello``: describe your data (:mod:`commonground.data.described`);
 - ``begin``: this is the run: its settings, your number, the classes, and what else all clients have to agree on.
+
+When the run is over, a third kind, ``end``, brings the last shared tensors: with them the client has its own model,
+which it keeps as a run's folder (``models/RUN``) that needs no server.
 
 What a run begins with is kept beside the client's states, so that a client that was killed goes on where it was.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +27,9 @@ from commonground.data import FederatedDataset
 from commonground.data.described import as_agreed, describe_client
 from commonground.devices import use_precision
 from commonground.engine.backends.message_client import MessageClient
-from commonground.engine.backends.message_kinds import Failed
+from commonground.engine.backends.message_kinds import Failed, Kept
 from commonground.engine.backends.serialization import pack
+from commonground.engine.own_model import keep_own_model
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.private.secret import kept_secret
 from commonground.engine.state.folder import write_atomically
@@ -103,6 +108,21 @@ class Answering:
         except CommonGroundError as error:
             return failed(error)
 
+    def model_folder(self, run: str) -> Path:
+        """Where the client's model is after a run."""
+        return self.folder / "models" / run
+
+    def end(self, run: str, message: bytes) -> bytes:
+        """Keep the client's own model, now that the run is over; an error is an answer, too."""
+        try:
+            client = self._of(run)
+            rounds, shared, personal = client.end(message)
+            keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run))
+            del self._clients[run]
+            return pack(Kept().model_dump(), {})
+        except CommonGroundError as error:
+            return failed(error)
+
     def _of(self, run: str) -> MessageClient:
         if not self.has_begun(run):
             raise RunError(f"client {escaped(self.name)} has not begun the run {quoted(run)}")
@@ -118,7 +138,8 @@ class Answering:
         self._check_code(config)
         torch.set_num_threads(config.threads)
         use_precision(config.precision)
-        setup = prepare_setup(config, as_agreed(self.data, begin.class_names, begin.task_settings))
+        data = replace(as_agreed(self.data, begin.class_names, begin.task_settings), client_names=(self.name,))
+        setup = prepare_setup(config, data)
         states = self.folder / "runs" / begin.run / "states"
         # Whatever the server's settings say. It is kept, so that a question that is asked again gets no other noise.
         noise = None if setup.privacy is None else kept_secret(states)

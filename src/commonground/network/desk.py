@@ -42,7 +42,7 @@ class Desk(Generic[T]):
             self.answers.put((tag, Letter(self._state(letter.body.decode("ascii", "replace")), letter.run, b"")))
         elif letter.kind == "hello":
             self.answers.put((tag, Letter("ok", "", self.answering.hello())))
-        elif letter.kind in ("begin", "ask"):
+        elif letter.kind in ("begin", "ask", "end"):
             with self._lock:
                 self._waiting.append(question_id(letter.run, letter.body))
             self._work.put((tag, letter))
@@ -70,7 +70,7 @@ class Desk(Generic[T]):
                 answer = self._worked(letter, question)
             with self._lock:
                 self._waiting.remove(question)
-                if letter.kind == "ask" and answer.kind == "ok":
+                if letter.kind != "begin" and answer.kind == "ok":
                     self._last = (question, answer.body)
             self.answers.put((tag, answer))
 
@@ -81,6 +81,9 @@ class Desk(Generic[T]):
                 self.note(f"takes part in the run {letter.run}")
             elif not self.answering.has_begun(letter.run):
                 return Letter("not-begun", question, b"")
+            elif letter.kind == "end":
+                body = self.answering.end(letter.run, letter.body)
+                self.note(f"the run is over; this client's model is in '{self.answering.model_folder(letter.run)}'")
             else:
                 body = self.answering.ask(letter.run, letter.body)
         except CommonGroundError as error:

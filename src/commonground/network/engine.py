@@ -134,8 +134,8 @@ class NetworkEngine(MessageEngine):
             if not self.setup.initial_personal:
                 return {}
             raise RunError(
-                f"what is personal of client {self.setup.data.shown_name(client)} is on its own host; predict there "
-                "with `commonground deploy predict`"
+                f"what is personal of client {self.setup.data.shown_name(client)} is on its own host, and so is its "
+                "model, in the folder 'models'"
             )
 
         return elsewhere

@@ -14,11 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from commonground.config import RunConfig
 from commonground.data.described import Description, described_dataset, read_description
+from commonground.engine.backends.message_kinds import Evaluate, Kept, read_answer
+from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.observer import Observer
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.engine.training import run_training
 from commonground.errors import CommonGroundError, DataError, RunError, UpdateError
 from commonground.network.answering import Begin
@@ -146,7 +148,36 @@ def train_over(
 
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
-    return run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of)
+    run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of)
+    questions = Questions(post, members.run, members.nodes, begin)
+    for client, why in end_run(setup, questions, out, limits).items():
+        if observer is not None:
+            observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
+    return run
+
+
+def end_run(setup: Setup, questions: Questions, out: Path, limits: Limits) -> dict[int, str]:
+    """Give every client the last shared tensors, with which it has its own model.
+
+    Returns:
+        Whom they did not reach, and why; the run that is over may be resumed to try again.
+    """
+    last = RunFolder(out).load()
+    if last is None:
+        return {}
+    messages = {}
+    for client, heard in enumerate(last.clients["heard"].clamp(min=0).tolist()):
+        test = Evaluate(round=last.round, which="personal", last=heard)
+        messages[client] = pack(test.model_dump(), last.shared)
+    failed: dict[int, str] = {}
+    for client, answer in questions.exchange(messages, limits.seconds, lambda: None, "end"):
+        try:
+            if isinstance(answer, UpdateError):
+                raise answer
+            read_answer(Kept, unpack(answer)[0])
+        except UpdateError as error:
+            failed[client] = str(error)
+    return failed
 
 
 def begin_of(setup: Setup, members: Members, client: int) -> bytes:

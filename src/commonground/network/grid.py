@@ -135,7 +135,7 @@ class _Trip:
                 continue
             self.gone.pop(node, None)
             letter = self.letters[node]
-            if letter.kind in ("begin", "ask") and node not in self.pings.values():
+            if letter.kind in ("begin", "ask", "end") and node not in self.pings.values():
                 about = Letter("ping", letter.run, question_id(letter.run, letter.body).encode())
                 self.pings |= self.post.push({node: about}, self.seconds)
             elif letter.kind == "hello" and node not in self.ids.values():

@@ -16,8 +16,8 @@ class Letter(NamedTuple):
     """One message between a server and a node.
 
     Attributes:
-        kind: ``hello``, ``begin``, ``ask`` or ``ping``; of an answer, whether the node could: ``ok``, ``not-begun``, or
-            to a ``ping`` ``busy``, ``done`` or ``unknown``.
+        kind: ``hello``, ``begin``, ``ask``, ``end`` or ``ping``; of an answer, whether the node could: ``ok``,
+            ``not-begun``, or to a ``ping`` ``busy``, ``done`` or ``unknown``.
         run: the run's id; empty for ``hello``. Of an answer to ``begin`` or ``ask``, which question it answers
             (:func:`question_id`), so that no other answer can stand in its place.
         body: what is said.
@@ -56,11 +56,11 @@ class Questions:
         self.post, self.run, self.nodes, self.begin = post, run, nodes, begin
 
     def exchange(
-        self, messages: Mapping[int, bytes], seconds: float, check_stop: Callable[[], None]
+        self, messages: Mapping[int, bytes], seconds: float, check_stop: Callable[[], None], kind: str = "ask"
     ) -> Iterator[tuple[int, bytes | UpdateError]]:
         """See :class:`~commonground.network.engine.Transport`."""
         client_of = {self.nodes[client]: client for client in messages}
-        letters = {self.nodes[client]: Letter("ask", self.run, body) for client, body in messages.items()}
+        letters = {self.nodes[client]: Letter(kind, self.run, body) for client, body in messages.items()}
         late: dict[int, Letter] = {}
         for node, answer in self.post.exchange(letters, seconds, check_stop):
             if isinstance(answer, Letter) and answer.kind == "not-begun":

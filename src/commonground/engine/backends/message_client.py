@@ -68,6 +68,25 @@ class MessageClient:
             UpdateError: it is no message, or not one that this client can be sent; nothing is kept of it.
             RunError: the client has not what the run needs, or cannot keep it.
         """
+        answer, tensors = self._answer(*self._read(message))
+        return pack(answer.model_dump(), tensors)
+
+    def end(self, message: bytes) -> tuple[int, Tensors, Tensors]:
+        """What a test's message says of the whole run's end.
+
+        Returns:
+            The rounds done, the shared tensors, and the client's own after the last one that counted.
+
+        Raises:
+            UpdateError, RunError: as :meth:`handle`.
+        """
+        question, shared = self._read(message)
+        if not isinstance(question, Evaluate):
+            raise UpdateError(f"the server's message to client {self._name} is no test")
+        return question.round, shared, self._newest(question.round + 1, question.last)
+
+    def _read(self, message: bytes) -> tuple[Train | Reply | Evaluate | Digest, Tensors]:
+        """A message and its tensors, checked."""
         about = "cannot be used"
         try:
             fields, sent = unpack(message)
@@ -79,8 +98,7 @@ class MessageClient:
             check_tensors(self.setup, question, sent)
         except UpdateError as error:
             raise UpdateError(f"the server's message to client {self._name} {about}: {error}") from None
-        answer, tensors = self._answer(question, sent)
-        return pack(answer.model_dump(), tensors)
+        return question, sent
 
     def _answer(self, question: Train | Reply | Evaluate | Digest, sent: Tensors) -> tuple[Answer, Tensors]:
         """Do what a message that was checked asks for."""

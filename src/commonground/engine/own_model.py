@@ -1,0 +1,43 @@
+"""A client's own model as a run's folder of its own, where it was trained with others elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from commonground.algorithms import Tensors
+from commonground.engine.backends.serial import SerialEngine
+from commonground.engine.finishing import finish
+from commonground.engine.keeper import Keeper
+from commonground.engine.observer import Silent
+from commonground.engine.progress import Progress
+from commonground.engine.run import Run
+from commonground.engine.setup import Setup
+from commonground.engine.state.folder import RunFolder
+
+__all__ = ["keep_own_model"]
+
+
+def keep_own_model(setup: Setup, shared: Tensors, personal: Tensors, rounds: int, folder: Path) -> Run:
+    """Write a folder that :func:`~commonground.load_run`, ``predict``, ``export``, ``adapt`` and ``serve`` take.
+
+    It holds one client, with its test; there are no lines of rounds, which the server has.
+
+    Args:
+        setup: the client's, its data set that of this one client.
+        shared: the server's tensors after the last round.
+        personal: the client's own.
+        rounds: done.
+        folder: what is in it goes.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    files, progress, engine = RunFolder(folder), Progress.of(setup), SerialEngine(setup)
+    keeper = Keeper(setup, files, progress, Silent())
+    keeper.restore(engine)  # begins it
+    progress.shared = setup.moved({**progress.shared, **shared})
+    progress.done = rounds
+    progress.heard[:] = rounds
+    if personal:
+        engine.store.put(0, personal)
+    keeper.save(engine)
+    return finish(setup, files, progress, engine)
