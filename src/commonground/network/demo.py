@@ -71,7 +71,7 @@ def _demo(root: Path, rounds: int, tell: Callable[[str], None], quiet: bool) -> 
         settings = {"algorithm": "fedrep", "model": "mlp", "rounds": rounds, "threads": 1, "seed": 0}
         run_and_show(deployment, settings, Limits(), root / "run", expect=CLIENTS, wait=120, quiet=quiet)
     own = next((sites[0] / "models").iterdir(), None)
-    tell(f"each client has its own model on its own host: commonground predict {own} --client {sites[0].name} --input …")
+    tell(f"each client has its own model on its own host: commonground predict {own} --client {sites[0].name} …")
     same = "commonground train fedrep --data digits --clients 4 --partition shards:4 --model mlp --threads 1"
     tell(f"the same table comes of: {same} --rounds {rounds} --engine serial")
 
