@@ -26,7 +26,7 @@ LAYERS = (
     ("algorithms",),
     ("adapters", "config"),
     ("engine",),
-    ("adapt", "console", "export"),
+    ("adapt", "console", "export", "plan"),
     ("serve", "sklearn"),
     ("report",),
     ("compare", "network"),

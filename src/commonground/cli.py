@@ -52,6 +52,7 @@ def cli() -> None:
     "--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]"
 )
 @click.option("--resume", is_flag=True, help="continue the run in --out from its last checkpoint")
+@click.option("--dry-run", is_flag=True, help="say what would be done, and neither train nor write anything")
 @click.option(
     "--allow-other-numerics",
     is_flag=True,
@@ -66,6 +67,7 @@ def train(
     quiet: bool,
     out: Path | None,
     resume: bool,
+    dry_run: bool,
     allow_other_numerics: bool,
     **flags: Any,
 ) -> None:
@@ -97,11 +99,16 @@ def train(
         out = _new_folder(config)
     elif not resume:
         RunFolder(out).check_free()
-    tracking = Tracking(track, out)
+    tracking = Tracking(() if dry_run else track, out)
     setup = prepare_setup(config, data_dir=data_dir)
     if not quiet:
         for note in setup.data.about.get("notes", ()):
             print(f"{setup.data.name}: {escaped(note, 1000)}", file=sys.stderr)
+    if dry_run:
+        from commonground.plan import plan_table
+
+        standard_output().print(plan_table(setup, out))
+        return
     observer = ConsoleProgress(quiet)
     with tracking.told_by(observer):
         run = run_training(
