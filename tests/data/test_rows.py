@@ -95,6 +95,7 @@ kind, path = sys.argv[1:]
 x = np.memmap(path, np.float32, "r", shape=(125_000, 1_000))
 y = np.arange(len(x)) % 3
 used = [list(range(100 * c, 100 * c + 20)) for c in range(3)]
+cg.train("fedrep", clients=4, model="linear", rounds=1, engine="serial")  # loads what a run needs
 # From here on the process may have 200 MB more of its own; pages of the file are not counted.
 now = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) * 1024
 resource.setrlimit(resource.RLIMIT_DATA, (now + 200_000_000, -1))

@@ -36,6 +36,16 @@ from tests.helpers import (
 pytestmark = pytest.mark.engine
 
 
+class SameProcess:
+    """Of Ray's pickler what is needed in one process, where modules that other tests have loaded are known anyway."""
+
+    dumps = staticmethod(pickle.dumps)
+
+    @staticmethod
+    def register_pickle_by_value(module: Any) -> None:
+        pass
+
+
 class Here:
     """In the place of a session: there are two CPUs."""
 
@@ -78,7 +88,7 @@ class CrewHere:
         count: Counter[str],
     ) -> None:
         self.session, self.setup, self.bytes = session, setup, count
-        self.packed = packed_setup(setup, pickle)
+        self.packed = packed_setup(setup, SameProcess)
         self.members = [Member(share) for share in shares_of(setup.data.train_sizes.tolist(), workers)]
         for member in self.members:
             self.replace(member)
@@ -245,7 +255,7 @@ def test_secret_noise_is_one_for_all_workers_and_their_successors() -> None:
     settings["dp_secret_noise"] = True
     with engines_changed(lambda engine: made.append(engine.setup)):
         go("fedavg", **settings)
-    theirs = [Setup(**pickle.loads(packed_setup(made[0], pickle)), data=made[0].data).noise for _ in range(2)]
+    theirs = [Setup(**pickle.loads(packed_setup(made[0], SameProcess)), data=made[0].data).noise for _ in range(2)]
     drawn = [noise.normal([4], "client", 1, 0).tolist() for noise in (made[0].noise, *theirs)]
     assert drawn[0] == drawn[1] == drawn[2]
 
