@@ -218,7 +218,8 @@ def status(folder: Path) -> None:
     command, found = deployment.flwr("supernode", "list")
     click.echo(f"+ {' '.join(command)}", err=True)
     for node in found.get("nodes", []):
-        click.echo(f"node {node.get('node-id')}  {node.get('status')}  {node.get('online-elapsed') or ''}".rstrip())
+        since = f" for {node['online-elapsed']:.0f} s" if node.get("status") == "online" else ""
+        click.echo(f"node {node.get('node-id')}  {node.get('status')}{since}")
     command, found = deployment.flwr("list")
     click.echo(f"+ {' '.join(command)}", err=True)
     for one in found.get("runs", []):
