@@ -52,7 +52,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from commonground.errors import RunError, UpdateError
 from commonground.network.letters import content_of, letter_of
-from commonground.network.limits import CHUNK
+from commonground.network.limits import CHUNK, FIRST_WAIT, LONGEST_WAIT
 from commonground.network.post import Letter
 from commonground.quoting import escaped
 
@@ -138,7 +138,7 @@ class Fleet:
                 f"a message of {len(ids):,} parts was sent, and at most {self.max_bytes:,} bytes are read"
             )
         pull: Any = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
-        contents = pull_objects(ids, pull, max_time=600.0)
+        contents = pull_objects(ids, pull, max_time=600.0, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT)
         make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
         message = inflate_object_from_contents(tree.object_id, contents)
         assert isinstance(message, Message)
