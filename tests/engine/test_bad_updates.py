@@ -234,3 +234,23 @@ def test_after_a_failure_the_run_can_be_continued(tmp_path: Path) -> None:
     again = train_whole("fedrep", named_data(), model=seeded(TwoLayer), out=tmp_path / "run", resume=True, **values)
     assert again.sha == whole.sha
     np.testing.assert_array_equal(again.losses, whole.losses)
+
+
+def test_all_updates_of_a_round_hold_the_same_tensors(tmp_path: Path) -> None:
+    """SCAFFOLD's control variates are no tensors of the model, and one client sends none of one layer."""
+
+    def forget(engine: Engine) -> None:
+        assert isinstance(engine, MessageEngine)
+        deliver = engine.deliver
+
+        def without(client: int, message: bytes) -> bytes:
+            fields, tensors = unpack(deliver(client, message))
+            if fields.get("round") == 2 and client == 1:
+                tensors.pop(next(name for name in tensors if name.startswith("c/")))
+            return pack(fields, tensors)
+
+        engine.deliver = without
+
+    lacking = "client bob in round 2 lacks the tensor 'c/.*' of the others"
+    with engines_changed(forget), pytest.raises(UpdateError, match=lacking):
+        train("scaffold", named_data(), model=seeded(TwoLayer), out=tmp_path, **(SMALL | {"engine": "messages"}))

@@ -166,6 +166,12 @@ def test_no_lie_counts_and_none_ends_the_run(part: int, tmp_path: Path) -> None:
     assert [text for text in found if text] == []
 
 
+@pytest.mark.parametrize("seed", [29, 49, 89])
+def test_what_a_method_alone_knows_may_not_be_left_out_by_one(seed: int, tmp_path: Path) -> None:
+    """SCAFFOLD's control variates are no tensors of the model: without those of one client nothing can be averaged."""
+    assert one_lie(tmp_path, seed) == ""
+
+
 def test_an_honest_round_counts(tmp_path: Path) -> None:
     engine, _ = engine_of(tmp_path, honest)
     assert len(engine.train(1, [0, 1, 2], setup().initial_shared)) == 3

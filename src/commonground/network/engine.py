@@ -16,7 +16,7 @@ import numpy as np
 
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import Which
-from commonground.engine.backends.checks import settle
+from commonground.engine.backends.checks import odd_updates, settle
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.evaluation import Scores
@@ -66,7 +66,7 @@ class NetworkEngine(MessageEngine):
         self._sent = shared
         least = min(self.limits.min_answers, len(clients))
         until, before = time.monotonic() + self.limits.patience, dict(self._counted)
-        results = super().train(round, clients, shared, extra)
+        results = self._alike(super().train(round, clients, shared, extra), round)
         while len(results) < least:
             self.check_stop()
             if time.monotonic() > until:
@@ -77,8 +77,16 @@ class NetworkEngine(MessageEngine):
                 )
             time.sleep(self.limits.pause)
             self._counted = dict(before)  # the round begins anew, for those who answered as well
-            results = super().train(round, clients, shared, extra)
+            results = self._alike(super().train(round, clients, shared, extra), round)
         return results
+
+    def _alike(self, results: list[ClientResult], round: int) -> list[ClientResult]:
+        """Those whose updates can be averaged with the others'."""
+        odd = odd_updates(self.setup, results, round)
+        for client, error in odd.items():
+            self._uncount(client)
+            self._refuse(client, round, error)
+        return [result for result in results if result.update.client not in odd]
 
     def _exchange(
         self, clients: Sequence[int], question: Callable[[int], bytes]

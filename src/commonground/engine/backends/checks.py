@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -32,6 +33,7 @@ __all__ = [
     "check_tensor",
     "check_updates",
     "measure",
+    "odd_updates",
     "refuse_not_finite",
     "settle",
     "validate_update",
@@ -66,9 +68,33 @@ def who(setup: Setup, client: int, round: int) -> str:
 
 
 def check_updates(setup: Setup, results: Sequence[ClientResult], round: int) -> None:
-    """:func:`validate_update` of all of them."""
+    """:func:`validate_update` of all of them, and that they hold the same tensors."""
     for result in results:
         validate_update(setup, result, round)
+    for error in odd_updates(setup, results, round).values():
+        raise error
+
+
+def odd_updates(setup: Setup, results: Sequence[ClientResult], round: int) -> dict[int, UpdateError]:
+    """Updates that lack a tensor which most others hold, or hold one that these lack: what may be left out, such as a
+    method's own tensors, has to be left out by all, or nothing could be averaged. Those that are silent are none.
+
+    Returns:
+        By client, what is wrong.
+    """
+    names = {r.update.client: frozenset(r.update.tensors) for r in results if r.update.tensors}
+    if len(set(names.values())) < 2:
+        return {}
+    counts = Counter(names.values())
+    usual = max(counts, key=lambda held: (counts[held], len(held)))
+    found = {}
+    for client, held in names.items():
+        if held != usual:
+            whose = f"the update of {who(setup, client, round)}"
+            lacks, more = sorted(usual - held), sorted(held - usual)
+            what = f"lacks the tensor {quoted(lacks[0])} of" if lacks else f"holds the tensor {quoted(more[0])}, unlike"
+            found[client] = UpdateError(f"{whose} {what} the others")
+    return found
 
 
 def validate_update(setup: Setup, result: ClientResult, round: int) -> None:

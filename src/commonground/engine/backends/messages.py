@@ -79,6 +79,7 @@ class MessageEngine(Engine):
         self._round = 0
         self._saved = 0  # round of the last checkpoint
         self._safe = 0  # and of the one before, to which the run may still fall back
+        self._before: dict[int, int] = {}  # what the next says before the present round
         self._counted: dict[int, int] = {}  # the round in which each client last took part, of those done here
 
     def _to_client(self, number: int, message: bytes) -> bytes:
@@ -111,6 +112,7 @@ class MessageEngine(Engine):
 
         results = self._ask(clients, question, Trained, round, result)
         self._round = round
+        self._before = dict(self._counted)
         self._counted |= dict.fromkeys(results, round)
         return list(results.values())
 
@@ -119,7 +121,11 @@ class MessageEngine(Engine):
         tensors = dict(replies or {})
         self._ask(list(tensors), lambda c: pack(Reply(round=round).model_dump(), tensors[c]), Kept, round, _plain)
         for client in self.missing:
-            self._counted.pop(client, None)
+            self._uncount(client)
+
+    def _uncount(self, client: int) -> None:
+        """A client's present round does not count."""
+        self._counted[client] = self._before.get(client, 0)
 
     def evaluate(
         self,
