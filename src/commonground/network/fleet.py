@@ -41,6 +41,7 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
     inflate_object_from_contents,
     pull_objects,
     push_objects,
@@ -52,7 +53,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from commonground.errors import RunError, UpdateError
 from commonground.network.letters import content_of, letter_of
-from commonground.network.limits import CHUNK, FIRST_WAIT, LONGEST_WAIT
+from commonground.network.limits import CHUNK, FIRST_WAIT, LONGEST_WAIT, PATIENCE
 from commonground.network.post import Letter
 from commonground.quoting import escaped
 
@@ -138,7 +139,10 @@ class Fleet:
                 f"a message of {len(ids):,} parts was sent, and at most {self.max_bytes:,} bytes are read"
             )
         pull: Any = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
-        contents = pull_objects(ids, pull, max_time=600.0, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT)
+        try:
+            contents = pull_objects(ids, pull, max_time=PATIENCE, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT)
+        except ObjectPullError:
+            raise UpdateError("a message was announced whose parts did not come; the server sends it again") from None
         make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
         message = inflate_object_from_contents(tree.object_id, contents)
         assert isinstance(message, Message)

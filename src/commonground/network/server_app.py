@@ -18,7 +18,7 @@ from commonground.engine.observer import Silent
 from commonground.errors import CommonGroundError
 from commonground.network.federation import MEMBERS, Members, gather, train_over
 from commonground.network.grid import GridPost
-from commonground.network.limits import FIRST_WAIT, LONGEST_WAIT, Limits
+from commonground.network.limits import FIRST_WAIT, LONGEST_WAIT, PATIENCE, Limits
 
 __all__ = ["LOG", "OUTCOME", "Job", "app"]
 
@@ -53,9 +53,11 @@ class Job(BaseModel):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Carry out the job in the file that the run's configuration names."""
-    # This process is ours alone; Flower's grid has no setting for how long it waits for a part that is on its way.
+    # This process is ours alone; Flower's grid has no setting for how it waits for parts on their way.
     names = vars(http_grid)
-    names["pull_objects"] = partial(names["pull_objects"], initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT)
+    names["pull_objects"] = partial(
+        names["pull_objects"], max_time=PATIENCE, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT
+    )
     path = Path(str(context.run_config["job"]))
     job = Job.model_validate_json(path.read_bytes())
     out = Path(job.out)
