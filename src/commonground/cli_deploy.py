@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from commonground.cli_help import SectionedCommand
-from commonground.cli_options import run_options, run_values
+from commonground.cli_options import run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
 from commonground.errors import ConfigError
 from commonground.quoting import escaped
@@ -89,8 +89,13 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("client"), show_default=True,
               help="where the client's key and its personal tensors are kept")  # fmt: skip
 @click.option("--data", required=True, help="its own data: a folder of x_train.npy, y_train.npy, x_test.npy, y_test.npy"
-              " (and data.json), a table (with --schema), or file.py:function")  # fmt: skip
-@click.option("--schema", type=click.Path(path_type=Path), help="of a table: schema.json, the same at all clients")
+              " (and data.json), a table (with --target, or --schema), or file.py:function")  # fmt: skip
+@click.option("--schema", type=click.Path(path_type=Path), help="of a table, in place of --target: schema.json, the"
+              " same at all clients, which then agree on nothing over the network")  # fmt: skip
+@settings_options("target", "task", "drop", "kinds", "separator", "encoding", "split_column", "time_column",
+                  "group_column", "test_share", "missing_target")  # fmt: skip
+@click.option("--min-told-rows", "least", type=click.IntRange(1), default=5, show_default=True, help="of a table: tell"
+              " the server of no category with fewer rows, and nothing of numbers that fewer rows have")  # fmt: skip
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="where the server listens")
 @click.option("--ca", type=click.Path(path_type=Path), help="the server's certificates/ca.pem")
 @click.option("--name", help="what the client is called  [default: the folder's name]")
@@ -104,6 +109,9 @@ def client(
     folder: Path,
     data: str,
     schema: Path | None,
+    target: str | None,
+    task: str | None,
+    least: int,
     address: str,
     ca: Path | None,
     name: str | None,
@@ -111,6 +119,7 @@ def client(
     allow_code: bool,
     insecure: bool,
     key_only: bool,
+    **table: Any,
 ) -> None:
     """Take part: answer the server's questions with this host's data, until Ctrl-C."""
     from commonground.network.keys import make_node_key, read_node_key
@@ -127,13 +136,15 @@ def client(
     if key_only:
         click.echo(f"let the server's operator run: commonground deploy register {public}")
         return
+    from commonground.data.tables.options import table_options
     from commonground.network.answering import Answering
     from commonground.network.fleet import Fleet
     from commonground.network.node import serve_client
-    from commonground.network.own_data import own_data
+    from commonground.network.own_data import TableWords, own_data
 
     called = name or folder.resolve().name
-    answering = Answering(own_data(data, called, schema), called, folder.resolve(), model_code=allow_code)
+    words = TableWords(target, task, table_options(table), least)
+    answering = Answering(own_data(data, called, schema, words), called, folder.resolve(), model_code=allow_code)
     fleet = Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())

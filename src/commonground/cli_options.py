@@ -15,7 +15,7 @@ from commonground.literals import assigned
 from commonground.suggest import meant
 from commonground.tracking import TRACKERS
 
-__all__ = ["Named", "run_options", "run_values", "trust_code"]
+__all__ = ["Named", "run_options", "run_values", "settings_options", "trust_code"]
 
 _FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
 _COMPLETED = {"data": complete_data, "model": complete_model}
@@ -42,19 +42,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command one flag per field of RunConfig, so that flags, files and Python use the same names."""
     from commonground.config import RunConfig
 
-    for name, field in reversed(RunConfig.model_fields.items()):
-        if name in _SET_ELSEWHERE:
-            continue
-        choices = _choices(field.annotation)
-        kind: Any = Named(choices) if choices else _scalar(field.annotation)
-        default = "" if field.default is None else f"  [default: {field.default}]"
-        flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
-        if field.annotation is bool:
-            command = click.option(*flags, name, is_flag=True, default=None, help=field.description)(command)
-            continue
-        names = _COMPLETED.get(name)
-        told = (field.description or "") + default
-        command = click.option(*flags, name, type=kind, help=told, shell_complete=names)(command)
+    command = settings_options(*(name for name in RunConfig.model_fields if name not in _SET_ELSEWHERE))(command)
     extra = [
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE",
                      shell_complete=complete_setting,
@@ -67,6 +55,29 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(extra):
         command = option(command)
     return command
+
+
+def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the flags of some fields of RunConfig."""
+    from commonground.config import RunConfig
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            command = _option(name, RunConfig.model_fields[name])(command)
+        return command
+
+    return decorate
+
+
+def _option(name: str, field: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    choices = _choices(field.annotation)
+    kind: Any = Named(choices) if choices else _scalar(field.annotation)
+    default = "" if field.default is None else f"  [default: {field.default}]"
+    flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
+    if field.annotation is bool:
+        return click.option(*flags, name, is_flag=True, default=None, help=field.description)
+    told = (field.description or "") + default
+    return click.option(*flags, name, type=kind, help=told, shell_complete=_COMPLETED.get(name))
 
 
 def _scalar(annotation: Any) -> type:

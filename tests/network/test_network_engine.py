@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,73 +14,18 @@ import pytest
 import commonground as cg
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.part import part_of
 from commonground.engine import loop
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.run import Run
 from commonground.errors import UpdateError
-from commonground.network import Answering, Limits, Members, gather, train_over
-from commonground.network.desk import Desk
+from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter
 from tests.helpers import made_data
 from tests.language import token_data
+from tests.network.town import Town
 from tests.token_rows import minilm
 
-Spoil = Callable[[int, Letter, Letter], Letter | UpdateError]
 FAST = Limits(seconds=20, patience=0.2, pause=0.01)
-
-
-class InTurn(Answering):
-    """Clients of one process share its random generator, which those of several do not."""
-
-    lock = threading.Lock()
-
-    def begin(self, text: bytes) -> bytes:
-        with self.lock:
-            return super().begin(text)
-
-    def ask(self, run: str, message: bytes) -> bytes:
-        with self.lock:
-            return super().ask(run, message)
-
-    def end(self, run: str, message: bytes) -> bytes:
-        with self.lock:
-            return super().end(run, message)
-
-
-class Town:
-    """A post in one process: a desk for each client; ``spoil`` may change or lose what a node answers."""
-
-    def __init__(self, data: FederatedDataset, folder: Path) -> None:
-        self.folders = [folder / f"client-{c}" for c in range(data.clients)]
-        self.data = [part_of(data, [c]) for c in range(data.clients)]
-        self.desks = {100 + c: self._desk(c) for c in range(data.clients)}
-        self.letters: list[tuple[int, Letter, Letter]] = []
-        self.spoil: Spoil = lambda node, asked, answer: answer
-        self._tags = count()
-
-    def _desk(self, client: int) -> Desk[int]:
-        name = self.data[client].client_name(0)
-        return Desk(InTurn(self.data[client], name, self.folders[client]))
-
-    def restart(self, node: int) -> None:
-        self.desks[node] = self._desk(node - 100)
-
-    def nodes(self) -> Sequence[int]:
-        return list(self.desks)
-
-    def exchange(
-        self, letters: Mapping[int, Letter], seconds: float, check_stop: Callable[[], None] = lambda: None
-    ) -> Iterator[tuple[int, Letter | UpdateError]]:
-        asked = {node: next(self._tags) for node in letters}
-        for node, letter in letters.items():
-            self.desks[node].take(asked[node], letter)
-        for node, letter in list(letters.items())[::-1]:
-            tag = None
-            while tag != asked[node]:  # an earlier answer is one that nobody waited for
-                tag, answer = self.desks[node].answers.get(timeout=seconds)
-            self.letters.append((node, letter, answer))
-            yield node, self.spoil(node, letter, answer)
 
 
 def data_of() -> FederatedDataset:

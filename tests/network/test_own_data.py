@@ -11,12 +11,21 @@ import pandas as pd
 import pytest
 
 import commonground as cg
-from commonground.data import load_data
+from commonground.cli import main
+from commonground.data import FederatedDataset, load_data
 from commonground.data.described import as_agreed, describe_client, described_dataset, read_description
 from commonground.data.part import part_of
 from commonground.errors import ConfigError, DataError
-from commonground.network.own_data import own_data, write_arrays
+from commonground.network.own_data import TableWords, write_arrays
+from commonground.network.own_data import own_data as any_own_data
+from commonground.network.running import run_settings
 from tests.helpers import made_data
+
+
+def own_data(source: str, name: str, schema: Path | None = None) -> FederatedDataset:
+    found = any_own_data(source, name, schema)
+    assert isinstance(found, FederatedDataset)
+    return found
 
 
 def test_a_folder_gives_back_what_was_written(tmp_path: Path) -> None:
@@ -66,7 +75,7 @@ def test_tables_take_the_schema_of_a_run(kind: str, tmp_path: Path) -> None:
     cg.train(
         "local", str(example), target="goal", task=kind, rounds=1, model="linear", clients=1, out=out, partition="iid"
     )
-    with pytest.raises(ConfigError, match="needs --schema"):
+    with pytest.raises(ConfigError, match=r"needs --target.*or --schema"):
         own_data(str(example), "north")
     own = [own_data(str(table(tmp_path, 40 + n, n, kind)), "x", out / "schema.json") for n in (1, 2)]
     assert [data.x_train.shape[1] for data in own] == [4, 4]
@@ -114,3 +123,26 @@ def test_a_described_data_set_holds_no_sample_and_no_count_of_labels() -> None:
     assert whole.test_sizes.tolist() == data.test_sizes.tolist()
     assert whole.described
     assert replace(whole, described=False).class_counts("train").sum() != 0
+
+
+def test_what_a_table_needs_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, folder = table(tmp_path, 40, 1, "classification"), str(tmp_path / "client")
+    schema = tmp_path / "schema.json"
+    for options, said in (
+        ([], "needs --target, the column to predict"),
+        (["--target", "goul"], "has no column 'goul' (did you mean 'goal'?)"),
+        (["--target", "goal", "--drop", "sight"], "has no column 'sight'"),
+        (["--target", "goal", "--schema", str(schema)], "leave out --target and --task"),
+    ):
+        command = ["deploy", "client", "--folder", folder, "--data", str(path), "--server", "127.0.0.1:1", "--insecure"]
+        assert main([*command, *options]) == 2
+        assert said in capsys.readouterr().err
+    write_arrays(made_data(), 0, tmp_path / "arrays")
+    with pytest.raises(ConfigError, match="are for tables"):
+        any_own_data(str(tmp_path / "arrays"), "north", None, TableWords(target="goal"))
+
+
+@pytest.mark.parametrize("name", ["task", "drop", "scaling"])
+def test_what_is_said_of_a_table_is_said_by_its_client(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--{name} is not for a run over a network"):
+        run_settings({"algorithm": "fedavg", name: "none"}, tmp_path / "run", resume=False)

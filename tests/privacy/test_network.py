@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.network.test_network_engine import SETTINGS, Town, data_of, over
+from tests.network.test_network_engine import SETTINGS, data_of, over
+from tests.network.town import Town
 
 LOCAL: dict[str, Any] = {"dp": "client", "dp_where": "client", "dp_adaptive_clip": 0.5, "dp_epsilon": 8.0}
 CENTRAL: dict[str, Any] = {"dp": "client", "dp_clip": 0.5, "dp_epsilon": 8.0}

@@ -1,11 +1,13 @@
 """A client's side of a network run, whatever carries the messages: its own data, its own folder, an answer to each.
 
-Besides the questions of :mod:`commonground.engine.backends.message_kinds` a server first sends two kinds of message:
+Besides the questions of :mod:`commonground.engine.backends.message_kinds` a server first sends:
 
 - ``hello``: describe your data (:mod:`commonground.data.described`);
+- ``tell`` and ``agree``, to clients with tables: tell sums of your columns; this is what they become, describe your
+  data (:mod:`commonground.data.tables.told`);
 - ``begin``: this is the run: its settings, your number, the classes, and what else all clients have to agree on.
 
-When the run is over, a third kind, ``end``, brings the last shared tensors: with them the client has its own model,
+When the run is over, another kind, ``end``, brings the last shared tensors: with them the client has its own model,
 which it keeps as a run's folder (``models/RUN``) that needs no server.
 
 What a run begins with is kept beside the client's states, so that a client that was killed goes on where it was.
@@ -25,6 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.described import as_agreed, describe_client
+from commonground.data.own_table import OwnTable
+from commonground.data.tables.told import Agreed, Asked, read_told
 from commonground.devices import use_precision
 from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import Failed, Kept
@@ -49,6 +53,7 @@ class Begin(BaseModel):
         number: the client's.
         class_names: of all clients together.
         task_settings: likewise.
+        table: what all clients' tables become, if they have agreed on that.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,26 +63,44 @@ class Begin(BaseModel):
     number: Annotated[int, Field(ge=0)]
     class_names: tuple[str, ...]
     task_settings: dict[str, Any] = {}
+    table: Agreed | None = None
 
 
 class Answering:
     """Answers a server's messages.
 
     Args:
-        data: the client's own, those of one client.
+        data: the client's own, those of one client, or its table, if all clients agree on what its columns become.
         name: the client's.
         folder: where it keeps what is personal, by run.
         model_code: whether a model, loss or method may be named that is code in a Python file on this host.
     """
 
-    def __init__(self, data: FederatedDataset, name: str, folder: Path, *, model_code: bool = False) -> None:
+    def __init__(self, data: FederatedDataset | OwnTable, name: str, folder: Path, *, model_code: bool = False) -> None:
         self.data, self.name, self.folder = data, name, folder
         self.model_code = model_code
         self._clients: dict[str, MessageClient] = {}
 
     def hello(self) -> bytes:
-        """The description of the data, as JSON."""
+        """The description of the data, or which columns its table has, as JSON."""
+        if isinstance(self.data, OwnTable):
+            return self.data.columns.model_dump_json().encode()
         return describe_client(self.data, self.name).model_dump_json().encode()
+
+    def agree(self, kind: str, text: bytes) -> bytes:
+        """Take a step towards what all clients' tables become (``tell``, ``agree``).
+
+        Returns:
+            What the columns hold, or the description of the data, as JSON.
+
+        Raises:
+            CommonGroundError: this client has no such table, or it does not fit.
+        """
+        if not isinstance(self.data, OwnTable):
+            raise UpdateError(f"client {escaped(self.name)} has no table to agree on")
+        if kind == "tell":
+            return self.data.statistics(read_told(Asked, text)).model_dump_json().encode()
+        return describe_client(self.data.load(read_told(Agreed, text)), self.name).model_dump_json().encode()
 
     def begin(self, text: bytes) -> bytes:
         """Take part in a run; what it begins with is kept.
@@ -138,12 +161,21 @@ class Answering:
         self._check_code(config)
         torch.set_num_threads(config.threads)
         use_precision(config.precision)
-        data = replace(as_agreed(self.data, begin.class_names, begin.task_settings), client_names=(self.name,))
+        own = self._own(begin.table)
+        data = replace(as_agreed(own, begin.class_names, begin.task_settings), client_names=(self.name,))
         setup = prepare_setup(config, data)
         states = self.folder / "runs" / begin.run / "states"
         # Whatever the server's settings say. It is kept, so that a question that is asked again gets no other noise.
         noise = None if setup.privacy is None else kept_secret(states)
         return MessageClient(setup, begin.number, states, noise=noise)
+
+    def _own(self, agreed: Agreed | None) -> FederatedDataset:
+        """The client's data; of a table, as all have agreed to read theirs."""
+        if isinstance(self.data, OwnTable):
+            if agreed is None:
+                raise UpdateError("the server does not say what the columns of this client's table become")
+            return self.data.load(agreed)
+        return self.data
 
     def _check_code(self, config: RunConfig) -> None:
         """A server cannot make a client run a file, unless its owner allows what lies on this host."""

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from commonground.errors import CommonGroundError
 from commonground.network.answering import Answering, failed
-from commonground.network.post import Letter, question_id
+from commonground.network.post import WORK, Letter, question_id
 
 __all__ = ["Desk"]
 
@@ -42,7 +42,7 @@ class Desk(Generic[T]):
             self.answers.put((tag, Letter(self._state(letter.body.decode("ascii", "replace")), letter.run, b"")))
         elif letter.kind == "hello":
             self.answers.put((tag, Letter("ok", "", self.answering.hello())))
-        elif letter.kind in ("begin", "ask", "end"):
+        elif letter.kind in WORK:
             with self._lock:
                 self._waiting.append(question_id(letter.run, letter.body))
             self._work.put((tag, letter))
@@ -79,6 +79,8 @@ class Desk(Generic[T]):
             if letter.kind == "begin":
                 body = self.answering.begin(letter.body)
                 self.note(f"takes part in the run {letter.run}")
+            elif letter.kind in ("tell", "agree"):
+                body = self.answering.agree(letter.kind, letter.body)
             elif not self.answering.has_begun(letter.run):
                 return Letter("not-begun", question, b"")
             elif letter.kind == "end":
@@ -87,7 +89,7 @@ class Desk(Generic[T]):
             else:
                 body = self.answering.ask(letter.run, letter.body)
         except CommonGroundError as error:
-            self.note(str(error))
+            self.note(str(error.__cause__ or error))  # a cell of the client's table is for its own log
             return Letter("ok", question, failed(error))
         except Exception as error:  # whatever it is, the server hears of it and the client lives on
             self.note(f"{type(error).__name__}: {error}")

@@ -6,7 +6,8 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from commonground.config import RunConfig
 from commonground.data.described import Description, described_dataset, read_description
+from commonground.data.tables.told import Agreed, Columns, read_told
 from commonground.engine.backends.message_kinds import Evaluate, Kept, read_answer
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.observer import Observer
@@ -23,6 +25,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder, write_atomically
 from commonground.engine.training import run_training
 from commonground.errors import CommonGroundError, DataError, RunError, UpdateError
+from commonground.network.agreeing import agree_on_tables
 from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
@@ -44,6 +47,7 @@ class Members(BaseModel):
         run: its id.
         nodes: of the clients.
         descriptions: of their data.
+        table: what the columns of their tables become, if they have agreed on that.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,6 +55,7 @@ class Members(BaseModel):
     run: str
     nodes: tuple[int, ...]
     descriptions: tuple[Description, ...]
+    table: Agreed | None = None
 
     @classmethod
     def read(cls, path: Path) -> Members:
@@ -84,7 +89,7 @@ def gather(
     Raises:
         RunError: too few have come, or two have one name.
     """
-    until, found, refused = time.monotonic() + seconds, dict[int, Description](), dict[int, str]()
+    until, found, refused = time.monotonic() + seconds, dict[int, Description | Columns](), dict[int, str]()
     while True:
         check_stop()
         news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in found}
@@ -108,7 +113,17 @@ def gather(
     for name, following in pairwise(names):
         if name == following:
             raise RunError(f"two clients call themselves {quoted(name)}; each needs a name of its own (--name)")
-    return Members(run=secrets.token_hex(16), nodes=tuple(nodes), descriptions=tuple(found[node] for node in nodes))
+    described = [told for node in nodes if isinstance(told := found[node], Description)]
+    tables = {node: told for node in nodes if isinstance(told := found[node], Columns)}
+    if tables and described:
+        raise RunError(
+            f"client {quoted(next(iter(tables.values())).name)} has a table without a schema, and client "
+            f"{quoted(described[0].name)} has arrays or a table with one; start all with the same --schema, or none"
+        )
+    agreed = None
+    if tables:
+        agreed, described = agree_on_tables(post, tables, seconds, note, check_stop)
+    return Members(run=secrets.token_hex(16), nodes=tuple(nodes), descriptions=tuple(described), table=agreed)
 
 
 def train_over(
@@ -136,6 +151,8 @@ def train_over(
         CommonGroundError: a setting does not fit the clients' data, or the run cannot go on.
     """
     data = described_dataset(members.descriptions)
+    if members.table is not None:
+        data = replace(data, schema=members.table.schema_of_all())
     # Whoever takes part knows the run's seed, and could draw noise that follows from it.
     agreed = {"data": data.name, **({"dp_secret_noise": True} if config.dp is not None else {})}
     setup = prepare_setup(RunConfig.make(config.model_dump(exclude_unset=True) | agreed), data)
@@ -190,13 +207,17 @@ def begin_of(setup: Setup, members: Members, client: int) -> bytes:
         number=client,
         class_names=data.class_names,
         task_settings=asdict(data.task),
+        table=members.table,
     )
     return begin.model_dump_json().encode()
 
 
-def _described(answer: Letter | UpdateError) -> Description:
+def _described(answer: Letter | UpdateError) -> Description | Columns:
     if isinstance(answer, UpdateError):
         raise answer
     if answer.kind != "ok":
         raise DataError(f"it says {answer.kind!r}")
+    with suppress(ValueError, RecursionError):
+        if "columns" in dict(json.loads(answer.body)):
+            return read_told(Columns, answer.body)
     return read_description(answer.body)

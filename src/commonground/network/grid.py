@@ -11,7 +11,7 @@ from flwr.app import Message, MessageType
 from commonground.errors import UpdateError
 from commonground.network.letters import content_of, letter_of
 from commonground.network.limits import Limits
-from commonground.network.post import Letter, question_id
+from commonground.network.post import WORK, Letter, question_id
 from commonground.quoting import escaped
 
 __all__ = ["GridPost"]
@@ -135,7 +135,7 @@ class _Trip:
                 continue
             self.gone.pop(node, None)
             letter = self.letters[node]
-            if letter.kind in ("begin", "ask", "end") and node not in self.pings.values():
+            if letter.kind in WORK and node not in self.pings.values():
                 about = Letter("ping", letter.run, question_id(letter.run, letter.body).encode())
                 self.pings |= self.post.push({node: about}, self.seconds)
             elif letter.kind == "hello" and node not in self.ids.values():

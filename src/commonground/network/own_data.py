@@ -1,8 +1,9 @@
-"""A client's own data, from its own host: a folder of arrays, or a function of a Python file."""
+"""A client's own data, from its own host: a folder of arrays, a table, or a function of a Python file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from commonground.data import FederatedDataset
 from commonground.data.arrays import Preprocess
 from commonground.data.from_code import data_from_code
-from commonground.data.tables.load import load_table
+from commonground.data.own_table import OwnTable, table_data
+from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import ConfigError, DataError
 from commonground.user_code import is_code
 
-__all__ = ["ARRAYS", "own_data", "write_arrays"]
+__all__ = ["ARRAYS", "TableWords", "own_data", "write_arrays"]
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -45,8 +47,24 @@ class About(BaseModel):
     task: str = "classification"
 
 
-def own_data(source: str, name: str, schema: Path | None = None) -> FederatedDataset:
-    """The data set of one client.
+class TableWords(NamedTuple):
+    """What a client's owner says of a table.
+
+    Attributes:
+        target, task, least: of one without a schema, see :class:`~commonground.data.own_table.OwnTable`.
+        options: how it is read.
+    """
+
+    target: str | None = None
+    task: str | None = None
+    options: TableOptions = TableOptions()
+    least: int = 1
+
+
+def own_data(
+    source: str, name: str, schema: Path | None = None, words: TableWords | None = None
+) -> FederatedDataset | OwnTable:
+    """The data set of one client, or its table, if what becomes of its columns is still to be agreed on.
 
     Args:
         source: a folder with ``x_train.npy``, ``y_train.npy``, ``x_test.npy`` and ``y_test.npy``, and perhaps
@@ -55,13 +73,17 @@ def own_data(source: str, name: str, schema: Path | None = None) -> FederatedDat
         name: the client's.
         schema: of a table (:func:`~commonground.data.tables.read.is_table`), the ``schema.json`` of a run, which says
             for all clients alike how its columns become inputs and what they are scaled by.
+        words: on a table; one without a schema has a target, and all clients then agree on a schema.
 
     Raises:
         DataError: something is missing, or the arrays make no data set.
-        ConfigError: the function cannot be used, or a table has no schema.
+        ConfigError: the function cannot be used, or a table has neither a schema nor a target.
     """
+    words = words or TableWords()
     if is_table(source):
-        return _of_table(Path(source), schema)
+        return _of_table(Path(source), name, schema, words)
+    if schema is not None or words.target is not None:
+        raise ConfigError(f"--schema and --target are for tables, and '{source}' is none")
     if is_code(source):
         found, _ = data_from_code(source, {"client": name})
         if not isinstance(found, FederatedDataset):
@@ -83,29 +105,24 @@ def own_data(source: str, name: str, schema: Path | None = None) -> FederatedDat
     )
 
 
-def _of_table(path: Path, schema: Path | None) -> FederatedDataset:
-    """All rows of a table as one client's; a quarter of them, at random but always the same, are test rows."""
+def _of_table(path: Path, name: str, schema: Path | None, words: TableWords) -> FederatedDataset | OwnTable:
+    """A table by the schema of a run, or one to agree on."""
     if schema is None:
-        raise ConfigError(
-            f"the table '{path}' needs --schema, the schema.json of a run: what its columns become has to be the same "
-            "for all clients"
-        )
+        if words.target is None:
+            raise ConfigError(
+                f"the table '{path}' needs --target, the column to predict (all clients then agree on what its columns "
+                "become), or --schema, the schema.json of a run"
+            )
+        return OwnTable(path, name, words.target, task=words.task, options=words.options, least=words.least)
+    if words.target is not None or words.task is not None:
+        raise ConfigError(f"the schema '{schema}' says what is predicted: leave out --target and --task")
     try:
         about = TableSchema.from_json(schema.read_text("utf-8"), str(schema))
     except OSError as error:
         raise ConfigError(f"the schema '{schema}' cannot be read: {error.strerror or error}") from None
     if about.scaling == "client":
         raise ConfigError(f"the schema '{schema}' scales each client's rows by their own, which a network run does not")
-    found = load_table(path, label=",".join(about.targets), task=about.task, schema=about)
-    arrays = (found.x_train, found.y_train, found.x_test, found.y_test)
-    return FederatedDataset.from_arrays(
-        [arrays],
-        name="table",
-        classes=len(about.class_names),
-        class_names=about.class_names,
-        preprocess=found.preprocess,
-        task=found.task,
-    )
+    return table_data(path, about, words.options)
 
 
 def write_arrays(data: FederatedDataset, client: int, folder: Path) -> None:

@@ -6,19 +6,24 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from commonground.engine.backends.message_kinds import Kept, read_answer
+from commonground.engine.backends.serialization import unpack
 from commonground.errors import UpdateError
 from commonground.quoting import quoted
 
-__all__ = ["Letter", "Post", "Questions", "question_id"]
+__all__ = ["WORK", "Letter", "Post", "Questions", "body_of", "question_id", "said_of"]
+
+WORK = ("tell", "agree", "begin", "ask", "end")
+"""Kinds of letters that a client works on, one after the other; it answers others at once."""
 
 
 class Letter(NamedTuple):
     """One message between a server and a node.
 
     Attributes:
-        kind: ``hello``, ``begin``, ``ask``, ``end`` or ``ping``; of an answer, whether the node could: ``ok``,
-            ``not-begun``, or to a ``ping`` ``busy``, ``done`` or ``unknown``.
-        run: the run's id; empty for ``hello``. Of an answer to ``begin`` or ``ask``, which question it answers
+        kind: ``hello``, ``tell``, ``agree``, ``begin``, ``ask``, ``end`` or ``ping``; of an answer, whether the node
+            could: ``ok``, ``not-begun``, or to a ``ping`` ``busy``, ``done`` or ``unknown``.
+        run: the run's id; empty before it has one. Of an answer to :data:`WORK`, which question it answers
             (:func:`question_id`), so that no other answer can stand in its place.
         body: what is said.
     """
@@ -66,19 +71,20 @@ class Questions:
             if isinstance(answer, Letter) and answer.kind == "not-begun":
                 late[node] = Letter("begin", self.run, self.begin(client_of[node]))
             else:
-                yield client_of[node], _body(answer, letters[node])
+                yield client_of[node], body_of(answer, letters[node])
         begun: dict[int, Letter] = {}
         for node, answer in self.post.exchange(late, seconds, check_stop):
-            told = _body(answer, late[node])
+            told = said_of(answer, late[node])
             if isinstance(told, UpdateError):
                 yield client_of[node], told
             else:
                 begun[node] = letters[node]
         for node, answer in self.post.exchange(begun, seconds, check_stop):
-            yield client_of[node], _body(answer, letters[node])
+            yield client_of[node], body_of(answer, letters[node])
 
 
-def _body(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
+def body_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
+    """What a node answered to one of :data:`WORK`, or why it did not."""
     if isinstance(answer, UpdateError):
         return answer
     if answer.kind != "ok":
@@ -86,6 +92,18 @@ def _body(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
     if answer.run != question_id(asked.run, asked.body):
         return UpdateError("it answers another question")
     return answer.body
+
+
+def said_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
+    """As :func:`body_of`, of a letter whose answer is JSON, or why the client could not give it."""
+    body = body_of(answer, asked)
+    if isinstance(body, UpdateError) or body.startswith(b"{"):
+        return body
+    try:
+        read_answer(Kept, unpack(body)[0])
+    except UpdateError as error:
+        return error
+    return UpdateError("its answer cannot be read")
 
 
 def question_id(run: str, message: bytes) -> str:

@@ -24,7 +24,8 @@ __all__ = ["run_and_show", "run_settings"]
 
 _OF_DATA = (
     "data", "clients", "classes_per_client", "partition", "train_samples", "test_samples", "normalize", "target",
-    "client_column", "feature_noise",
+    "client_column", "feature_noise", "task", "drop", "text_column", "kinds", "separator", "encoding", "scaling",
+    "few_rows", "min_rows", "split_column", "time_column", "group_column", "test_share", "missing_target", "image_size",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ __all__ = ["check_columns", "find_features", "ignored", "known_features", "learn
 
 Rows = npt.NDArray[np.float32]
 
-_WHY = {"id": "names a row", "text": "is a text, for a model hf:NAME", "constant": "is always the same"}
+WHY_NOT = {"id": "names a row", "text": "is a text, for a model hf:NAME", "constant": "is always the same"}
 
 
 def check_columns(path: Path, names: Collection[str], wanted: Iterable[str]) -> None:
@@ -71,8 +71,8 @@ def find_features(
             column = read_column(raw.path, name, array, readings[name], raw.where)
         else:
             column = understand(raw.path, name, array, raw.typed, raw.where)
-        if column.reading.kind in _WHY:
-            dropped[name] = _WHY[column.reading.kind]
+        if column.reading.kind in WHY_NOT:
+            dropped[name] = WHY_NOT[column.reading.kind]
         else:
             features[name] = column
     if not features:
@@ -96,7 +96,7 @@ def learn_features(
         raise DataError(f"{raw.path} has no feature columns with values in the training rows")
     columns = learn_columns(list(features.values()), training)
     notes = [f"{name}: {column.reading.note}" for name, column in features.items() if column.reading.note]
-    ids = tuple(name for name, why in dropped.items() if why == _WHY["id"])
+    ids = tuple(name for name, why in dropped.items() if why == WHY_NOT["id"])
     return replace(about, features=columns, dropped=dropped, ids=ids, notes=(*about.notes, *notes)), features
 
 

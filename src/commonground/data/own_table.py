@@ -1,0 +1,201 @@
+"""A client's own table, before and after all clients have agreed on what its columns become."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.federated import FederatedDataset
+from commonground.data.tables.divide import divided, split_column, with_targets
+from commonground.data.tables.features import WHY_NOT, check_columns, find_features
+from commonground.data.tables.kinds import Column, Reading, read_column
+from commonground.data.tables.load import load_table
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.read import read_raw
+from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.targets import read_targets
+from commonground.data.tables.told import (
+    LONGEST,
+    MOST_WORDS,
+    Agreed,
+    Asked,
+    Columns,
+    ColumnStatistics,
+    ColumnTold,
+    Statistics,
+)
+from commonground.errors import DataError, UpdateError
+from commonground.quoting import quoted
+
+__all__ = ["OwnTable", "may_become", "table_data"]
+
+KIND_OF = {why: kind for kind, why in WHY_NOT.items()}
+
+
+class OwnTable:
+    """The table of one client, all of whose rows are its own.
+
+    Args:
+        path: the file.
+        name: the client's.
+        target: the column that is predicted, or several, separated by commas.
+        task: what is learnt; by default as :func:`~commonground.data.tables.load.load_table` has it.
+        options: how the table is read. Columns that are dropped are never told of.
+        least: a category of fewer training rows, and numbers where fewer rows have one, are not told.
+
+    Raises:
+        DataError, ConfigError: as :func:`~commonground.data.tables.load.load_table`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        name: str,
+        target: str,
+        *,
+        task: str | None = None,
+        options: TableOptions | None = None,
+        least: int = 1,
+    ) -> None:
+        self.path, self.least, self.options = path, least, options or TableOptions()
+        raw = read_raw(path, self.options.separator, self.options.encoding)
+        labels = [target] if target in raw.columns else [one.strip() for one in target.split(",")]
+        check_columns(path, raw.columns, [*labels, *self.options.drop, *self.options.kinds])
+        self._raw, _ = with_targets(raw, labels, task, self.options)
+        given = split_column(self._raw, labels, self.options)
+        targets = read_targets(self._raw, labels, task)
+        self._training = divided(self._raw, targets, given, self.options, 0).train
+        about = {
+            "name": name,
+            "train": int(self._training.sum()),
+            "columns": self._looks({*labels, given, self.options.time_column, self.options.group_column}),
+            "targets": tuple(labels),
+            "task": targets.task.name,
+            "class_names": targets.names,
+            "target_decimals": targets.decimals,
+        }
+        self.columns = Columns.model_validate(about)
+
+    def _looks(self, taken: Collection[str | None]) -> tuple[ColumnTold, ...]:
+        """The columns that may become inputs, in the table's order, and how they look."""
+        features, dropped = find_features(self._raw, taken, self.options)
+        readings = {name: column.reading for name, column in features.items()}
+        readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
+        looks = [(name, readings[name]) for name in self._raw.names if name in readings]
+        plain = [{"name": name, "kind": r.kind, "decimal": r.decimal, "order": r.order} for name, r in looks]
+        return tuple(map(ColumnTold.model_validate, plain))
+
+    def statistics(self, asked: Asked) -> Statistics:
+        """What the server needs to know of the training rows.
+
+        Raises:
+            UpdateError: it asks for a column that this client has not told of, or for one to be read otherwise; or a
+                cell does not fit, which only the error's cause names.
+        """
+        self._check(asked.columns)
+        return Statistics(columns=tuple(self._of(column, column.name in asked.counted) for column in asked.columns))
+
+    def load(self, agreed: Agreed) -> FederatedDataset:
+        """The table as all clients read theirs.
+
+        Raises:
+            UpdateError: it is about other columns or targets than this client has told of; or a cell does not fit,
+                which only the error's cause names.
+        """
+        self._check(agreed.features)
+        own = self.columns
+        if (agreed.targets, agreed.task) != (own.targets, own.task):
+            raise UpdateError(f"the server asks for other targets than {', '.join(map(quoted, own.targets))}")
+        if not set(own.class_names) <= set(agreed.class_names):
+            raise UpdateError("the server leaves out classes of this client's")
+        try:
+            return table_data(self.path, agreed.schema_of_all(), self.options)
+        except DataError as error:
+            raise UpdateError("its table cannot be read as agreed; its own log says where") from error
+
+    def _check(self, columns: tuple[ColumnTold, ...]) -> None:
+        """Nothing is read that the client's owner has dropped, and no text or identifier as categories."""
+        known = {column.name: column for column in self.columns.columns}
+        for column in columns:
+            own = known.get(column.name)
+            if own is None:
+                raise UpdateError(f"the server asks for the column {quoted(column.name)}, which is not offered here")
+            if not may_become(own, column):
+                raise UpdateError(
+                    f"the server asks for the column {quoted(column.name)} as {column.kind}, and here it is {own.kind}"
+                )
+
+    def _of(self, asked: ColumnTold, counted: bool) -> ColumnStatistics:
+        raw, name = self._raw, asked.name
+        try:
+            column = read_column(raw.path, name, raw.columns[name], asked.reading, raw.where)
+        except DataError as error:
+            raise UpdateError(
+                f"its column {quoted(name)} cannot be read as {asked.kind}; its own log says where"
+            ) from error
+        if column.numbers is None:
+            return self._categories(column, counted)
+        values = column.numbers[self._training]
+        there = values[~np.isnan(values)]
+        present, missing = len(there), len(values) - len(there)
+        if present < self.least or not present:
+            return ColumnStatistics(present=0, missing=missing)
+        single = there.astype(np.float32).astype(np.float64)  # as they become inputs
+        mean = float(single.mean())
+        return ColumnStatistics(
+            present=present,
+            missing=missing,
+            mean=mean,
+            squares=float(np.square(single - mean).sum()),
+            times=asked.kind == "date" and bool((there % 1 != 0).any()),
+        )
+
+    def _categories(self, column: Column, counted: bool) -> ColumnStatistics:
+        assert column.cells is not None
+        codes = column.cells.codes[self._training]
+        counts = np.bincount(codes[codes >= 0], minlength=len(column.cells.words))
+        words = column.cells.words
+        often: npt.NDArray[np.int64] = np.argsort(-counts, kind="stable")
+        told = [int(i) for i in often if counts[i] >= max(1, self.least) and len(words[i]) <= LONGEST][:MOST_WORDS]
+        if not counted:
+            told.sort(key=words.__getitem__)  # how often is not told, not by their order either
+        return ColumnStatistics(
+            present=int((codes >= 0).sum()),
+            missing=int((codes < 0).sum()),
+            words=tuple(words[i] for i in told),
+            rows=tuple(int(counts[i]) for i in told) if counted else (),
+        )
+
+
+def may_become(own: ColumnTold, asked: ColumnTold) -> bool:
+    """Whether a column that looks like one kind to a client may be read as another: one that is always the same, or
+    empty, as any; truths as categories.
+    """
+    if own.kind in ("id", "text") or asked.kind in ("id", "text", "constant"):
+        return False
+    if own.kind == "constant" or (own.kind, asked.kind) == ("boolean", "category"):
+        return True
+    return own.reading == asked.reading
+
+
+def table_data(path: Path, schema: TableSchema, options: TableOptions | None = None) -> FederatedDataset:
+    """All rows of a table as one client's data by a schema; unless the options or a column say otherwise a quarter of
+    them, at random but always the same, are test rows.
+
+    Raises:
+        DataError: a cell does not fit its column (line and column named).
+    """
+    found = load_table(path, label=",".join(schema.targets), task=schema.task, schema=schema, options=options)
+    data = FederatedDataset.from_arrays(
+        [(found.x_train, found.y_train, found.x_test, found.y_test)],
+        name="table",
+        classes=len(schema.class_names),
+        class_names=schema.class_names,
+        preprocess=found.preprocess,
+        task=found.task,
+    )
+    return replace(data, schema=replace(schema, few_rows={}))

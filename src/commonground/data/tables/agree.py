@@ -1,0 +1,208 @@
+"""What a server makes of what clients tell of their tables: how all are read, and what their columns become.
+
+Categories, classes, means and deviations are those of all clients' training rows together. A missing number is filled
+with their mean, since a median cannot be found from sums, and lowest and highest values are not asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from commonground.data.names import sorted_names
+from commonground.data.tables.encode import MOST_CATEGORIES
+from commonground.data.tables.features import WHY_NOT
+from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
+from commonground.errors import DataError
+from commonground.quoting import quoted
+
+__all__ = ["agreed_columns", "agreed_readings", "check_statistics", "too_many"]
+
+
+def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...], dict[str, str]]:
+    """How all clients are to read their columns, and which columns become no inputs, with why.
+
+    Raises:
+        DataError: two clients do not agree on columns, kinds, targets or the task; both are named.
+    """
+    first = clients[0]
+    for other in clients[1:]:
+        _check_alike(first, other)
+    asked: list[ColumnTold] = []
+    dropped: dict[str, str] = {}
+    for column in first.columns:
+        looks = [(client.name, _named(client, column.name)) for client in clients]
+        kinds = {look.kind for _, look in looks}
+        for why in ("id", "text"):
+            if why in kinds:
+                dropped.setdefault(column.name, WHY_NOT[why])
+        if column.name in dropped:
+            continue
+        if kinds == {"constant"}:
+            dropped[column.name] = "is always the same at every client"
+        else:
+            asked.append(_reading(looks))
+    if not asked:
+        raise DataError("the clients' tables have no column that can become an input")
+    return tuple(asked), dropped
+
+
+def _check_alike(first: Columns, other: Columns) -> None:
+    both = f"the clients {quoted(first.name)} and {quoted(other.name)} do not agree on"
+    for what, one, two in (("the targets", first.targets, other.targets), ("the task", first.task, other.task)):
+        if one != two:
+            raise DataError(f"{both} {what}: {one!r} and {two!r} (--target and --task of each client)")
+    for more, less in ((first, other), (other, first)):
+        known = {column.name for column in less.columns}
+        for column in more.columns:
+            if column.name not in known:
+                raise DataError(
+                    f"client {quoted(less.name)} offers no column {quoted(column.name)}, and client "
+                    f"{quoted(more.name)} does; start the latter with --drop {quoted(column.name)}"
+                )
+
+
+def _named(client: Columns, name: str) -> ColumnTold:
+    return next(column for column in client.columns if column.name == name)
+
+
+def _reading(looks: Sequence[tuple[str, ColumnTold]]) -> ColumnTold:
+    """The one reading of a column that is a feature to some client."""
+    telling = [(name, look) for name, look in looks if look.kind != "constant"]
+    if {look.kind for _, look in telling} == {"boolean", "category"}:
+        return next(look for _, look in telling if look.kind == "category")
+    name, look = telling[0]
+    for other, seen in telling[1:]:
+        if seen.reading != look.reading:
+            raise DataError(
+                f"the clients {quoted(name)} and {quoted(other)} do not agree on the column {quoted(look.name)}: it is "
+                f"{_shown(look)} and {_shown(seen)} there; say --kinds {look.name}=KIND at one of them"
+            )
+    return look
+
+
+def _shown(look: ColumnTold) -> str:
+    how = look.order or {"point": "", "comma": "1.234,5", "thousands": "1,234.5"}[look.decimal]
+    return f"{look.kind} as {how}" if how else look.kind
+
+
+def check_statistics(told: Statistics, asked: Asked, train: int) -> None:
+    """Refuse what cannot be.
+
+    Args:
+        told: by a client.
+        asked: of it.
+        train: its training rows.
+
+    Raises:
+        DataError: says of which column.
+    """
+    if len(told.columns) != len(asked.columns):
+        raise DataError(f"it told of {len(told.columns)} columns and was asked for {len(asked.columns)}")
+    for column, one in zip(asked.columns, told.columns, strict=True):
+        words = column.kind == "category"
+        counted = column.name in asked.counted
+        odd = (
+            one.present + one.missing > train
+            or (bool(one.words) and not words)
+            or (bool(one.words) and counted != bool(one.rows))
+            or sum(one.rows) > one.present
+            or (column.kind == "boolean" and not 0 <= one.mean <= 1)
+            or (one.present == 0 and (one.mean, one.squares) != (0.0, 0.0))
+        )
+        if odd:
+            raise DataError(f"what it told of the column {quoted(column.name)} cannot be")
+
+
+def too_many(asked: Sequence[ColumnTold], told: Sequence[Statistics]) -> tuple[str, ...]:
+    """Columns with more categories than can have an input each: which are the most frequent has to be asked."""
+    columns = zip(asked, *(one.columns for one in told), strict=True)
+    return tuple(
+        column.name for column, *parts in columns if len({w for part in parts for w in part.words}) > MOST_CATEGORIES
+    )
+
+
+def agreed_columns(
+    clients: Sequence[Columns],
+    asked: Sequence[ColumnTold],
+    dropped: Mapping[str, str],
+    told: Sequence[Statistics],
+) -> Agreed:
+    """What all clients' columns become.
+
+    Args:
+        clients: what they said first.
+        asked, dropped: of :func:`agreed_readings`.
+        told: by each client.
+
+    Raises:
+        DataError: no column can become an input.
+    """
+    features, left, scales = [], dict(dropped), {}
+    for column, *parts in zip(asked, *(one.columns for one in told), strict=True):
+        if column.kind == "category":
+            words = _categories(parts)
+            if not words:
+                left[column.name] = "has no category that may be told"
+                continue
+            features.append(_feature(column, categories=words, missing=any(part.missing for part in parts)))
+            continue
+        if not any(part.present for part in parts):
+            left[column.name] = "has no value that may be told"
+            continue
+        fill, mean, std = _moments(parts)
+        fill = float(fill > 0.5) if column.kind == "boolean" else fill
+        times, missing = any(part.times for part in parts), any(part.missing for part in parts)
+        features.append(_feature(column, fill=fill, times=times, missing=missing))
+        scales[column.name] = (mean, std)
+    if not features:
+        raise DataError("the clients' tables have no column that can become an input")
+    return _agreed(clients, features, left, scales)
+
+
+def _agreed(
+    clients: Sequence[Columns],
+    features: Sequence[Feature],
+    dropped: Mapping[str, str],
+    scales: Mapping[str, tuple[float, float]],
+) -> Agreed:
+    first = clients[0]
+    classes = first.class_names
+    if first.task == "classification":
+        classes = sorted_names(np.array([word for client in clients for word in client.class_names], dtype=np.str_))
+    plain = Agreed.model_construct(
+        features=tuple(features), dropped=dict(dropped), targets=first.targets, task=first.task, class_names=classes,
+        target_decimals=first.target_decimals, mean=(), std=(),
+    )  # fmt: skip
+    scaled = [scales[column.name] for column in features if column.kind in ("number", "date")]
+    others = len(plain.schema_of_all().inputs) - len(scaled)
+    mean, std = [m for m, _ in scaled] + [0.0] * others, [s for _, s in scaled] + [1.0] * others
+    return Agreed.model_validate({**vars(plain), "mean": tuple(mean), "std": tuple(std)})
+
+
+def _feature(column: ColumnTold, **more: object) -> Feature:
+    return Feature.model_validate({**vars(column), **more})
+
+
+def _categories(parts: Sequence[ColumnStatistics]) -> tuple[str, ...]:
+    """The most frequent; where nothing was counted, these are all."""
+    rows: Counter[str] = Counter()
+    for part in parts:
+        rows.update(dict(zip(part.words, part.rows or [1] * len(part.words), strict=True)))
+    often = [word for word, _ in sorted(rows.items(), key=lambda item: (-item[1], item[0]))][:MOST_CATEGORIES]
+    return sorted_names(np.array(often, dtype=np.str_)) if often else ()
+
+
+def _moments(parts: Sequence[ColumnStatistics]) -> tuple[float, float, float]:
+    """Mean of the values there are, and mean and deviation of all rows, those without a value filled with it."""
+    there = [part for part in parts if part.present]
+    rows = sum(part.present for part in there)
+    fill = math.fsum(part.present * part.mean for part in there) / rows
+    lacking, filled = sum(part.missing for part in parts), float(np.float32(fill))
+    mean = (rows * fill + lacking * filled) / (rows + lacking)
+    squares = math.fsum(part.squares + part.present * (part.mean - mean) ** 2 for part in there)
+    std = math.sqrt((squares + lacking * (filled - mean) ** 2) / (rows + lacking))
+    return fill, mean, std if std > 0 else 1.0

@@ -1,0 +1,256 @@
+"""Clients with tables agree on what the columns become: what all rows together say, and no row travels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commonground as cg
+from commonground.config import RunConfig
+from commonground.data import load_data
+from commonground.data.own_table import OwnTable
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.scale import deviations
+from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.told import Agreed, Asked, ColumnTold, Statistics
+from commonground.errors import DataError, RunError, UpdateError
+from commonground.network import Limits, Members, gather, train_over
+from commonground.network.post import Letter
+from tests.network.town import Town
+
+NAMES = ("east", "north", "south")
+
+
+def made_frame(name: str, rows: int, **more: Any) -> pd.DataFrame:
+    rng = np.random.default_rng(len(name) * 100 + rows)
+    frame = pd.DataFrame(
+        {
+            "age": (rng.normal(40, 10, rows) + rows).round(3),
+            "income": np.where(rng.random(rows) < 0.2, "", rng.integers(900, 5000, rows).astype(str)),
+            "town": rng.choice(["Bern", "Graz", "Lyon", f"only {name}"], rows),
+            "member": rng.choice(["yes", "no"], rows),
+            "since": [f"20{y:02d}-03-0{1 + y % 9}" for y in rng.integers(0, 20, rows)],
+            "ward": f"ward of {name}",
+            "code": [f"{name}-{i}" for i in range(rows)],
+            "goal": rng.choice(["ill", "well", *(["odd"] if name == "south" else [])], rows),
+            "split": np.where(np.arange(rows) % 4 == 3, "test", "train"),
+            "site": name,
+            **more,
+        }
+    )
+    return frame
+
+
+def written(folder: Path, frames: dict[str, pd.DataFrame]) -> dict[str, Path]:
+    paths = {}
+    for name, frame in frames.items():
+        paths[name] = folder / f"{name}.csv"
+        frame.to_csv(paths[name], index=False)
+    return paths
+
+
+def made_frames() -> dict[str, pd.DataFrame]:
+    return {name: made_frame(name, rows) for name, rows in zip(NAMES, (60, 44, 52), strict=True)}
+
+
+def town_of(folder: Path, frames: dict[str, pd.DataFrame], **more: Any) -> Town:
+    more = {"target": "goal", "options": TableOptions(drop=("site",)), **more}
+    return Town([OwnTable(path, name, **more) for name, path in written(folder, frames).items()], folder / "sites")
+
+
+def agreed_on(town: Town) -> Agreed:
+    table = gather(town, len(town.desks), 10).table
+    assert table is not None
+    return table
+
+
+def joined(folder: Path, frames: dict[str, pd.DataFrame]) -> Path:
+    return written(folder, {"joined": pd.concat(frames.values())})["joined"]
+
+
+def test_the_schema_is_that_of_all_rows_together(tmp_path: Path) -> None:
+    """What one machine learns from the joined table; a missing number is filled with the mean, not the median."""
+    frames = made_frames()
+    agreed = agreed_on(town_of(tmp_path, frames)).schema_of_all()
+    options: dict[str, Any] = {"client_column": "site", "kinds": {"ward": "id", "code": "id"}}
+    whole = load_data(str(joined(tmp_path, frames)), label="goal", **options).schema
+    assert whole is not None
+    assert agreed.class_names == whole.class_names == ("ill", "odd", "well")
+    assert agreed.inputs == whole.inputs
+    assert dict(agreed.dropped) == {"ward": "is always the same at every client", "code": "names a row"}
+    assert agreed.ids == ("code",)
+    for one, other in zip(agreed.features, whole.features, strict=True):
+        assert one == replace(other, fill=one.fill, low=None, high=None)
+    place = agreed.inputs.index("income")
+    for figures in ("mean", "std"):
+        two = [np.delete(getattr(schema, figures), place) for schema in (agreed, whole)]
+        np.testing.assert_allclose(two[0], two[1], rtol=1e-12)
+    filled = load_data(str(joined(tmp_path, frames)), label="goal", schema=agreed, **options)
+    mean, std = deviations(filled.x_train)
+    assert agreed.mean[place] == pytest.approx(mean[place], rel=1e-12)
+    assert agreed.std[place] == pytest.approx(std[place], rel=1e-12)
+    income = pd.to_numeric(pd.concat(frames.values()).query("split == 'train'")["income"])
+    assert agreed.features[1].fill == pytest.approx(income.mean(), rel=1e-12)
+
+
+def test_the_run_is_that_of_one_machine_with_the_schema(tmp_path: Path) -> None:
+    frames = made_frames()
+    settings: dict[str, Any] = {"rounds": 2, "model": "mlp", "threads": 1, "batch_size": 8, "seed": 5}
+    town = town_of(tmp_path, frames)
+    members = gather(town, 3, 10)
+    for node in town.desks:
+        town.restart(node)  # what was agreed on is in what a run begins with
+    config = RunConfig.make({"algorithm": "fedrep", "data": "arrays", **settings})
+    there = train_over(town, config, members, Limits(seconds=20, patience=0.2, pause=0.01), tmp_path / "run")
+    assert Members.read(tmp_path / "run" / "network.json") == members
+    schema = TableSchema.from_json((tmp_path / "run" / "schema.json").read_text("utf-8"))
+    data = load_data(str(joined(tmp_path, frames)), label="goal", client_column="site", schema=schema)
+    here = cg.train("fedrep", data, engine="serial", **settings)
+    assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
+    own = cg.load_run(next((tmp_path / "sites" / "client-1" / "models").iterdir()))
+    rows = frames["north"]
+    assert np.array_equal(own.predict(rows, client=0), here.predict(rows, client="north"))
+
+
+def test_no_cell_that_is_rare_or_names_a_row_is_in_any_message(tmp_path: Path) -> None:
+    frames = made_frames()
+    frames["south"].loc[frames["south"].index[:3], "town"] = "a hamlet"
+    town = town_of(tmp_path, frames, least=5)
+    agreed = agreed_on(town)
+    said = b"".join(answer.body for _, _, answer in town.letters)
+    assert b"only south" in said
+    assert b"a hamlet" not in said
+    assert b"south-1" not in said  # a code
+    assert b"ward of" not in said
+    assert b"site" not in said  # dropped by the client
+    towns = next(feature for feature in agreed.features if feature.name == "town")
+    assert "a hamlet" not in towns.categories
+    for frame in frames.values():
+        for word in frame["income"]:
+            assert not word or f": {word}".encode() not in said
+
+
+def test_numbers_of_few_rows_are_held_back(tmp_path: Path) -> None:
+    frames = {name: frame.assign(rare="") for name, frame in made_frames().items()}
+    frames["east"].loc[frames["east"].index[:3], "rare"] = "7"
+    alone = town_of(tmp_path, frames, least=5)
+    assert agreed_on(alone).dropped["rare"] == "has no value that may be told"
+    assert b"7.0" not in b"".join(answer.body for _, asked, answer in alone.letters if asked.kind == "tell")
+    agreed = agreed_on(town_of(tmp_path, frames))
+    assert next(f for f in agreed.features if f.name == "rare").fill == 7.0
+
+
+def test_the_most_frequent_of_too_many_categories_have_inputs(tmp_path: Path) -> None:
+    frames = made_frames()
+    words = {name: [f"{'abc'[n]}{i // 3 % 50}" for i in range(300)] for n, name in enumerate(NAMES)}
+    frames = {name: made_frame(name, 300, place=words[name]) for name in NAMES}
+    for name in NAMES:
+        frames[name].loc[frames[name].index[:90], "place"] = f"often {name}"
+    town = town_of(tmp_path, frames)
+    agreed = agreed_on(town).schema_of_all()
+    whole = load_data(str(joined(tmp_path, frames)), label="goal", client_column="site").schema
+    assert whole is not None
+    place = [next(f for f in schema.features if f.name == "place").categories for schema in (agreed, whole)]
+    assert len(place[0]) == len(place[1]) == 100
+    assert {f"often {name}" for name in NAMES} <= set(place[0])
+    asked = [Asked.model_validate_json(letter.body) for _, letter, _ in town.letters if letter.kind == "tell"]
+    assert {one.counted for one in asked} == {(), ("place",)}
+    told = [Statistics.model_validate_json(a.body) for _, letter, a in town.letters if letter.kind == "tell"]
+    assert all(not column.rows for one in told[:3] for column in one.columns)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"age": "old"}, r"'east' and 'south' do not agree on the column 'age': it is number and category there; say "
+                         r"--kinds age=KIND"),
+        ({"since": "03.05.2011"}, "do not agree on the column 'since': it is date as ISO8601 and date as %d.%m.%Y"),
+        ({"more": 1}, "client 'east' offers no column 'more', and client 'south' does"),
+    ],
+)  # fmt: skip
+def test_who_does_not_agree_is_named(change: dict[str, Any], match: str, tmp_path: Path) -> None:
+    frames = made_frames()
+    for name, value in change.items():
+        frames["south"][name] = [f"{value} x" if value == "old" and i % 2 else value for i in range(52)]
+        if name == "since":
+            frames["south"].loc[frames["south"].index[0], name] = "13.05.2011"
+    with pytest.raises(DataError, match=match):
+        gather(town_of(tmp_path, frames), 3, 10)
+
+
+def test_a_column_that_is_always_the_same_at_one_client_is_what_others_say(tmp_path: Path) -> None:
+    frames = made_frames()
+    frames["east"]["town"] = "Bern"
+    frames["north"]["member"] = "yes"
+    frames["south"]["age"] = ""
+    agreed = agreed_on(town_of(tmp_path, frames))
+    kinds = {feature.name: feature.kind for feature in agreed.features}
+    assert (kinds["town"], kinds["age"]) == ("category", "number")
+    assert next(f for f in agreed.features if f.name == "age").missing
+
+
+def test_a_word_that_cannot_be_read_as_others_do_is_named(tmp_path: Path) -> None:
+    frames = made_frames()
+    frames["north"]["age"] = "secret"
+    town, heard = town_of(tmp_path, frames), list[str]()
+    town.desks[101].note = heard.append
+    with pytest.raises(RunError, match=r"client 'north' does not agree on its table: .*column .*age.* as number"):
+        gather(town, 3, 10)
+    assert "line 2, column 'age': 'secret' is not a finite number" in heard[0]
+    assert b"secret" not in b"".join(answer.body for _, _, answer in town.letters)
+
+
+def test_clients_with_and_without_a_schema_do_not_mix(tmp_path: Path) -> None:
+    frames = made_frames()
+    town = town_of(tmp_path, frames)
+    schema = agreed_on(town)
+    town.data[0] = town.data[0].load(schema)
+    town.restart(100)
+    with pytest.raises(RunError, match="client 'north' has a table without a schema, and client 'east' has arrays"):
+        gather(town, 3, 10)
+
+
+def test_a_client_tells_a_server_only_what_its_owner_offers(tmp_path: Path) -> None:
+    town = town_of(tmp_path, made_frames())
+    own = town.data[0]
+    for column, match in (
+        ({"name": "site", "kind": "category"}, "'site', which is not offered here"),
+        ({"name": "code", "kind": "category"}, "'code' as category, and here it is id"),
+        ({"name": "age", "kind": "category"}, "'age' as category, and here it is number"),
+        ({"name": "goal", "kind": "category"}, "'goal', which is not offered here"),
+    ):
+        asked = ColumnTold.model_validate(column)
+        with pytest.raises(UpdateError, match=match):
+            own.statistics(Asked(columns=(asked,)))
+    agreed = agreed_on(town)
+    with pytest.raises(UpdateError, match="other targets"):
+        own.load(agreed.model_copy(update={"targets": ("town",)}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"present": 46, "missing": 0}, {"present": -1}, {"squares": -1.0}, {"mean": float("nan")}, {"more": 1},
+        {"words": ["a"]}, {"present": 0}, {"rows": [1]}, None,
+    ],
+)  # fmt: skip
+def test_sums_that_cannot_be_are_refused(change: dict[str, Any] | None, tmp_path: Path) -> None:
+    town = town_of(tmp_path, made_frames())
+
+    def spoil(node: int, asked: Letter, answer: Letter) -> Letter:
+        if asked.kind != "tell" or node != 100:
+            return answer
+        told = json.loads(answer.body)
+        told["columns"][0].update(change or {})
+        told["columns"] = told["columns"] if change else told["columns"][1:]
+        return answer._replace(body=json.dumps(told).encode())
+
+    town.spoil = spoil
+    with pytest.raises(RunError, match="client 'east' cannot take part"):
+        gather(town, 3, 10)
