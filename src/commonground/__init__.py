@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from commonground.errors import CommonGroundError
     from commonground.export import ExportedModel, export_adapter, export_model, load_exported, table_inputs
     from commonground.models import build_model
+    from commonground.plan import plan
     from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task
 
     __version__: str
@@ -58,6 +59,7 @@ _ROOMS = {
     "engine": "Observer Run load_run train",  # run an algorithm, and take up its results again
     "errors": "CommonGroundError",  # every error raised on purpose
     "export": "ExportedModel export_adapter export_model load_exported table_inputs",  # models taken away
+    "plan": "plan",  # what a run would need
     "models": "build_model",  # the papers' networks
     "tasks": "AnswerTokens Classification MultiLabel Regression Task",  # what is learnt
 }
@@ -139,6 +141,7 @@ __all__ = [
     "load_data",
     "load_exported",
     "load_run",
+    "plan",
     "table_inputs",
     "train",
 ]

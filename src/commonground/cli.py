@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 from datetime import datetime
@@ -52,7 +53,12 @@ def cli() -> None:
     "--out", type=click.Path(path_type=Path), help="folder for the run's files  [default: a new one in runs/]"
 )
 @click.option("--resume", is_flag=True, help="continue the run in --out from its last checkpoint")
-@click.option("--dry-run", is_flag=True, help="say what would be done, and neither train nor write anything")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="say what would be done and what it takes (a few rounds are timed); nothing is written",
+)
+@click.option("--json", "as_json", is_flag=True, help="with --dry-run: print JSON")
 @click.option(
     "--allow-other-numerics",
     is_flag=True,
@@ -68,6 +74,7 @@ def train(
     out: Path | None,
     resume: bool,
     dry_run: bool,
+    as_json: bool,
     allow_other_numerics: bool,
     **flags: Any,
 ) -> None:
@@ -79,6 +86,8 @@ def train(
         values["algorithm"] = check_method(algorithm)
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
+    if as_json and not dry_run:
+        raise ConfigError("--json prints what --dry-run finds; add --dry-run")
     if not resume and "algorithm" not in values:
         raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
     RunConfig.make(values)  # so that a wrong setting is told at once: what follows loads PyTorch
@@ -105,9 +114,13 @@ def train(
         for note in setup.data.about.get("notes", ()):
             print(f"{setup.data.name}: {escaped(note, 1000)}", file=sys.stderr)
     if dry_run:
-        from commonground.plan import plan_table
+        from commonground.plan import plan_of, plan_table
 
-        standard_output().print(plan_table(setup, out))
+        plan = plan_of(setup, out)
+        if as_json:
+            print(json.dumps(plan.to_dict(), indent=2, ensure_ascii=False))
+        else:
+            standard_output().print(plan_table(plan, out))
         return
     observer = ConsoleProgress(quiet)
     with tracking.told_by(observer):

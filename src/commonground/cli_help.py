@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "eval_every eval_last eval_clients metrics metric rank_by worst_min_rows validation_fraction early_stopping"
     ),
     "Computing": _of("seed engine workers ray_address threads device precision dtype"),
-    "Files": _of("config_file out dry_run resume allow_other_numerics track quiet help"),
+    "Files": _of("config_file out dry_run as_json resume allow_other_numerics track quiet help"),
 }
 """Titles, in their order, and the parameters below them; what is in no section comes last."""
 

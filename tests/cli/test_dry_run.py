@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,28 @@ def test_several_methods_have_a_plan(tmp_path: Path, capsys: pytest.CaptureFixtu
         more = ["--set", "rank=2"] if method == "rolora" else []
         assert main(["train", method, *more, "--rounds", "2", "--dry-run", "--out", str(tmp_path / method)]) == 0
         assert "a dry run" in capsys.readouterr().out
+
+
+def test_it_is_printed_as_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "fedavg", "--rounds", "2", "--out", str(out), "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["bytes"]["exact"]
+    assert told["seconds"]["all"] >= told["seconds"]["rounds"] > 0
+    assert told["memory_bytes"]["peak"] > 50e6
+    assert told["disk_bytes"]["split.json"] > 0
+    assert not out.exists()
+    assert main(["train", "fedavg", "--json", "--out", str(out)]) == 2
+    assert "add --dry-run" in capsys.readouterr().err
+
+
+def test_what_will_not_fit_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimate = importlib.import_module("commonground.plan.estimate")
+    monkeypatch.setattr(estimate, "available_bytes", lambda: 10_000_000)
+    monkeypatch.setattr(estimate, "free_bytes", lambda folder: 1000)
+    assert main(["train", "fedavg", "--rounds", "2", "--out", str(tmp_path / "run"), "--dry-run"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "10.0 MB can be had: take" in told
+    assert "on another" in told

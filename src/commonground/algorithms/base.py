@@ -435,6 +435,16 @@ class Algorithm(ABC):
         """In how many of the first ``rounds`` rounds of a run of ``planned`` ones clients send anything."""
         return rounds
 
+    def is_silent(self, server: Server, rounds: int) -> bool:
+        """Whether clients send nothing in a round, for methods that ``may_stay_silent``: what a run will send is told
+        from it before the run.
+
+        Args:
+            server: at the round; only its ``round`` and ``draw`` may be looked at.
+            rounds: of the run.
+        """
+        return False
+
     def message_to(self, server: Server, client: int) -> Tensors:
         """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``."""
         return {}

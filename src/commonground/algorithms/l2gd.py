@@ -51,6 +51,10 @@ class L2GD(Algorithm):
         """x_i, the same for all at first."""
         return prefixed("own", initial)
 
+    def is_silent(self, server: Server, rounds: int) -> bool:
+        """If the coin says so, which is the same one for everybody."""
+        return server.draw("coin") >= self.p
+
     def client_update(self, client: Client, round: int) -> Tensors:
         """Send x_i if the coin says so, else train it."""
         own = unprefixed("own", client.state)

@@ -38,6 +38,10 @@ class OneShot(LocalSGD):
         """The last one alone."""
         return int(rounds == planned)
 
+    def is_silent(self, server: Server, rounds: int) -> bool:
+        """In all rounds but the last."""
+        return server.round != rounds
+
     def client_state(self, initial: Tensors) -> Tensors:
         """The client's own model beside its place in its data."""
         return super().client_state(initial) | prefixed("own", initial)

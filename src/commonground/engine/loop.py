@@ -164,7 +164,7 @@ class Loop:
         began, progress, algorithm = time.perf_counter(), self.progress, self.setup.algorithm
         # 1. Who takes part, and what the server sends: to all of them, and to each alone.
         pools, everyone = algorithm.pools, range(self.setup.data.clients)
-        clients = list(everyone) if pools else sample_clients(self.config, len(everyone), round)
+        clients = list(everyone) if pools else self._participants(round)
         server = self._server(round)
         extra = {client: algorithm.message_to(server, client) for client in clients}
         extra = {client: tensors for client, tensors in extra.items() if tensors}
@@ -223,6 +223,9 @@ class Loop:
         return row
 
     # -- the steps' parts ---------------------------------------------------------------------------------------
+
+    def _participants(self, round: int) -> list[int]:
+        return sample_clients(self.config, self.setup.data.clients, round)
 
     def _server(self, round: int) -> Server:
         return Server(

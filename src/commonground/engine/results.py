@@ -23,7 +23,7 @@ from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.digests import digest
 
-__all__ = ["client_rows", "rounded", "summarise", "weights_sha256"]
+__all__ = ["client_rows", "peak_rss", "rounded", "summarise", "weights_sha256"]
 
 
 def client_rows(
@@ -129,7 +129,7 @@ def summarise(
         "bytes_up": totals["bytes_up"],
         "bytes_down": totals["bytes_down"],
         "seconds": rounded(totals["seconds"]),
-        "peak_rss_bytes": _peak_rss(),
+        "peak_rss_bytes": peak_rss(),
         "weights_sha256": weights_sha256,
         "data_fingerprint": totals["data_fingerprint"],
         "base_sha256": totals["base_sha256"],
@@ -243,7 +243,7 @@ def rounded(seconds: float) -> float:
     return round(seconds, 4)
 
 
-def _peak_rss() -> int:
+def peak_rss() -> int:
     """Largest resident memory of this process or of a worker that has ended, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

@@ -32,7 +32,7 @@ from commonground.errors import ConfigError
 from commonground.models import own_copy
 from commonground.tasks import OwnLoss, OwnMetric
 
-__all__ = ["run_training", "train"]
+__all__ = ["prepared", "run_training", "train"]
 
 
 def train(
@@ -86,6 +86,29 @@ def train(
     Raises:
         CommonGroundError: anything wrong with settings, data, model or files, in one sentence.
     """
+    folder = Path(out) if out is not None else None
+    return run_training(
+        prepared(algorithm, data, model=model, loss=loss, metrics=metrics, data_dir=data_dir, **settings),
+        out=folder,
+        resume=resume,
+        observer=observer,
+        on_round=on_round,
+        track=track,
+        allow_other_numerics=allow_other_numerics,
+    )
+
+
+def prepared(
+    algorithm: str | Algorithm,
+    data: FederatedDataset | str,
+    *,
+    model: str | nn.Module | None = None,
+    loss: str | OwnLoss | None = None,
+    metrics: str | Mapping[str, OwnMetric] | None = None,
+    data_dir: str | None = None,
+    **settings: Any,
+) -> Setup:
+    """What a run needs, from what :func:`train` is given; see there."""
     if not isinstance(algorithm, str | Algorithm):
         raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
     check_objects(data, model)
@@ -110,7 +133,7 @@ def train(
         values["metric"] = ",".join(metrics) or None
     elif metrics is not None:
         values["metrics"] = metrics
-    setup = prepare_setup(
+    return prepare_setup(
         RunConfig.make(values),
         None if isinstance(data, str) else data,
         own_copy(model) if isinstance(model, nn.Module) else None,
@@ -118,16 +141,6 @@ def train(
         loss=None if isinstance(loss, str) else loss,
         metrics=dict(metrics) if isinstance(metrics, Mapping) else None,
         data_dir=data_dir,
-    )
-    folder = Path(out) if out is not None else None
-    return run_training(
-        setup,
-        out=folder,
-        resume=resume,
-        observer=observer,
-        on_round=on_round,
-        track=track,
-        allow_other_numerics=allow_other_numerics,
     )
 
 

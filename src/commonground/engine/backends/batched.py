@@ -19,7 +19,7 @@ from commonground.errors import ConfigError, RunError
 from commonground.models import FrozenBaseModel
 from commonground.user_code import failing_as
 
-__all__ = ["BatchedEngine"]
+__all__ = ["COHORT_NUMBERS", "BatchedEngine", "numbers_of_client"]
 
 # Numbers (inputs and weights) that one cohort may hold at once on the host: 1 GiB in float32.
 COHORT_NUMBERS = 1 << 28
@@ -39,33 +39,18 @@ class BatchedEngine(StoreEngine):
         self._room = _room(setup.device)
 
     def _cohorts(self, clients: Sequence[int]) -> Iterator[list[int]]:
-        """Cut the clients into cohorts by what they need in memory; weights count four times (gradients, momentum), or
-        five times where the optimizer has two memories.
-        """
-        data = self.setup.data
-        weights = (4 if self.setup.config.optimizer in (None, "sgd") else 5) * sum(
-            value.numel() for value in self.setup.initial.values()
-        )
-        sample = data.numbers_per_sample
-        sizes = data.train_sizes
+        """Cut the clients into cohorts by what they need in memory."""
+        sizes = self.setup.data.train_sizes
         cohort: list[int] = []
         largest = 0
         for client in clients:
             largest = max(largest, int(sizes[client]))
-            if cohort and (len(cohort) + 1) * (weights + 2 * sample * largest + self._kept(largest)) > self._room:
+            if cohort and (len(cohort) + 1) * numbers_of_client(self.setup, largest) > self._room:
                 yield cohort
                 cohort, largest = [], int(sizes[client])
             cohort.append(client)
         if cohort:
             yield cohort
-
-    def _kept(self, largest: int) -> int:
-        """Numbers that a training pass of one client's batch keeps in a large frozen model."""
-        if not isinstance(self.setup.model, FrozenBaseModel):
-            return 0
-        rows = min(largest, self.setup.config.batch_size)
-        outputs = 3 * self.setup.numbers_per_output  # with their gradients, and what the loss makes of them
-        return rows * (self.setup.model.numbers_per_token * self.setup.data.sample_shape[0] + outputs)
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
@@ -159,6 +144,27 @@ class BatchedEngine(StoreEngine):
                         own = self._cohort.get("all")
             parts.append(evaluate_block(setup, block, shared, own, stack=True, split=split, detailed=detailed))
         return self.believable(Scores.join(parts), round, which)
+
+
+def numbers_of_client(setup: Setup, largest: int) -> int:
+    """Numbers that a client of a cohort takes in memory: its weights four times (gradients, momentum), or five times
+    where the optimizer has two memories, its samples, and what a pass of a large frozen model keeps of its batch.
+
+    Args:
+        setup: of the run.
+        largest: training samples of the cohort's largest client.
+    """
+    weights = (4 if setup.config.optimizer in (None, "sgd") else 5) * sum(v.numel() for v in setup.initial.values())
+    return weights + 2 * setup.data.numbers_per_sample * largest + _kept(setup, largest)
+
+
+def _kept(setup: Setup, largest: int) -> int:
+    """Numbers that a training pass of one client's batch keeps in a large frozen model."""
+    if not isinstance(setup.model, FrozenBaseModel):
+        return 0
+    rows = min(largest, setup.config.batch_size)
+    outputs = 3 * setup.numbers_per_output  # with their gradients, and what the loss makes of them
+    return rows * (setup.model.numbers_per_token * setup.data.sample_shape[0] + outputs)
 
 
 def _room(device: torch.device) -> float:

@@ -1,0 +1,152 @@
+"""A run before it begins: bytes that travel, seconds, memory, files, and what to change where they do not fit."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from commonground.devices import use_precision
+from commonground.engine.backends.base import payload_bytes
+from commonground.engine.backends.batched import COHORT_NUMBERS, numbers_of_client
+from commonground.engine.backends.factory import choose_engine
+from commonground.engine.setup import Setup
+from commonground.engine.state.changed import MEMORY_BYTES
+from commonground.plan.advice import advice
+from commonground.plan.disk import ever_taking_part, file_bytes, free_bytes
+from commonground.plan.ledger import Bytes, ledger
+from commonground.plan.memory import Memory, available_bytes, resident_bytes
+from commonground.plan.parts import shortened
+from commonground.plan.rehearsal import Clock
+from commonground.plan.timing import Measured, Timing
+
+__all__ = ["Plan", "plan_of"]
+
+BETWEEN = 0.5  # seconds of rounds between two checkpoints, at least
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will need.
+
+    Attributes:
+        setup: of the run.
+        engine: that would compute it.
+        sent: bytes that travel in the whole run.
+        measured: what a rehearsal found, seconds among it.
+        memory: bytes of memory.
+        memory_free: of them, what can be had beside what is in use now; None where the system does not say.
+        device_free: of an accelerator's memory; None on the CPU.
+        files: bytes by file.
+        disk_free: bytes.
+        advice: a sentence on each of these that does not fit.
+    """
+
+    setup: Setup
+    engine: str
+    sent: Bytes
+    measured: Measured
+    memory: Memory
+    memory_free: int | None
+    device_free: int | None
+    files: dict[str, int]
+    disk_free: int
+    advice: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole run, as long as the machine is as busy as it was just now."""
+        return self.measured.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures, for JSON."""
+        config, found = self.setup.config, self.measured
+        part = None if found.batches is None else f"{found.batches} mini-batches of each"
+        return {
+            "algorithm": config.algorithm,
+            "data": self.setup.data.name,
+            "model": config.model,
+            "clients": self.setup.data.clients,
+            "participants": config.participants(self.setup.data.clients),
+            "rounds": config.rounds,
+            "engine": self.engine,
+            "settings": config.model_dump(mode="json"),
+            "bytes": {"up": list(self.sent.up), "down": list(self.sent.down), "exact": self.sent.exact},
+            "seconds": {
+                "start": found.start, "rounds": found.rounds, "tests": found.tests, "end": found.end,
+                "all": found.seconds, "rehearsed_clients": found.participants, "rehearsed_part": part,
+            },
+            "memory_bytes": {**asdict(self.memory), "free": self.memory_free, "device_free": self.device_free},
+            "disk_bytes": {**self.files, "all": sum(self.files.values()), "free": self.disk_free},
+            "fits": not self.advice,
+            "advice": list(self.advice),
+        }  # fmt: skip
+
+
+def plan_of(setup: Setup, out: Path | None = None, clock: Clock = time.perf_counter) -> Plan:
+    """Rehearse a part of a run, which takes some seconds, and work out the rest. No file is written.
+
+    Args:
+        setup: of the run; its model is used up.
+        out: the folder that it would write; none, if it would keep everything in memory.
+        clock: tells the seconds, such as those of a busy machine that went into this process alone.
+    """
+    torch.set_num_threads(setup.config.threads)
+    use_precision(setup.config.precision)
+    before = available_bytes()
+    engine = choose_engine(setup) if setup.config.engine == "auto" else setup.config.engine
+    timing = Timing(setup, engine, clock)
+    found = timing.measure()
+    free = available_bytes()
+    device_free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else None
+    config = setup.config
+    between = max(1, math.ceil(BETWEEN * config.rounds / max(found.rounds + found.tests, 1e-9)))
+    memory = _memory(setup, engine, found, min(between, config.rounds) if out is not None else config.rounds)
+    row = next(iter(found.rehearsed.values())).row
+    files = {} if out is None else file_bytes(setup, row, timing.scores, min(between, config.rounds))
+    disk = free_bytes(out or Path())
+    told = advice(setup, engine, memory, before if free is None else free, device_free, sum(files.values()), disk)
+    shown = "pooled" if setup.algorithm.pools else engine
+    return Plan(
+        setup, shown, ledger(setup, found.rehearsed, found.moved), found, memory, free, device_free, files, disk, told
+    )
+
+
+def _memory(setup: Setup, engine: str, found: Measured, rounds_between: int) -> Memory:
+    """What was met in the rehearsal, and what comes to it in a whole run."""
+    config, met = setup.config, found.memory
+    asked = config.participants(setup.data.clients)
+    own, ever = payload_bytes(setup.initial_personal), ever_taking_part(setup)
+    kept = min(MEMORY_BYTES, own * min(ever, asked * rounds_between))
+    left_out = 0 if setup.algorithm.pools else max(0, asked - found.participants)
+    sent = max(done.up[1] for done in found.rehearsed.values())
+    more = kept + left_out * 2 * (sent + own)
+    if engine == "batched":
+        more += _cohort(setup, found)
+    else:
+        more += (min(config.workers or 1, asked) if engine == "processes" else 1) * _rows(setup, found)
+    peak = resident_bytes() + more
+    return Memory(peak, max(peak, met.together + more), met.workers, met.device)
+
+
+def _rows(setup: Setup, found: Measured) -> int:
+    """Bytes of the largest client's rows as inputs that the rehearsal left out."""
+    if found.batches is None:
+        return 0
+    rehearsed = shortened(setup, found.batches).data.train_sizes
+    return int((setup.data.train_sizes - rehearsed).max()) * setup.data.numbers_per_sample * 4
+
+
+def _cohort(setup: Setup, found: Measured) -> int:
+    """Bytes of a cohort beyond the one that was rehearsed."""
+    part = setup.data if found.batches is None else shortened(setup, found.batches).data
+    asked = setup.config.participants(setup.data.clients)
+    whole, met = (
+        min(COHORT_NUMBERS, clients * numbers_of_client(setup, int(data.train_sizes.max())))
+        for clients, data in ((asked, setup.data), (found.participants, part))
+    )
+    return 4 * max(0, whole - met)

@@ -1,0 +1,122 @@
+"""The bytes that a run will send: what its ledger will say, worked out beforehand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from commonground.algorithms import Algorithm, Server, Update
+from commonground.engine.backends.base import payload_bytes
+from commonground.engine.sampling import sample_clients
+from commonground.engine.setup import Setup
+from commonground.plan.rehearsal import Rehearsed
+
+__all__ = ["Bytes", "Kind", "kind_of", "ledger"]
+
+MOST_NUMBERS = 3_000_000_000  # that made-up updates may have in all: about five seconds
+
+
+class Kind(NamedTuple):
+    """What tells rounds of a run apart: the groups that clients send, and whether they send anything."""
+
+    sends: tuple[str, ...]
+    silent: bool
+
+
+def kind_of(setup: Setup, round: int) -> Kind:
+    """The kind of a round."""
+    server = Server({}, round=round, clients=setup.data.clients, seed=setup.config.seed)
+    silent = setup.algorithm.may_stay_silent and setup.algorithm.is_silent(server, setup.config.rounds)
+    return Kind(setup.algorithm.sends(round), silent)
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes of a whole run, at least and at most.
+
+    Attributes:
+        up: from the clients.
+        down: to them.
+    """
+
+    up: tuple[int, int]
+    down: tuple[int, int]
+
+    @property
+    def exact(self) -> bool:
+        """Whether both are known to the byte."""
+        return self.up[0] == self.up[1] and self.down[0] == self.down[1]
+
+
+def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[str]) -> Bytes:
+    """What the run's ledger will add up to, if no client is lost.
+
+    A client's part of a round of each kind was counted in a rehearsal; how often each kind comes is known. Where
+    clients remember what they were sent, the rounds are gone through with made-up updates.
+
+    Args:
+        setup: of the run.
+        rehearsed: a round of each kind.
+        moved: shared tensors that the first round changes.
+    """
+    config, algorithm = setup.config, setup.algorithm
+    if algorithm.pools:
+        return Bytes((0, 0), (0, 0))
+    each = config.participants(setup.data.clients)
+    counts = Counter(kind_of(setup, round) for round in range(1, config.rounds + 1))
+    up, down = (
+        tuple(each * sum(counts[kind] * getattr(rehearsed[kind], way)[end] for kind in counts) for end in (0, 1))
+        for way in ("up", "down")
+    )
+    if algorithm.may_stay_silent and type(algorithm).is_silent is Algorithm.is_silent:
+        up, down = _silent_or_not(setup, each)
+    if algorithm.clients_remember:
+        down = _remembered(setup, down[1], moved)
+    return Bytes((up[0], up[1]), (down[0], down[1]))
+
+
+def _silent_or_not(setup: Setup, each: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Bytes up and down where nobody knows before in which rounds clients send: in none, or in all."""
+    shared = setup.initial_shared
+    extra = {name: value for name, value in shared.items() if name not in setup.initial} | setup.uploads
+    up, down = 0, setup.config.rounds * each * payload_bytes(shared)
+    for round in range(1, setup.config.rounds + 1):
+        names = setup.groups.names(setup.algorithm.sends(round))
+        up += each * payload_bytes({name: setup.initial[name] for name in names} | extra)
+    replies = type(setup.algorithm).replies is not Algorithm.replies
+    return (0, up), (down, down + (up if replies else 0))
+
+
+def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, int]:
+    """Bytes down where clients keep what they were sent, by the rules of the loop's ``_known``: the rounds are gone
+    through with updates that change whatever is sent; from none to ``most`` where that would take long.
+    """
+    config, algorithm = setup.config, setup.algorithm
+    shared, memory = dict(setup.initial_shared), {}
+    each = config.participants(setup.data.clients)
+    if config.rounds * each * sum(value.numel() for value in shared.values()) > MOST_NUMBERS:
+        return 0, most
+    heard: dict[int, int] = {}
+    changed: dict[str, int] = {}
+    total = 0
+    for round in range(1, config.rounds + 1):
+        clients = sample_clients(config, setup.data.clients, round)
+        server = Server(dict(shared), dict(memory), round=round, clients=setup.data.clients, seed=config.seed)
+        for client in clients:
+            last = heard.get(client, 0)
+            known, steps = algorithm.spared(server, last)
+            spared = known | {name for name in shared if changed.get(name, 0) < last}
+            total += payload_bytes({name: value for name, value in shared.items() if name not in spared})
+            total += payload_bytes(steps) + payload_bytes(algorithm.message_to(server, client))
+        names = setup.groups.names(algorithm.sends(round))
+        sent = {name: shared[name] + torch.rand_like(shared[name]) for name in names}
+        algorithm.server_update(server, [Update(client, 1, sent) for client in clients], round)
+        new = moved if round == 1 else [n for n, value in server.shared.items() if not torch.equal(value, shared[n])]
+        changed |= dict.fromkeys(new, round)
+        shared, memory = server.shared, server.memory
+        heard |= dict.fromkeys(clients, round)
+    return total, total

@@ -1,0 +1,101 @@
+"""A plan as a table in the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+
+from commonground.engine.backends.base import payload_bytes
+from commonground.engine.evaluation_plan import EvaluationPlan
+from commonground.engine.setup import Setup
+from commonground.plan.estimate import Plan
+from commonground.plan.ledger import kind_of
+from commonground.terminal import human_bytes
+
+__all__ = ["plan_table"]
+
+
+def plan_table(plan: Plan, out: Path) -> Table:
+    """A run before it begins.
+
+    Args:
+        plan: of the run.
+        out: the folder that it would write.
+    """
+    setup, found = plan.setup, plan.measured
+    config, algorithm, data = setup.config, setup.algorithm, setup.data
+    asked = config.participants(data.clients)
+    table = Table(title=f"{config.algorithm} on {data.name}: a dry run", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("data", data.describe())
+    table.add_row("model", f"{config.model}, {_weights(setup, tuple(setup.initial)):,} weights")
+    table.add_row("", f"{_weights(setup, setup.shared_names):,} travel, {_weights(setup, setup.personal_names):,} stay")
+    options = ", ".join(f"{name}={value}" for name, value in vars(algorithm).items() if value is not None)
+    table.add_row("method", f"{algorithm.title}{f': {options}' if options else ''}")
+    local = counted(config.local_steps, "step") if config.local_steps else counted(config.local_epochs, "epoch")
+    table.add_row("rounds", f"{config.rounds:,}, of {asked:,} of {data.clients:,} clients each")
+    table.add_row(
+        "local training", f"{local} in batches of {config.batch_size}, {config.optimizer} at lr {config.lr:g}"
+    )
+    up, down = found.rehearsed[kind_of(setup, 1)].up[1], 0 if algorithm.pools else payload_bytes(setup.initial_shared)
+    table.add_row("a client's round", f"{human_bytes(down)} from the server, {human_bytes(up)} to it")
+    table.add_row("the whole run", _sent(plan))
+    tests = EvaluationPlan(setup)
+    due = sum(tests.is_due(round) for round in range(1, config.rounds + 1))
+    table.add_row("tests", f"after {counted(due, 'round')}, {len(tests.panel):,} clients each")
+    table.add_row(
+        "computed by",
+        f"engine {plan.engine} on {setup.device}, {counted(config.threads, 'thread')}, {config.precision}",
+    )
+    table.add_row("time", _time(plan))
+    table.add_row("memory", _memory(plan))
+    table.add_row("disk", f"up to {human_bytes(sum(plan.files.values()))}; {human_bytes(plan.disk_free)} are free")
+    table.add_row("files", f"{out}, which a run would write; this one wrote nothing")
+    for sentence in plan.advice:
+        table.add_row("will not fit", sentence)
+    return table
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _sent(plan: Plan) -> str:
+    low, high = (plan.sent.up[end] + plan.sent.down[end] for end in (0, 1))
+    if plan.sent.exact:
+        return f"{human_bytes(high)}, both ways together ({plan.sent.up[1]:,} up, {plan.sent.down[1]:,} down)"
+    return f"{human_bytes(low)} to {human_bytes(high)}, both ways together"
+
+
+def _time(plan: Plan) -> str:
+    found = plan.measured
+    parts = {"training": found.rounds, "tests": found.tests, "the last test of everyone": found.end}
+    told = ", ".join(f"{name} {human_seconds(seconds)}" for name, seconds in parts.items() if seconds)
+    rehearsed = counted(found.participants, "client")
+    part = "" if found.batches is None else f" and {counted(found.batches, 'mini-batch').replace('batchs', 'batches')}"
+    return f"about {human_seconds(plan.seconds)} ({told}; by rounds of {rehearsed}{part} timed just now)"
+
+
+def _memory(plan: Plan) -> str:
+    free = "" if plan.memory_free is None else f"; {human_bytes(plan.memory_free)} can be had"
+    text = f"about {human_bytes(plan.memory.peak)}"
+    if plan.memory.workers > 1:
+        text = f"about {human_bytes(plan.memory.together)} in {plan.memory.workers + 1} processes"
+        text += f", {human_bytes(plan.memory.peak)} in the largest"
+    if plan.memory.device:
+        text += f", and {human_bytes(plan.memory.device)} on {plan.setup.device}"
+    return text + free
+
+
+def human_seconds(seconds: float) -> str:
+    """Seconds, minutes or hours, as reads well."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _weights(setup: Setup, names: tuple[str, ...]) -> int:
+    return sum(setup.initial[name].numel() for name in names if name in setup.initial)
