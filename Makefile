@@ -23,7 +23,7 @@ DEV := $(VENV)/.stamp-dev
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-gpu docs demo-figure lint format typecheck wheel-check campaign paper-tables bench install install-dev clean distclean FORCE
+.PHONY: help demo test test-gpu docs demo-figure lint format typecheck wheel-check campaign paper-tables bench bench-peers install install-dev clean distclean FORCE
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +72,9 @@ paper-tables: install  ## Measure the next missing cells of the papers' tables (
 
 bench: install  ## Time a CIFAR-10 round
 	@$(BIN)/python benchmarks/cifar_round.py $(ARGS)
+
+bench-peers: install-dev  ## Time rounds beside other simulators (ARGS="--peer fedrep_authors=PATH --data-dir DIR --out …")
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
 
 install: $(BASE)  ## Make .venv with the library
 

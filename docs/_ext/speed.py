@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import peers
 from marks import table
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -13,7 +14,10 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def speed(name: str) -> str:
     """One benchmark's table, with the command and the machine that made it; a sentence if it was not measured yet."""
-    made_by = {"bench": _rounds, "lora-bench": _lora, "service-bench": _service, "network-bench": _network}[name]
+    made_by = {
+        "bench": _rounds, "lora-bench": _lora, "service-bench": _service, "network-bench": _network,
+        "benchmarks/peers": peers.beside, "benchmarks/peers-default": peers.beside,
+    }[name]  # fmt: skip
     file = RESULTS / f"{name}.json"
     if not file.is_file():
         return "Not measured on a quiet machine yet, so there is no figure here."
