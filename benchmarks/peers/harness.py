@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,21 +82,30 @@ def child(asked: Asked, words: Sequence[str], cores: int, seconds: float = 3600)
             [*command, str(result)], cwd=place, env=environment, stdout=log, stderr=subprocess.STDOUT,
             preexec_fn=lambda: os.sched_setaffinity(0, own), start_new_session=True,
         )  # fmt: skip
-        most, until = 0, time.monotonic() + seconds
-        while process.poll() is None and time.monotonic() < until:
-            most = max(most, memory(process.pid))
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.2)
-        if process.poll() is None:
-            process.kill()
+        try:
+            most = _watched(process, seconds)
+        finally:  # also what it started, and after Ctrl-C
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            raise Failed(f"it did not end within {seconds:.0f} s")
         if process.returncode or not result.is_file():
             log.seek(0)
             lines = log.read().strip().splitlines() or ["nothing was said"]
             print("\n".join(lines[-25:]), file=sys.stderr)
             raise Failed(f"it ended with {process.returncode}: {lines[-1]}")
         return dict(json.loads(result.read_text())), most
+
+
+def _watched(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """The most memory of a process until it ends."""
+    most, until = 0, time.monotonic() + seconds
+    while process.poll() is None:
+        if time.monotonic() > until:
+            raise Failed(f"it did not end within {seconds:.0f} s")
+        most = max(most, memory(process.pid))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+    return most
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:

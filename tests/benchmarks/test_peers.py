@@ -18,7 +18,7 @@ from benchmarks.peers.__main__ import main
 from benchmarks.peers.clock import Clock, Enough
 from benchmarks.peers.common import NAMES, Missing, Work, peer_named
 from benchmarks.peers.fedrep_authors import _with_expanded_tabs
-from benchmarks.peers.harness import Asked, Failed, beside
+from benchmarks.peers.harness import Asked, Failed, beside, child
 from commonground.config import RunConfig
 from commonground.engine.loop import Loop
 from commonground.engine.prepare import prepare_setup
@@ -88,6 +88,8 @@ def test_a_peer_that_is_missing_or_breaks_is_said_and_skipped(stubs: Path) -> No
     (stubs / "broken").touch()
     with pytest.raises(Failed, match="ValueError: it broke"):
         beside(Asked("own_peers.stub_slow", str(stubs)), work, ("fedavg",), 1, ours=Asked("own_peers.stub_slow"))
+    with pytest.raises(Failed, match="within 0 s"):
+        child(Asked("own_peers.stub_slow", str(stubs)), ("find",), 1, 0)
     out = stubs / "found.json"
     words = ["--peer", "own_peers.stub_slow", "--random", "10", "--clients", "5", "--out", str(out)]
     done = CliRunner().invoke(main, words)
