@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from commonground.config import RunConfig
 from commonground.engine.observer import Silent
+from commonground.engine.state.lock import wait_until_free
 from commonground.errors import CommonGroundError
 from commonground.network.federation import MEMBERS, Members, gather, train_over
 from commonground.network.grid import GridPost
@@ -24,6 +27,8 @@ __all__ = ["LOG", "OUTCOME", "Job", "app"]
 
 LOG = "network.log"
 OUTCOME = "network-outcome.json"
+
+HANDOVER = 30.0  # seconds
 
 app = ServerApp()
 
@@ -58,6 +63,7 @@ def main(grid: Grid, context: Context) -> None:
     names["pull_objects"] = partial(
         names["pull_objects"], max_time=PATIENCE, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT
     )
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     path = Path(str(context.run_config["job"]))
     job = Job.model_validate_json(path.read_bytes())
     out = Path(job.out)
@@ -74,8 +80,19 @@ def main(grid: Grid, context: Context) -> None:
         _tell(out, {"job": path.name, "error": None})
 
 
+def _end_with(parent: int) -> None:
+    """End this process as soon as the one that started it has ended: its server is gone and so are all answers. A
+    SIGINT, which is how Flower says it, would let the round be finished, for which there is nobody left; and the run
+    could not go on elsewhere as long as this process holds its folder. A checkpoint bears a kill at any moment.
+    """
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
+
+
 def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
     post = GridPost(grid, job.limits)
+    wait_until_free(out, HANDOVER)  # by the process of a server that has just died
     if job.resume and (out / MEMBERS).is_file():
         members = Members.read(out / MEMBERS)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from commonground.access import reason
 from commonground.errors import RunError
 
-__all__ = ["locked"]
+__all__ = ["locked", "wait_until_free"]
 
 _held: set[int] = set()
 
@@ -59,3 +60,19 @@ def locked(path: Path) -> Iterator[None]:
         if made:
             with suppress(OSError):
                 path.rmdir()
+
+
+def wait_until_free(path: Path, seconds: float) -> None:
+    """Wait while another process trains in a folder, but not for ever.
+
+    Args:
+        path: the folder.
+        seconds: the longest wait; who locks the folder then is told what is wrong.
+    """
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        try:
+            with locked(path):
+                return
+        except RunError:
+            time.sleep(0.2)
