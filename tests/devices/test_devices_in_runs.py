@@ -101,7 +101,8 @@ def test_an_accelerator_stacks_all_that_stacks() -> None:
     net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5))
     assert choose_engine(setup_of("fedrep", images(), net)) == "batched"
     assert choose_engine(setup_of("fedrep", made_data(), seeded(Dropping))) == "batched"
-    assert choose_engine(setup_of("fedrep", made_data((5, 3, 8, 2)), normed())) == "serial"
+    assert choose_engine(setup_of("fedrep", made_data((5, 3, 8, 2)), normed())) == "batched"
+    assert choose_engine(setup_of("fedrep", made_data((5, 3, 8, 2)), normed(momentum=None))) == "serial"
 
 
 @pytest.mark.usefixtures("on_meta")

@@ -26,7 +26,7 @@ from commonground.engine.server_optimizer import step_server
 from commonground.engine.server_round import conclude
 from commonground.engine.setup import Setup
 from commonground.models import MLP, ConvNet
-from tests.helpers import TwoLayer, images, made_data, seeded, suited
+from tests.helpers import TwoLayer, images, made_data, normed, seeded, suited
 
 ALGORITHMS = sorted(registry)
 META = torch.device("meta")
@@ -66,6 +66,7 @@ MODELS = {
         images((7, 12, 4)),
         seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3),
     ),
+    "normalised": lambda: (made_data((6, 4, 8, 2)), seeded(normed)),
 }
 
 

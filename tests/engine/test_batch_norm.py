@@ -24,7 +24,7 @@ from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.run import load_run
 from commonground.engine.setup import client_model
 from commonground.engine.state.folder import RunFolder
-from commonground.errors import ConfigError, ModelError, RunError, UpdateError
+from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.models import Groups
 from commonground.report import write_run_report
 from tests.helpers import (
@@ -270,11 +270,6 @@ def test_the_same_numbers_in_every_engine(algorithm: str) -> None:
         assert [c["personal_accuracy"] for c in other.run.clients] == [
             c["personal_accuracy"] for c in serial.run.clients
         ]
-
-
-def test_the_stacked_engine_refuses() -> None:
-    with pytest.raises(ModelError, match="BatchNorm layer '1'"):
-        go("fedavg", engine="batched")
 
 
 class Listener:

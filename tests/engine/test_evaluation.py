@@ -61,8 +61,6 @@ def one_by_one(whole: Whole, model: torch.nn.Module, data: FederatedDataset) -> 
 @pytest.mark.parametrize("algorithm", ["local", "fedavg", "fedper", "lg-fedavg"])
 @pytest.mark.parametrize("kind", [TwoLayer, dropping_chain, normed])
 def test_vectors(kind: Any, algorithm: str, engine: str) -> None:
-    if kind is normed and engine == "batched":
-        pytest.skip("BatchNorm is not stacked")
     data, settings = unequal(), {"engine": engine, "dtype": "float64", "rounds": 2}
     whole = train_whole(algorithm, data, model=seeded(kind), **settings)
     wanted = one_by_one(whole, use_keyed_dropout(seeded(kind)), data)

@@ -112,8 +112,6 @@ def test_local_statistics_and_feature_noise(engine: str, tmp_path: Path) -> None
         (data, {"model": net}),
         (images(), {"model": "mlp", "feature_noise": 0.3}),
     ]
-    if engine == "batched":
-        kinds = kinds[2:]  # it refuses BatchNorm
     for number, (samples, settings) in enumerate(kinds):
         out = tmp_path / str(number)
         more: dict[str, Any] = {"engine": engine, "rounds": 2, "batch_size": 4, "workers": 2, "participation": 0.5}

@@ -21,6 +21,7 @@ from commonground.algorithms import Tensors
 from commonground.data.inputs import Inputs, chunks, select, to_device
 from commonground.engine.clients.folding import fold_call
 from commonground.engine.clients.sequential import FEATURE_CHUNK
+from commonground.engine.clients.stacked_layers import stackable_layers
 from commonground.engine.fine_scores import FineRows, FineScores
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
@@ -265,7 +266,8 @@ def _stacked_logits(
     padded = select(x, to_device(torch.from_numpy(position), setup.device))
     mine = {names[name]: value for name, value in personal.items()}
     common = {names[name]: value for name, value in shared.items() if name in names}
-    logits = vmap(lambda own, part: run_with(module, {**common, **own}, part))(mine, padded)
+    with stackable_layers(module):
+        logits = vmap(lambda own, part: run_with(module, {**common, **own}, part))(mine, padded)
     inside = np.flatnonzero(np.arange(sizes.max())[None, :] < sizes[:, None])
     chosen: Tensor = logits.flatten(0, 1)[to_device(torch.from_numpy(inside), setup.device)]
     return chosen

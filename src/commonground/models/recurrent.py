@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from commonground.data.glove import read_glove
@@ -50,9 +51,10 @@ class LSTM(nn.Module):
 
     def forward(self, numbers: Tensor) -> Tensor:
         """Logits [rows, classes] of word numbers [rows, words]."""
-        if numbers.device.type == "cpu" and int(numbers.max()) >= len(self.table):
-            raise ValueError(f"a word has the number {int(numbers.max())}, but the table has {len(self.table)} rows")
-        words = self.table[numbers.long()]
+        try:
+            words = F.embedding(numbers.long(), self.table)
+        except IndexError:
+            raise ValueError(f"a word has a number beyond the table's {len(self.table)} rows") from None
         _, (state, _) = self.lstm(words)
         logits: Tensor = self.head(torch.relu(self.decoder(state[-1])))
         return logits

@@ -146,6 +146,23 @@ class LocalTraining(Client):
         values: list[int | None] = torch.as_tensor(value, device="cpu").expand(count).tolist()
         return values
 
+    def _train_mode(self, names: Sequence[str], group: str | Sequence[str]) -> list[str]:
+        """Put the model into training mode; normalisation whose weights are not among the names keeps its statistics.
+
+        Returns:
+            Names of the running statistics that training will move.
+        """
+        wanted, whole = set(names), set(self.setup.groups.whole(group))
+        self.model.train()
+        moved = []
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                # A layer without weights belongs to the group that its statistics are in.
+                trained = f"{name}.weight" in wanted if module.affine else f"{name}.running_mean" in whole
+                module.train(trained)
+                moved += [f"{name}.{kind}".removeprefix(".") for kind in ("running_mean", "running_var") if trained]
+        return moved
+
     def _draws(self, schedule: CohortSchedule) -> PhaseDraws:
         return PhaseDraws(self.setup, self.round, self.keys, self._phase, schedule.full, schedule.steps)
 

@@ -92,15 +92,10 @@ class SequentialClient(LocalTraining):
     @contextmanager
     def _training(self, names: Sequence[str], group: str | Sequence[str]) -> Iterator[None]:
         """Training mode, with gradients for the named parameters alone; frozen normalisation keeps its statistics."""
-        wanted, whole = set(names), set(self.setup.groups.whole(group))
+        wanted = set(names)
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in wanted)
-        self.model.train()
-        for name, module in self.model.named_modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                # A layer without weights belongs to the group that its statistics are in.
-                trained = f"{name}.weight" in wanted if module.affine else f"{name}.running_mean" in whole
-                module.train(trained)
+        self._train_mode(names, group)
         try:
             yield
         finally:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
@@ -152,11 +153,15 @@ class StackedClients(LocalTraining):
 
     def _count_steps(self, schedule: CohortSchedule) -> None:
         self.steps = schedule.own_steps
+        self._mark_lone((schedule.counts == 1).any(1))
+
+    def _mark_lone(self, alone: npt.NDArray[np.bool_]) -> None:
+        """Remember a client that has a batch of a single sample, of which BatchNorm has no statistics."""
+        self._stacking.lone = self.keys[int(alone.argmax())] if alone.any() else None
 
     @contextmanager
     def _training(self, names: Sequence[str], group: str | Sequence[str]) -> Iterator[None]:
-        self.stack(names)
-        self.model.train()
+        self.stack([*names, *self._train_mode(names, group)])
         yield
 
     @contextmanager
@@ -323,9 +328,8 @@ class StackedClients(LocalTraining):
     ) -> Tensors:
         """See :meth:`commonground.algorithms.Client.gradient`; stacked."""
         names = self.setup.groups.trainable(group)
-        self.stack([*names, *(at or {})])
+        self.stack([*names, *(at or {}), *self._train_mode(names, group)])
         batch = batch or self._whole()
-        self.model.train()
         moved = {name: value.expand_as(self.values[name]) for name, value in (at or {}).items()}
         leaves = {name: moved.get(name, self.values[name]).detach().requires_grad_() for name in names}
         values = {**self.values, **moved, **leaves}
@@ -339,6 +343,7 @@ class StackedClients(LocalTraining):
 
     def _whole(self) -> Batch:
         """All training data of each client as one batch."""
+        self._mark_lone(self.sizes == 1)
         rows, y = self._rows()
         draws = PhaseDraws(self.setup, self.round, self.keys, 0, self.sizes.tolist(), 1)
         padded = self._pad({"y": y})["y"]

@@ -11,6 +11,7 @@ from torch.func import vmap
 from commonground.algorithms import Batch, Tensors
 from commonground.data.inputs import Inputs, each
 from commonground.engine.clients.folding import captured_input, fold_call
+from commonground.engine.clients.stacked_layers import stackable_layers, why_not_stackable
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ConfigError, ModelError
 from commonground.models import call_with
@@ -33,22 +34,16 @@ def check_stackable(setup: Setup) -> None:
             "for all at once; use --engine processes or serial"
         )
     for name, module in setup.model.named_modules():
-        if isinstance(module, nn.RNNBase):
-            raise ModelError(
-                f"the engine 'batched' cannot stack the recurrent layer '{name}'; use --engine processes or serial"
-            )
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ModelError(
-                f"the engine 'batched' pads batches, which would enter the statistics of the BatchNorm layer '{name}'; "
-                "use --engine processes or serial"
-            )
+        if (why := why_not_stackable(name, module, folded=setup.folds)) is not None:
+            raise ModelError(f"the engine 'batched' cannot {why}; use --engine processes or serial")
 
 
 def try_stacking(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be computed and trained for two clients at once (its forward branches on
     values).
     """
-    rows, _ = setup.inputs.rows("train", setup.data.train_indices(0)[:2])
+    index = setup.data.train_indices(0)[:2]
+    rows, _ = setup.inputs.rows("train", index)
     x = setup.inputs.arrange(rows)
     values = {name: value.expand(2, *value.shape) for name, value in setup.moved(setup.initial).items()}
     names = names_inside(setup.model, values)
@@ -57,7 +52,8 @@ def try_stacking(setup: Setup) -> None:
         leaves = {name: value.clone().requires_grad_(training) for name, value in values.items()}
         rows = each(lambda v: v.expand(2, *v.shape), x)
         with setup.keyed("trial"), torch.set_grad_enabled(training):
-            out, _ = call_stacked(setup.model, names, leaves, set(values), {}, rows, None, False)
+            there = torch.ones(2, len(index), dtype=setup.inputs.dtype, device=setup.device)
+            out, _ = call_stacked(setup.model, names, leaves, set(values), {}, rows, None, False, there)
         if training:
             with failing_as("the model cannot be stacked over clients"):
                 torch.autograd.grad(out.sum(), list(leaves.values()), allow_unused=True)
@@ -79,6 +75,8 @@ def call_stacked(
     x: Inputs,
     head: nn.Module | None,
     features: bool,
+    there: Tensor | None = None,
+    lone: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Run ``module`` for every client on its own rows [C, B, …].
 
@@ -91,24 +89,27 @@ def call_stacked(
         x: inputs, stacked.
         head: the model's head, whose input is asked for.
         features: whether to return what the head saw as well.
+        there: [C, B] 1 for a client's row and 0 for padding, where it trains.
+        lone: a client that has a batch of a single sample, if any.
     """
     stacked = {inner: values[name] for name, inner in names.items() if name in own}
     common = {inner: values[name] for name, inner in names.items() if name not in own}
     if features and head is None:
         raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
 
-    def one(mine: Tensors, my_masks: Tensors, rows: Inputs) -> tuple[Tensor, ...]:
+    def one(mine: Tensors, my_masks: Tensors, rows: Inputs, mine_there: Tensor | None) -> tuple[Tensor, ...]:
         box: list[Tensor] = []
         handle = head.register_forward_pre_hook(lambda _, i: box.append(i[0])) if features and head else None
         try:
-            out = call_with(module, {**common, **mine, **my_masks}, rows)
+            with stackable_layers(module, mine_there, lone):
+                out = call_with(module, {**common, **mine, **my_masks}, rows)
         finally:
             if handle is not None:
                 handle.remove()
         return (out, box[0]) if features else (out,)
 
     try:
-        result = vmap(one)(stacked, masks, x)
+        result = vmap(one, in_dims=(0, 0, 0, None if there is None else 0))(stacked, masks, x, there)
     except CommonGroundError:
         raise
     except torch.OutOfMemoryError:
@@ -124,9 +125,11 @@ class Stacking:
 
     Attributes:
         rows_per_pass: rows of one pass through a part that all clients have in common.
+        lone: a client that has a batch of a single sample in what is trained now, if any.
     """
 
     rows_per_pass = 4096
+    lone: int | None = None
 
     def __init__(self, setup: Setup) -> None:
         self.model, self.head = setup.model, setup.head_module
@@ -141,7 +144,8 @@ class Stacking:
         features: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Outputs [C, B, …] and, if asked for, what the head saw; arguments as of :func:`call_stacked`."""
-        return call_stacked(module, names, values, own, batch.masks or {}, batch.x, self.head, features)
+        masks = batch.masks or {}
+        return call_stacked(module, names, values, own, masks, batch.x, self.head, features, batch.weight, self.lone)
 
 
 class FoldedStacking(Stacking):

@@ -1,0 +1,186 @@
+"""BatchNorm and recurrent layers over stacked clients: the layers' own numbers, padding or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from commonground import FederatedDataset
+from commonground.algorithms import registry
+from commonground.config import RunConfig
+from commonground.engine.backends.factory import choose_engine
+from commonground.engine.clients.stacked_layers import stackable_layers
+from commonground.engine.clients.stacking import check_stackable
+from commonground.engine.prepare import prepare_setup
+from commonground.errors import ModelError
+from tests.helpers import assert_same_run, images, made_data, normed, seeded, train_whole
+
+TWO_MODELS = {"apfl", "ditto"}  # refuse BatchNorm whose statistics are averaged
+WORKING = sorted(name for name in set(registry) - TWO_MODELS if "lora" not in name)
+
+
+# -- one layer ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 4), (5, 3, 4, 2)])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_of_the_rows_that_are_there(shape: tuple[int, ...], affine: bool) -> None:
+    """Outputs, gradients and running statistics are those of the layer on its own rows; padding changes nothing."""
+    torch.manual_seed(0)
+    kind: type[nn.BatchNorm1d] | type[nn.BatchNorm2d] = nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d
+    layer = kind(3, affine=affine, momentum=0.3).double()
+    other = deepcopy(layer)
+    own = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    padded = torch.cat([own.detach(), torch.full((2, *shape[1:]), 1e3, dtype=torch.float64)]).requires_grad_()
+    expected = layer(own)
+    with stackable_layers(other, torch.tensor([1.0] * 5 + [0.0] * 2)):
+        found = other(padded)[:5]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for mine, theirs in ((layer.running_mean, other.running_mean), (layer.running_var, other.running_var)):
+        torch.testing.assert_close(theirs, mine, rtol=0, atol=1e-12)
+    direction = torch.randn_like(expected)
+    one, two = (torch.autograd.grad((out * direction).sum(), x)[0] for out, x in ((expected, own), (found, padded)))
+    torch.testing.assert_close(two[:5], one, rtol=0, atol=1e-12)
+    assert not two[5:].any()
+
+
+def test_statistics_stay_where_no_row_is_there() -> None:
+    layer = nn.BatchNorm1d(3)
+    with stackable_layers(layer, torch.zeros(4)):
+        out = layer(torch.randn(4, 3))
+    assert layer.running_mean is not None
+    assert not layer.running_mean.any()
+    assert out.isfinite().all()
+
+
+RECURRENT = [
+    (nn.LSTM, {}), (nn.GRU, {}), (nn.RNN, {}), (nn.RNN, {"nonlinearity": "relu"}), (nn.LSTM, {"bias": False}),
+    (nn.LSTM, {"num_layers": 2, "bidirectional": True}), (nn.GRU, {"num_layers": 2, "batch_first": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize(("kind", "options"), RECURRENT)
+def test_recurrent(kind: Callable[..., nn.RNNBase], options: dict[str, Any], rank: int, begun: bool) -> None:
+    torch.manual_seed(0)
+    layer = kind(3, 4, **options).double()
+    x = torch.randn((6, 3) if rank == 2 else (6, 5, 3), dtype=torch.float64)
+    first = layer(x)
+    start = first[1] if begun else None
+    expected = layer(x, start)
+    with stackable_layers(layer):
+        found = layer(x, start)
+    assert "forward" not in vars(layer)
+    flat: list[list[Tensor]] = []
+    for out, state in (expected, found):
+        flat.append([out, *state] if isinstance(state, tuple) else [out, state])
+    for mine, theirs in zip(*flat, strict=True):
+        torch.testing.assert_close(theirs, mine, rtol=0, atol=1e-12)
+
+
+# -- whole runs -----------------------------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """Numbers of a row as a sequence, two layers of a GRU, an LSTM on them, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(1, 3, num_layers=2, batch_first=True)
+        self.lstm = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [rows, 3] of rows [rows, numbers]."""
+        out, _ = self.lstm(self.gru(x.unsqueeze(-1))[0])
+        logits: Tensor = self.head(out[:, -1])
+        return logits
+
+
+def normed_image_net() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 5), nn.BatchNorm2d(3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 3)
+    )
+
+
+def same(algorithm: Any, model: Any, data: FederatedDataset, **settings: Any) -> None:
+    """Serial and batched agree up to rounding in double precision."""
+    go = partial(train_whole, algorithm, data, rounds=2, dtype="float64", **settings)
+    assert_same_run(go(model=seeded(model), engine="serial"), go(model=seeded(model), engine="batched"), 1e-9)
+
+
+@pytest.mark.parametrize("algorithm", WORKING)
+def test_every_method_with_batch_norm(algorithm: str) -> None:
+    """Clients of unequal sizes, whose last batches are shorter and who have fewer of them."""
+    same(algorithm, normed, made_data((6, 4, 8, 2)))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "pfedme"])
+def test_with_statistics_that_clients_keep(algorithm: str) -> None:
+    same(algorithm, normed, made_data((6, 4, 8, 2)), batch_norm="local")
+
+
+@pytest.mark.parametrize("algorithm", ["fedbn", "fedper", "scaffold"])
+def test_images(algorithm: str) -> None:
+    same(algorithm, normed_image_net, images())
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
+def test_residual_network(algorithm: str) -> None:
+    options = {"stem": "cifar", "width": 2, "blocks": [1, 1]}
+    go = partial(train_whole, algorithm, images(), rounds=1, dtype="float64", model="resnet18", model_options=options)
+    assert_same_run(go(engine="serial"), go(engine="batched"), 1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "lg-fedavg", "perfedavg", "ditto"])
+def test_recurrent_models(algorithm: str) -> None:
+    same(algorithm, Recurrent, made_data((6, 4, 8, 2)))
+
+
+def test_fine_tuning_with_batch_norm() -> None:
+    same("fedavg", normed, made_data((6, 4, 8, 2)), finetune_epochs=2)
+
+
+def test_a_batch_of_one_is_refused_by_client() -> None:
+    said = []
+    for engine in ("serial", "batched"):
+        with pytest.raises(ModelError, match="BatchNorm has no statistics") as caught:
+            train_whole("fedavg", made_data((4, 5)), model=seeded(normed), engine=engine)
+        said.append(str(caught.value).partition(" (")[0])
+    assert said[0] == said[1]
+    assert "client 1 " in said[0]
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (nn.BatchNorm1d(4, momentum=None), "momentum=None"),
+        (nn.BatchNorm1d(4, track_running_stats=False), "keeps no statistics"),
+        (nn.LSTM(4, 4, proj_size=2), "recurrent layer '0'"),
+    ],
+)
+def test_what_still_cannot_be_stacked_is_named(layer: nn.Module, says: str) -> None:
+    class Model(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            out = self[0](x)
+            logits: Tensor = self[1](out[0] if isinstance(out, tuple) else out)
+            return logits
+
+    width = 2 if isinstance(layer, nn.LSTM) else 4
+    config = RunConfig.make({"algorithm": "fedavg", "model": "custom", "data": "custom"})
+    setup = prepare_setup(config, made_data((4, 4)), Model(layer, nn.Linear(width, 3)))
+    with pytest.raises(ModelError, match=says):
+        check_stackable(setup)
+
+
+def test_small_models_with_batch_norm_are_stacked_by_default() -> None:
+    config = RunConfig.make({"algorithm": "fedavg", "model": "custom", "data": "custom"})
+    assert choose_engine(prepare_setup(config, made_data((4, 4, 4)), seeded(normed))) == "batched"
