@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["held_rows", "hold_out", "relearnt"]
 
 
-def held_rows(data: FederatedDataset, clients: Sequence[int], fraction: float, seed: int) -> list[tuple[Any, Any]]:
+def held_rows(
+    data: FederatedDataset, clients: Sequence[int], fraction: float, seed: int, numbers: Sequence[int] | None = None
+) -> list[tuple[Any, Any]]:
     """Each client's training rows, those that stay and those held out.
 
     Of n rows, max(1, round(fraction · n)) are held out and at least one stays, spread over the client's classes in
@@ -28,6 +30,7 @@ def held_rows(data: FederatedDataset, clients: Sequence[int], fraction: float, s
         clients: whose.
         fraction: between 0 and 1.
         seed: keys the draw, one stream for every client.
+        numbers: of the clients in their federation, which key the draw; by default as in ``clients``.
 
     Raises:
         ConfigError: the fraction is not between 0 and 1.
@@ -36,30 +39,33 @@ def held_rows(data: FederatedDataset, clients: Sequence[int], fraction: float, s
         raise ConfigError(f"the validation share is {fraction:g}; it must lie between 0 and 1")
     strata = data.strata("train")
     parts = []
-    for client in clients:
+    for client, number in zip(clients, clients if numbers is None else numbers, strict=True):
         rows = data.train_indices(client)
         chosen = np.zeros(len(rows), dtype=bool)
         if len(rows) > 1:
-            chosen = _stratified(strata[rows], fraction, numpy_stream(seed, "validation", client))
+            chosen = _stratified(strata[rows], fraction, numpy_stream(seed, "validation", number))
         parts.append((rows[~chosen], rows[chosen]))
     return parts
 
 
-def hold_out(data: FederatedDataset, fraction: float, seed: int) -> FederatedDataset:
+def hold_out(
+    data: FederatedDataset, fraction: float, seed: int, numbers: Sequence[int] | None = None
+) -> FederatedDataset:
     """The same clients with a part of their training rows held out for validation; test rows are the same ones.
 
     A table's encoders and scales are learnt anew, from the training rows that stay.
 
     Args:
-        data, fraction, seed: as of :func:`held_rows`.
+        data, fraction, seed, numbers: as of :func:`held_rows`. Of clients with numbers none need have two training
+            samples.
 
     Raises:
         ConfigError: the fraction is not between 0 and 1.
         DataError: no client has two training samples.
     """
-    parts = held_rows(data, range(data.clients), fraction, seed)
+    parts = held_rows(data, range(data.clients), fraction, seed, numbers)
     kept, held = [k for k, _ in parts], [h for _, h in parts]
-    if not any(len(rows) for rows in held):
+    if numbers is None and not any(len(rows) for rows in held):
         raise DataError(f"no client of {data.name!r} has two training samples, of which one could be held out")
     return replace(
         relearnt(data, np.concatenate(held)),

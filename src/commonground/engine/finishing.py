@@ -66,7 +66,7 @@ def finish(
     if tuned is not None:
         judge, shared = tuned
         # One round more than before, or clients who answer messages would test the heads they had then.
-        scores = judge.evaluate(everyone, shared, "personal", progress.done + 1, detailed=True)
+        scores = judge.evaluate(everyone, shared, "personal", config.rounds + 1, detailed=True)
     clients = client_rows(setup.data, progress.took_part.tolist(), scores, global_scores)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
     summary = summarise(
@@ -77,6 +77,7 @@ def finish(
         scores,
         global_scores,
         sha256,
+        rounds=progress.done,
         stopped=stopped,
         last=progress.models_of,
     )

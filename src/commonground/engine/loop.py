@@ -16,7 +16,6 @@ from torch import Tensor
 
 from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Server, Tensors
-from commonground.algorithms.head_tuning import HeadTuning
 from commonground.engine.backends.base import CachedShared, Engine, Which, payload_bytes
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.client_result import ClientResult
@@ -347,10 +346,10 @@ class Loop:
         """
         began, round = time.perf_counter(), self.config.rounds + 1
         self.observer.note(f"fine-tuning every client's head for {self.config.finetune_epochs} epochs")
-        tuning = HeadTuning(self.config.finetune_epochs, self.setup.algorithm.last_lr_factor(self.config.rounds))
-        setup = self.setup.with_algorithm(tuning, dict(self.progress.shared))
-        tuned = make_engine(engine.name, setup, self.folder.path / "finetuning" if self.folder else None)
-        tuned.check_stop = engine.check_stop
+        setup = self.setup.tuning_heads(self.progress.shared)
+        made = self.engine_of or make_engine
+        tuned = made(engine.name, setup, self.folder.path / "finetuning" if self.folder else None)
+        tuned.check_stop, tuned.note = engine.check_stop, engine.note
         body = {name: self.progress.shared[name] for name in setup.shared_names}
         try:
             results = settle(setup, tuned.train(round, range(setup.data.clients), body), round)

@@ -18,7 +18,9 @@ from commonground.engine.state.folder import RunFolder
 __all__ = ["keep_own_model"]
 
 
-def keep_own_model(setup: Setup, shared: Tensors, personal: Tensors, rounds: int, folder: Path) -> Run:
+def keep_own_model(
+    setup: Setup, shared: Tensors, personal: Tensors, rounds: int, folder: Path, untuned: Setup | None = None
+) -> Run:
     """Write a folder that :func:`~commonground.load_run`, ``predict``, ``export``, ``adapt`` and ``serve`` take.
 
     It holds one client, with its test; there are no lines of rounds, which the server has.
@@ -29,8 +31,11 @@ def keep_own_model(setup: Setup, shared: Tensors, personal: Tensors, rounds: int
         personal: the client's own.
         rounds: done.
         folder: what is in it goes.
+        untuned: where ``setup`` is that of the head's tuning (``--finetune-epochs``), that of the rounds before.
     """
     shutil.rmtree(folder, ignore_errors=True)
+    if untuned is not None:
+        return _keep_tuned(untuned, setup, shared, personal, folder)
     files, progress, engine = RunFolder(folder), Progress.of(setup), SerialEngine(setup)
     keeper = Keeper(setup, files, progress, Silent())
     keeper.restore(engine)  # begins it
@@ -41,3 +46,17 @@ def keep_own_model(setup: Setup, shared: Tensors, personal: Tensors, rounds: int
         engine.store.put(0, personal)
     keeper.save(engine)
     return finish(setup, files, progress, engine)
+
+
+def _keep_tuned(setup: Setup, tuning: Setup, shared: Tensors, personal: Tensors, folder: Path) -> Run:
+    """The same of a global model whose head was tuned."""
+    files, progress, engine, tuned = RunFolder(folder), Progress.of(setup), SerialEngine(setup), SerialEngine(tuning)
+    keeper = Keeper(setup, files, progress, Silent())
+    keeper.restore(engine)
+    progress.shared = setup.moved({**progress.shared, **tuning.initial, **shared})
+    progress.done = setup.config.rounds
+    progress.heard[:] = progress.done
+    if personal:
+        tuned.store.put(0, personal)
+    keeper.save(engine)
+    return finish(setup, files, progress, engine, (tuned, shared))

@@ -73,6 +73,7 @@ def summarise(
     global_scores: Scores | None,
     weights_sha256: str,
     *,
+    rounds: int,
     stopped: bool = False,
     last: int | None = None,
 ) -> dict[str, Any]:
@@ -81,10 +82,11 @@ def summarise(
     Args:
         setup: of the run.
         engine: that computed it.
-        history: its rounds.
+        history: its rounds' lines.
         totals: bytes, seconds and fingerprints.
         scores, global_scores: as of :func:`client_rows`.
         weights_sha256: of :func:`weights_sha256`.
+        rounds: done; a client's own model has no lines of them.
         stopped: whether the run was stopped before its last round, so that it can be continued.
         last: the round whose models these are, if not the history's last.
     """
@@ -97,8 +99,8 @@ def summarise(
         "data": config.data,
         "model": config.model,
         "clients": setup.data.clients,
-        "rounds": len(history),
-        **({"stopped_after": len(history)} if stopped else {}),
+        "rounds": rounds,
+        **({"stopped_after": rounds} if stopped else {}),
         "seed": config.seed,
         "engine": engine,
         "task": task.name,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Algorithm, Tensors
+from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.inputs import Inputs, to_device
@@ -117,8 +118,6 @@ def check_described(config: RunConfig) -> None:
     for flag, given in (
         ("--metrics full", config.metrics == "full"),
         ("--class-weights balanced", config.class_weights == "balanced"),
-        ("--validation-fraction", bool(config.validation_fraction)),
-        ("--finetune-epochs", bool(config.finetune_epochs)),
         ("--feature-noise", bool(config.feature_noise)),
     ):
         if given:
@@ -510,6 +509,11 @@ class Setup:
         """Tensors that weight decay spares: biases and the scales of normalisation layers, which are vectors."""
         spared = [name for name, value in self.initial.items() if value.ndim < 2]
         return frozenset(spared if self.config.no_decay_bias else ())
+
+    def tuning_heads(self, shared: Tensors) -> Setup:
+        """The setup of the round more in which every client tunes the head of the last global model."""
+        tuning = HeadTuning(self.config.finetune_epochs, self.algorithm.last_lr_factor(self.config.rounds))
+        return self.with_algorithm(tuning, dict(shared))
 
     def with_algorithm(self, algorithm: Algorithm, initial: Tensors) -> Setup:
         """The same data and model under another algorithm, starting from other weights."""

@@ -29,6 +29,7 @@ from commonground.data import FederatedDataset
 from commonground.data.described import as_agreed, describe_client
 from commonground.data.own_table import OwnTable
 from commonground.data.tables.told import Agreed, Asked, read_told
+from commonground.data.validation import hold_out
 from commonground.devices import use_precision
 from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import Failed, Kept
@@ -38,6 +39,7 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.private.secret import kept_secret
 from commonground.engine.state.folder import write_atomically
 from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
+from commonground.network.tuning import Tuning, tuning_setup
 from commonground.quoting import escaped, quoted
 from commonground.user_code import is_code
 
@@ -54,6 +56,7 @@ class Begin(BaseModel):
         class_names: of all clients together.
         task_settings: likewise.
         table: what all clients' tables become, if they have agreed on that.
+        tuning: what it begins with, if it tunes another run's heads.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,6 +67,7 @@ class Begin(BaseModel):
     class_names: tuple[str, ...]
     task_settings: dict[str, Any] = {}
     table: Agreed | None = None
+    tuning: Tuning | None = None
 
 
 class Answering:
@@ -132,15 +136,18 @@ class Answering:
             return failed(error)
 
     def model_folder(self, run: str) -> Path:
-        """Where the client's model is after a run."""
-        return self.folder / "models" / run
+        """Where the client's model is after a run, or after the tuning of its heads."""
+        tuning = _read(self._file(run).read_bytes()).tuning
+        return self.folder / "models" / (run if tuning is None else tuning.run)
 
     def end(self, run: str, message: bytes) -> bytes:
         """Keep the client's own model, now that the run is over; an error is an answer, too."""
         try:
             client = self._of(run)
             rounds, shared, personal = client.end(message)
-            keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run))
+            begin = _read(self._file(run).read_bytes())
+            plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
+            keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
             del self._clients[run]
             return pack(Kept().model_dump(), {})
         except CommonGroundError as error:
@@ -163,7 +170,11 @@ class Answering:
         use_precision(config.precision)
         own = self._own(begin.table)
         data = replace(as_agreed(own, begin.class_names, begin.task_settings), client_names=(self.name,))
+        if config.validation_fraction:
+            data = hold_out(data, config.validation_fraction, config.seed, [begin.number])
         setup = prepare_setup(config, data)
+        if begin.tuning is not None:
+            setup = tuning_setup(setup, begin.tuning)
         states = self.folder / "runs" / begin.run / "states"
         # Whatever the server's settings say. It is kept, so that a question that is asked again gets no other noise.
         noise = None if setup.privacy is None else kept_secret(states)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data.described import Description, described_dataset, read_description
 from commonground.data.tables.told import Agreed, Columns, read_told
@@ -30,6 +32,7 @@ from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
 from commonground.network.post import Letter, Post, Questions
+from commonground.network.tuning import Tuning, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
 __all__ = ["MEMBERS", "Members", "gather", "train_over"]
@@ -157,35 +160,49 @@ def train_over(
     agreed = {"data": data.name, **({"dp_secret_noise": True} if config.dp is not None else {})}
     setup = prepare_setup(RunConfig.make(config.model_dump(exclude_unset=True) | agreed), data)
 
-    def begin(client: int) -> bytes:
-        return begin_of(setup, members, client)
+    engines: list[NetworkEngine] = []
 
     def engine_of(name: str, setup: Setup, folder: Path | None) -> NetworkEngine:
-        return NetworkEngine(setup, Questions(post, members.run, members.nodes, begin), limits)
+        engines.append(NetworkEngine(setup, _questions(post, setup, members), limits))
+        return engines[-1]
 
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
     run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of)
-    questions = Questions(post, members.run, members.nodes, begin)
-    for client, why in end_run(setup, questions, out, limits).items():
+    untuned = engines[-1].missing if engines and config.finetune_epochs else {}
+    for client, why in end_run(setup, post, members, out, limits, untuned).items():
         if observer is not None:
             observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
     return run
 
 
-def end_run(setup: Setup, questions: Questions, out: Path, limits: Limits) -> dict[int, str]:
-    """Give every client the last shared tensors, with which it has its own model.
+def end_run(
+    setup: Setup, post: Post, members: Members, out: Path, limits: Limits, untuned: Collection[int] = ()
+) -> dict[int, str]:
+    """Give every client the shared tensors that the run ends with, with which it has its own model.
+
+    Args:
+        setup, post, members, limits: of the run.
+        out: its folder.
+        untuned: where heads are tuned after the last round, clients whose head was not.
 
     Returns:
         Whom they did not reach, and why; the run that is over may be resumed to try again.
     """
-    last = RunFolder(out).load()
+    files = RunFolder(out)
+    best = ((files.summary() or {}).get("early_stopping") or {}).get("best_round")
+    last = files.load(None if best is None else files.checkpoints.name_of(best))
     if last is None:
         return {}
-    messages = {}
+    messages, round, shared = {}, last.round, last.shared
+    if setup.config.finetune_epochs:
+        setup, round = setup.tuning_heads(shared), setup.config.rounds + 1
+        shared = {name: shared[name] for name in setup.shared_names}
     for client, heard in enumerate(last.clients["heard"].clamp(min=0).tolist()):
-        test = Evaluate(round=last.round, which="personal", last=heard)
-        messages[client] = pack(test.model_dump(), last.shared)
+        heard = heard if round == last.round else 0 if client in untuned else round
+        test = Evaluate(round=round, which="personal", last=heard)
+        messages[client] = pack(test.model_dump(), shared)
+    questions = _questions(post, setup, members)
     failed: dict[int, str] = {}
     for client, answer in questions.exchange(messages, limits.seconds, lambda: None, "end"):
         try:
@@ -197,7 +214,16 @@ def end_run(setup: Setup, questions: Questions, out: Path, limits: Limits) -> di
     return failed
 
 
-def begin_of(setup: Setup, members: Members, client: int) -> bytes:
+def _questions(post: Post, setup: Setup, members: Members) -> Questions:
+    """To the clients of a run, or of the one that tunes its heads."""
+    if not isinstance(setup.algorithm, HeadTuning):
+        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members))
+    tuning, run = tuning_of(members.run, setup), tuning_run(members.run)
+    begin = partial(begin_of, setup, members.model_copy(update={"run": run}), tuning=tuning)
+    return Questions(post, run, members.nodes, begin)
+
+
+def begin_of(setup: Setup, members: Members, client: int, tuning: Tuning | None = None) -> bytes:
     """What a client is told first."""
     config = json.loads(setup.config.model_dump_json(exclude_none=True))
     data = setup.data
@@ -208,6 +234,7 @@ def begin_of(setup: Setup, members: Members, client: int) -> bytes:
         class_names=data.class_names,
         task_settings=asdict(data.task),
         table=members.table,
+        tuning=tuning,
     )
     return begin.model_dump_json().encode()
 

@@ -1,0 +1,145 @@
+"""Settings that look at more than a round's answers, over a network: the numbers of one machine."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import commonground as cg
+from commonground.config import RunConfig
+from commonground.engine.backends.serialization import pack, unpack
+from commonground.engine.prepare import prepare_setup
+from commonground.engine.setup import Setup
+from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.network.post import Letter
+from commonground.network.tuning import Tuning, tuning_of, tuning_setup
+from tests.helpers import made_data
+from tests.network.test_network_engine import SETTINGS, data_of, over
+from tests.network.town import Town
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("fedrep", {"validation_fraction": 0.3}),
+        ("fedavg", {"validation_fraction": 0.3, "early_stopping": 1, "rounds": 6, "lr": 0.9}),
+        ("fedper", {"validation_fraction": 0.3, "early_stopping": 1, "rounds": 6, "lr": 0.9, "rank_by": "log_loss"}),
+    ],
+)
+def test_validation_rows_judge_rounds_as_on_one_machine(algorithm: str, more: dict[str, Any], tmp_path: Path) -> None:
+    data, settings = data_of(), {**SETTINGS, **more}
+    here = cg.train(algorithm, data, engine="serial", out=tmp_path / "here", **settings)
+    there = over(Town(data, tmp_path / "sites"), tmp_path / "run", algorithm=algorithm, **settings)
+    same(here, there, tmp_path)
+    for key in ("validation_accuracy", "validation_log_loss"):
+        figures = [[row[key] for row in run.history if row.get(key) is not None] for run in (here, there)]
+        assert figures[0] == pytest.approx(figures[1], rel=1e-5), key
+    assert any(row["validation_accuracy"] is not None for row in there.history)
+    stopped = [run.summary.get("early_stopping", {}) for run in (here, there)]
+    assert [stop.get("best_round") for stop in stopped] == [stopped[0].get("best_round")] * 2
+    assert not stopped[0] or stopped[0]["best_round"] < len(here.history)
+
+
+@pytest.mark.parametrize("more", [{}, {"validation_fraction": 0.3, "early_stopping": 1, "rounds": 6, "lr": 0.9}])
+def test_heads_are_tuned_as_on_one_machine(more: dict[str, Any], tmp_path: Path) -> None:
+    settings = {**SETTINGS, "finetune_epochs": 2, **more}
+    here = cg.train("fedavg", data_of(), engine="serial", out=tmp_path / "here", **settings)
+    there = over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **settings)
+    same(here, there, tmp_path)
+    assert there.summary["personal_accuracy_of"] == here.summary["personal_accuracy_of"]
+
+
+def test_a_client_that_is_away_while_heads_are_tuned_has_the_global_model(tmp_path: Path) -> None:
+    town, settings = Town(data_of(), tmp_path / "sites"), {**SETTINGS, "finetune_epochs": 1}
+
+    def silent(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        town.restart(node)  # what is tuned is in what the tuning begins with
+        tuning = asked.kind == "ask" and b'\\"train\\"' in asked.body and b'\\"round\\": 4' in asked.body
+        return UpdateError("it did not answer") if tuning and node == 102 else answer
+
+    town.spoil = silent
+    over(town, tmp_path / "run", algorithm="fedavg", **settings)
+    untuned = cg.train("fedavg", data_of(), engine="serial", **SETTINGS)
+    for client in (1, 2):
+        own = cg.load_run(next((tmp_path / "sites" / f"client-{client}" / "models").iterdir()))
+        x = data_of().x_test[:3]
+        assert np.array_equal(own.predict(x, client=0), untuned.predict(x)) == (client == 2)
+
+
+def test_a_server_that_stops_while_heads_are_tuned_is_continued(tmp_path: Path) -> None:
+    town, settings = Town(data_of(), tmp_path / "sites"), {**SETTINGS, "finetune_epochs": 1}
+    here = cg.train("fedavg", data_of(), engine="serial", **settings)
+
+    def stop(node: int, asked: Letter, answer: Letter) -> Letter:
+        if asked.kind == "ask" and b'\\"round\\": 4' in asked.body:
+            raise KeyboardInterrupt
+        return answer
+
+    town.spoil = stop
+    with pytest.raises(KeyboardInterrupt):
+        over(town, tmp_path / "run", algorithm="fedavg", **settings)
+    town.spoil = lambda node, asked, answer: answer
+    run = over(town, tmp_path / "run", algorithm="fedavg", resume=True, **settings)
+    assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
+def test_a_client_with_one_training_row_holds_none_out(tmp_path: Path) -> None:
+    data = made_data((1, 9, 8), dtype=np.float32, client_names=["a", "b", "c"])
+    settings = {**SETTINGS, "validation_fraction": 0.4, "rounds": 2}
+    here = cg.train("fedper", data, engine="serial", **settings)
+    there = over(Town(data, tmp_path / "sites"), tmp_path / "run", algorithm="fedper", **settings)
+    assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"), [({"metrics": "full"}, "--metrics full"), ({"class_weights": "balanced"}, "--class-weights")]
+)
+def test_what_somebody_would_have_to_see_all_samples_for_is_refused(
+    setting: dict[str, Any], shown: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"{shown}.* is not possible where the clients' samples stay with them"):
+        over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **SETTINGS, **setting)
+
+
+def test_a_client_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    """A model that is code of its host, which its owner has not allowed."""
+    path = tmp_path / "mine.py"
+    settings = {**SETTINGS, "model": f"{path}:net"}
+    path.write_text("from torch import nn\n\ndef net(shape, classes):\n    return nn.Linear(4, 3)\n")
+    with pytest.raises(RunError, match=r"this client runs it only with --allow-code"):
+        over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **settings)
+
+
+@pytest.mark.parametrize("kind", ["missing", "shape", "nan", "text", "unasked"])
+def test_heads_that_cannot_be_are_refused(kind: str) -> None:
+    setup = setup_of(finetune_epochs=0 if kind == "unasked" else 1)
+    right = tuning_of("ab" * 16, setup_of().tuning_heads(setup.initial))
+    head = unpack(base64.b64decode(right.head))[1]
+    assert set(head) == {"head.weight", "head.bias"}
+    changed = {
+        "missing": {"head.weight": head["head.weight"]},
+        "shape": {**head, "head.bias": head["head.bias"][:-1]},
+        "nan": {**head, "head.bias": head["head.bias"] * float("nan")},
+    }.get(kind, head)
+    text = "§" if kind == "text" else base64.b64encode(pack({}, changed)).decode()
+    with pytest.raises(UpdateError, match="head"):
+        tuning_setup(setup, Tuning(run="ab" * 16, head=text))
+
+
+def setup_of(finetune_epochs: int = 1) -> Setup:
+    settings = {**SETTINGS, "algorithm": "fedavg", "data": "arrays", "finetune_epochs": finetune_epochs}
+    return prepare_setup(RunConfig.make(settings), data_of())
+
+
+def same(here: cg.Run, there: cg.Run, tmp_path: Path) -> None:
+    data = data_of()
+    assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
+    assert there.summary["metrics"]["accuracy"] == here.summary["metrics"]["accuracy"]
+    for client in range(data.clients):  # whose model is that of the round that is kept
+        own = cg.load_run(next((tmp_path / "sites" / f"client-{client}" / "models").iterdir()))
+        x = data.x_test[data.test_indices(client)]
+        assert np.array_equal(own.predict(x, client=0), here.predict(x, client=client))
