@@ -41,6 +41,7 @@ MEMBERS = "network.json"
 """The file of a run's folder that says who takes part."""
 
 _PAUSE = 0.5  # seconds between two looks for nodes
+_FIRST, _LONGEST = 4.0, 30.0  # seconds for their answers, while which others that come wait; doubled each time
 
 
 class Members(BaseModel):
@@ -93,10 +94,11 @@ def gather(
         RunError: too few have come, or two have one name.
     """
     until, found, refused = time.monotonic() + seconds, dict[int, Description | Columns](), dict[int, str]()
+    window = _FIRST
     while True:
         check_stop()
         news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in found}
-        for node, answer in post.exchange(news, min(seconds, 30.0), check_stop):
+        for node, answer in post.exchange(news, min(seconds, window), check_stop):
             try:
                 found[node] = _described(answer)
             except CommonGroundError as error:
@@ -110,6 +112,7 @@ def gather(
         if time.monotonic() > until:
             why = f" ({'; '.join(dict.fromkeys(refused.values()))})" if refused else ""
             raise RunError(f"{len(found)} of {clients} clients have come within {seconds:g} s{why}")
+        window = min(2 * window, _LONGEST)
         time.sleep(_PAUSE)
     nodes = sorted(found, key=lambda node: found[node].name)
     names = [found[node].name for node in nodes]

@@ -138,7 +138,7 @@ class _Trip:
             if letter.kind in WORK and node not in self.pings.values():
                 about = Letter("ping", letter.run, question_id(letter.run, letter.body).encode())
                 self.pings |= self.post.push({node: about}, self.seconds)
-            elif letter.kind == "hello" and node not in self.ids.values():
+            elif letter.kind == "hello":  # it is answered at once, and may be twice: the first may have been lost
                 self.ids |= self.post.push({node: letter}, self.seconds)
 
     def _pinged(self, node: int, message: Message) -> None:

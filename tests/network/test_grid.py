@@ -1,0 +1,168 @@
+"""Letters over Flower's grid, where nodes die, forget, answer twice or say nonsense; a grid without a server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from commonground.errors import RunError, UpdateError
+from commonground.network import Limits, federation, gather, grid
+from commonground.network.letters import content_of, letter_of
+from commonground.network.post import Letter, question_id
+
+Node = Callable[[Letter], Letter | RecordDict | Error | None]
+LIMITS = Limits(seconds=5, absence=0.15, max_bytes=1 << 16)
+ASK = Letter("ask", "ab" * 16, b"a question")
+
+
+class Grid:
+    """In place of Flower's: every node is a function from letters to answers, or to nothing."""
+
+    def __init__(self, **nodes: Node) -> None:
+        self.nodes = {int(name[1:]): node for name, node in nodes.items()}
+        self.there = set(self.nodes)
+        self.heard: list[tuple[int, str]] = []
+        self._answers: dict[str, Message] = {}
+        self._ids = count()
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self.there
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterator[str]:
+        for message in messages:
+            node = message.metadata.dst_node_id
+            name = f"message {next(self._ids)}"
+            message.metadata.__dict__["_message_id"] = name
+            letter = letter_of(message.content, 1 << 30)
+            self.heard.append((node, letter.kind))
+            said = self.nodes[node](letter)
+            if isinstance(said, Error):
+                self._answers[name] = Message(said, reply_to=message)
+            elif said is not None:
+                content = said if isinstance(said, RecordDict) else content_of(said)
+                self._answers[name] = Message(content, reply_to=message)
+            yield name
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self._answers.pop(name) for name in list(message_ids) if name in self._answers]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):  # as in the process that Flower starts for a run
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    monkeypatch.setattr(grid, "POLL", 0.002)
+    monkeypatch.setattr(grid, "LOOK", 0.02)
+
+
+def ok(letter: Letter) -> Letter:
+    return Letter("ok", question_id(letter.run, letter.body), b"an answer")
+
+
+def in_turn(*answers: Any) -> Node:
+    """A node that gives these answers, one after the other; functions are called with the letter."""
+    left = list(answers)
+
+    def node(letter: Letter) -> Any:
+        said = left.pop(0) if left else None
+        return said(letter) if callable(said) else said
+
+    return node
+
+
+def asked(post: grid.GridPost, letter: Letter = ASK, seconds: float = 3, node: int = 1) -> Letter | UpdateError:
+    return dict(post.exchange({node: letter}, seconds))[node]
+
+
+def test_a_letter_is_answered() -> None:
+    there = Grid(n1=ok, n2=ok)
+    found = dict(grid.GridPost(there, LIMITS).exchange({1: ASK, 2: ASK}, 3))
+    assert found == {1: ok(ASK), 2: ok(ASK)}
+    assert there.heard == [(1, "ask"), (2, "ask")]
+
+
+def test_a_hello_that_was_lost_is_said_again() -> None:
+    there = Grid(n1=in_turn(None, ok))
+    assert asked(grid.GridPost(there, LIMITS), Letter("hello", "", b"")) == ok(Letter("hello", "", b""))
+    assert there.heard == [(1, "hello")] * 2
+
+
+@pytest.mark.parametrize("kind", ["tell", "agree", "begin", "ask", "end"])
+def test_a_node_that_has_lost_its_letter_gets_it_again(kind: str) -> None:
+    letter = ASK._replace(kind=kind)
+    there = Grid(n1=in_turn(None, Letter("unknown", "", b""), ok))
+    assert asked(grid.GridPost(there, LIMITS), letter) == ok(letter)
+    assert there.heard == [(1, kind), (1, "ping"), (1, kind)]
+
+
+def test_a_node_at_work_is_waited_for() -> None:
+    there = Grid(n1=in_turn(None, *[Letter("busy", "", b"")] * 99))
+    said = asked(grid.GridPost(there, LIMITS), seconds=0.3)
+    assert isinstance(said, UpdateError)
+    assert str(said) == "it did not answer within 0.3 s"
+    assert [kind for _, kind in there.heard].count("ask") == 1
+
+
+def test_a_node_whose_answer_was_lost_is_asked_again() -> None:
+    """Flower tells of an error in place of the answer; the node still has it."""
+    there = Grid(n1=in_turn(Error(code=3, reason="gone"), Letter("done", "", b""), ok))
+    assert asked(grid.GridPost(there, LIMITS)) == ok(ASK)
+
+
+def test_a_node_that_is_away_is_waited_for_once() -> None:
+    there = Grid(n1=in_turn(None), n2=ok)
+    there.there = {2}
+    post, began = grid.GridPost(there, LIMITS), time.monotonic()
+    found = dict(post.exchange({1: ASK, 2: ASK}, 3))
+    assert found[2] == ok(ASK)
+    assert str(found[1]) == "it is not there"
+    assert time.monotonic() - began < 2
+    assert str(dict(post.exchange({1: ASK}, 3))[1]) == "it is not there"
+    assert there.heard.count((1, "ask")) == 1  # not sent again to one that is away
+    there.there, there.nodes[1] = {1, 2}, ok
+    assert asked(post) == ok(ASK)  # and that is back
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        (Letter("ok", "", bytes(1 << 17)), "131,072 bytes was received, and at most 65,536"),
+        (Letter("k" * 101, "", b""), "was received, and at most"),
+        (Letter("ok", "r" * 101, b""), "was received, and at most"),
+        (RecordDict({"about": ConfigRecord({"kind": "ok"})}), "none of CommonGround"),
+        (RecordDict({"about": ConfigRecord({"kind": 1, "run": ""}), "body": content_of(ASK)["body"]}), "none of Comm"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused(said: Letter | RecordDict, match: str) -> None:
+    answer = asked(grid.GridPost(Grid(n1=lambda letter: said), LIMITS))
+    assert isinstance(answer, UpdateError)
+    assert match in str(answer)
+
+
+def test_those_who_come_are_not_kept_waiting_by_one_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows: list[float] = []
+
+    class Silent:
+        def nodes(self) -> list[int]:
+            return [1]
+
+        def exchange(self, letters: Any, seconds: float, check_stop: Any = None) -> Iterator[Any]:
+            windows.append(seconds)
+            yield from ((node, UpdateError("it did not answer")) for node in letters)
+
+    now = iter(range(0, 1000, 5))
+    monkeypatch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda s: None))
+    with pytest.raises(RunError, match=r"0 of 1 clients have come within 20 s \(it did not answer\)"):
+        gather(Silent(), 1, 20)
+    assert windows[:3] == [4, 8, 16]
+    assert max(windows) <= 20
