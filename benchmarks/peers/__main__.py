@@ -68,7 +68,10 @@ def main(
             rounds=rounds, cores=int(cores == "one"),
         )  # fmt: skip
         samples.write(samples.dealt(work), Path(folder))
-        measured, skipped = [], []
+        made = " ".join(f"--peer {name}{'=PATH' if path else ''}" for name, path in peers.items())
+        options = f"--rounds {rounds} --repeats {repeats} --cores {cores}"
+        found = {"command": f"python -m benchmarks.peers {made} {options}", **described(work)}
+        found |= {"peers": (measured := []), "skipped": (skipped := [])}
         for name, path in peers.items():
             asked = Asked(name, str(Path(path).absolute()) if path else "", pythons.get(name, Asked.python))
             try:
@@ -76,13 +79,9 @@ def main(
             except (Missing, Failed) as error:
                 click.echo(f"{name} is skipped: {error}", err=True)
                 skipped.append({"name": name, "why": str(error)})
-    if out is not None:
-        made = " ".join(f"--peer {name}{'=PATH' if path else ''}" for name, path in peers.items())
-        options = f"--rounds {rounds} --repeats {repeats} --cores {cores}"
-        found = {"command": f"python -m benchmarks.peers {made} {options}", **described(work)}
-        found |= {"peers": measured, "skipped": skipped}
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            if out is not None:  # after each, since all together take long
+                out.parent.mkdir(parents=True, exist_ok=True)
+                out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def described(work: Work) -> dict[str, object]:
@@ -91,7 +90,7 @@ def described(work: Work) -> dict[str, object]:
     return {
         "machine": f"{_processor()}, {os.cpu_count()} cores",
         "cores": "one" if work.cores else "default",
-        "versions": {name: version(name) for name in ("commonground", "torch")},
+        "versions": {name: version(name) for name in ("commonground", "torch", "numpy")},
         "work": {name: getattr(work, name) for name in kept},
     }
 

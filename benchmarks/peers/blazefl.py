@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ class Peer(common.Peer):
     differs = (
         "it has no FedRep",
         "its SGD has no momentum, so ours has none either",
+        "it asks for Python 3.14; where an older one runs it, the checkout's annotations were changed so that it can",
         "its clients are trained one after the other, as its quickstart does by default",
         "its server tests one model on all test samples",
     )
@@ -41,7 +43,7 @@ class Peer(common.Peer):
     def run(self, path: Path | None, work: common.Work, clock: Clock) -> None:
         """Rounds, each followed by the server's own test."""
         _import(path)
-        from blazefl.contrib import FedAvgBaseClientTrainer, FedAvgBaseServerHandler  # type: ignore[import-not-found]
+        from blazefl.contrib import FedAvgBaseClientTrainer, FedAvgBaseServerHandler
 
         data, selector, share = _Split(work), _Selector(work.net), work.sampled / work.clients
         server = FedAvgBaseServerHandler(
@@ -62,7 +64,7 @@ def _import(path: Path | None) -> None:
     if path is not None:
         sys.path.insert(0, str(common.checkout(path, "src/blazefl/__init__.py") / "src"))
     try:
-        import blazefl.contrib  # noqa: F401
+        import_module("blazefl.contrib")
     except (SyntaxError, NameError):
         raise common.Missing(f"its language is newer than Python {sys.version.split()[0]}'s") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -44,10 +45,8 @@ class Peer(common.Peer):
             return timed(*args, **options)
 
         timed = clock.testing(evaluate, lambda result: result[0] / 100)
-        testing.test_img_local_all = tests  # type: ignore[attr-defined]
-        import utils.train_utils  # type: ignore[import-not-found]
-
-        utils.train_utils.get_data = lambda args: _split(work)
+        vars(testing)["test_img_local_all"] = tests
+        vars(import_module("utils.train_utils"))["get_data"] = lambda args: _split(work)
         sys.argv = ["main_fedrep.py", *_flags(work)]
         runpy.run_path(str(root / "main_fedrep.py"), run_name="__main__")
 

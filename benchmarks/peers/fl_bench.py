@@ -6,6 +6,7 @@ import json
 import pickle
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ class Peer(common.Peer):
 
     def find(self, path: Path | None) -> str:
         """The checkout's commit."""
-        import hydra  # type: ignore[import-not-found]  # noqa: F401
-        import ray  # noqa: F401
+        import_module("hydra")
+        import_module("ray")
 
         return common.commit(common.checkout(path, "src/server/fedrep.py"))
 
@@ -36,7 +37,7 @@ class Peer(common.Peer):
         root = common.checkout(path, "src/server/fedrep.py")
         stand_ins.install("torchvision", "pynvml")
         sys.path.insert(0, str(root))
-        from src.server import fedavg  # type: ignore[import-not-found]
+        from src.server import fedavg
 
         parts = [samples.read(work.data, part) for part in ("train", "test")]
         folder = Path("data", "cifar10")
@@ -65,9 +66,9 @@ def _partition(parts: list[samples.Part], clients: int) -> dict[str, Any]:
 
 def _data(parts: list[samples.Part]) -> Any:
     import torch
-    from data.utils.datasets import BaseDataset  # type: ignore[import-not-found]
+    from data.utils.datasets import BaseDataset
 
-    class Ready(BaseDataset):  # type: ignore[misc]
+    class Ready(BaseDataset):
         def __init__(self, root: Path, args: Any, **transforms: Any) -> None:
             self._rescale_data = lambda: None
             x, y = (torch.cat([getattr(part, name) for part in parts]) for name in "xy")
@@ -77,9 +78,9 @@ def _data(parts: list[samples.Part]) -> Any:
 
 
 def _model(net: str) -> Any:
-    from src.utils.models import DecoupledModel  # type: ignore[import-not-found]
+    from src.utils.models import DecoupledModel
 
-    class Given(DecoupledModel):  # type: ignore[misc]
+    class Given(DecoupledModel):
         def __init__(self, dataset: str, pretrained: bool) -> None:
             super().__init__()
             self.base, self.classifier = cut(net)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ class Peer(common.Peer):
     def run(self, path: Path | None, work: common.Work, clock: Clock) -> None:
         """Its federation, until the clock has its rounds."""
         _import(path)
-        from fluke import FlukeENV  # type: ignore[import-not-found]
-        from fluke.algorithms import CentralizedFL  # type: ignore[import-not-found]
-        from fluke.evaluation import ClassificationEval  # type: ignore[import-not-found]
+        from fluke import FlukeENV
+        from fluke.algorithms import CentralizedFL
+        from fluke.evaluation import ClassificationEval
 
         environment = FlukeENV()
         environment.set_seed(0)
@@ -54,13 +55,13 @@ def _import(path: Path | None) -> None:
     stand_ins.install("torchvision", "wandb", "clearml", "seaborn", "tensorboard", "opacus")
     if path is not None:
         sys.path.insert(0, str(path))
-    import fluke.algorithms.fedrep  # type: ignore[import-not-found]  # noqa: F401
+    import_module("fluke.algorithms.fedrep")
 
 
 def _federation(work: common.Work) -> Any:
     from fluke import DDict
-    from fluke.algorithms.fedavg import FedAVG  # type: ignore[import-not-found]
-    from fluke.algorithms.fedrep import FedRep  # type: ignore[import-not-found]
+    from fluke.algorithms.fedavg import FedAVG
+    from fluke.algorithms.fedrep import FedRep
 
     fedrep = work.method == "fedrep"
     client = DDict(
@@ -84,7 +85,7 @@ class _Split:
         self.work = work
 
     def assign(self, n_clients: int, batch_size: int) -> Any:
-        from fluke.data import FastDataLoader  # type: ignore[import-not-found]
+        from fluke.data import FastDataLoader
 
         train, test = (samples.read(self.work.data, part) for part in ("train", "test"))
         loaders = [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fluke.nets import EncoderHeadNet  # type: ignore[import-not-found]
+from fluke.nets import EncoderHeadNet
 from torch import nn
 
 from benchmarks.peers.nets import cut, layers
 
 
-class Net(EncoderHeadNet):  # type: ignore[misc]
+class Net(EncoderHeadNet):
     """Body and head."""
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class Peer(common.Peer):
         """The package's version, or the checkout's commit."""
         if path is not None:
             sys.path.insert(0, str(common.checkout(path, "pfl/__init__.py")))
-        import pfl.model.pytorch  # type: ignore[import-not-found]  # noqa: F401
+        import_module("pfl.model.pytorch")
 
         if path is not None:
             return common.commit(path)
@@ -43,12 +44,12 @@ class Peer(common.Peer):
         """Its algorithm, until the clock has its rounds."""
         if path is not None:
             sys.path.insert(0, str(path))
-        from pfl.aggregate.simulate import SimulatedBackend  # type: ignore[import-not-found]
-        from pfl.aggregate.weighting import WeightByUser  # type: ignore[import-not-found]
-        from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import-not-found]
-        from pfl.algorithm.federated_averaging import FederatedAveraging  # type: ignore[import-not-found]
-        from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams  # type: ignore[import-not-found]
-        from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found]
+        from pfl.aggregate.simulate import SimulatedBackend
+        from pfl.aggregate.weighting import WeightByUser
+        from pfl.algorithm.base import NNAlgorithmParams
+        from pfl.algorithm.federated_averaging import FederatedAveraging
+        from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
+        from pfl.model.pytorch import PyTorchModel
 
         net = _Judged(whole(work.net))
         model = PyTorchModel(
@@ -90,7 +91,7 @@ class _Judged(nn.Module):
 
     @torch.no_grad()
     def metrics(self, x: Tensor, y: Tensor, is_eval: bool = True) -> dict[str, Any]:
-        from pfl.metrics import Weighted  # type: ignore[import-not-found]
+        from pfl.metrics import Weighted
 
         self.eval() if is_eval else self.train()
         return {"accuracy": Weighted(int((self(x).argmax(1) == y).sum()), len(y))}
@@ -98,9 +99,9 @@ class _Judged(nn.Module):
 
 def _federated(work: common.Work) -> Any:
     """The training samples of all clients, as its artificial federation of users."""
-    from pfl.data.dataset import Dataset  # type: ignore[import-not-found]
-    from pfl.data.federated_dataset import FederatedDataset  # type: ignore[import-not-found]
-    from pfl.data.sampling import get_user_sampler  # type: ignore[import-not-found]
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
 
     train = samples.read(work.data, "train")
     sampler = get_user_sampler("random", list(range(work.clients)))
@@ -108,14 +109,14 @@ def _federated(work: common.Work) -> Any:
 
 
 def _ends_rounds(work: common.Work, clock: Clock, evaluation: Any) -> Any:
-    from pfl.callback.base import TrainingProcessCallback  # type: ignore[import-not-found]
+    from pfl.callback.base import TrainingProcessCallback
     from pfl.data.dataset import Dataset
 
     test = samples.read(work.data, "test")
 
-    class Ends(TrainingProcessCallback):  # type: ignore[misc]
+    class Ends(TrainingProcessCallback):
         def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
-            from pfl.metrics import Metrics  # type: ignore[import-not-found]
+            from pfl.metrics import Metrics
 
             clock.trained()
             found = model.evaluate(Dataset((test.x, test.y)), lambda name: name, evaluation)
