@@ -143,18 +143,23 @@ class RunConfig(BaseModel):
     server_momentum: float = Field(0.9, ge=0, lt=1, description="momentum (beta 1) of the server optimiser")
     server_beta2: float = Field(0.99, ge=0, lt=1, description="second-moment decay of FedAdam")
     server_epsilon: float = Field(1e-3, gt=0, description="degree of adaptivity of FedAdam (tau)")
-    dp: Literal["client"] | None = Field(
-        None, description="differential privacy of clients: cut what each sends, and add noise"
+    dp: Literal["client", "example"] | None = Field(
+        None,
+        description="differential privacy of clients: cut what each sends, and add noise; or of single examples: the "
+        "same in every step of training",
     )
     dp_clip: float | None = Field(
-        None, gt=0, description="largest L2 norm of a client's change, over all tensors (adaptive: the first; 0.1)"
+        None,
+        gt=0,
+        description="largest L2 norm of a client's change, over all tensors (adaptive: the first; 0.1), or of an "
+        "example's gradient",
     )
     dp_noise: float | None = Field(
         None, gt=0, description="standard deviation of the noise, as a multiple of --dp-clip"
     )
     dp_epsilon: float | None = Field(None, gt=0, description="in place of --dp-noise: find the noise for this epsilon")
     dp_delta: float | None = Field(
-        None, gt=0, lt=1, description="delta at which epsilon is told (default: 1/clients^1.1)"
+        None, gt=0, lt=1, description="delta at which epsilon is told (default: 1/clients^1.1, or 1/examples^1.1)"
     )
     dp_where: Literal["server", "client"] | None = Field(
         None, description="who adds the noise: server, to the mean (default), or client, before anything leaves it"

@@ -295,8 +295,10 @@ def _privacy(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _privacy_notes(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    levels = {entry["privacy"]["level"] for entry in entries if "privacy" in entry}
     told = [f"{entry['title']} {short_epsilon(entry['privacy'])}" for entry in entries if "privacy" in entry]
-    return [f"Differential privacy of clients, in each run: {', '.join(told)}."] if told else []
+    whose = "clients" if levels == {"client"} else "single examples" if levels == {"example"} else "clients or examples"
+    return [f"Differential privacy of {whose}, in each run: {', '.join(told)}."] if told else []
 
 
 def _judged(runs: Mapping[str, Sequence[Run]]) -> str:

@@ -17,7 +17,7 @@ from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import column_importance
 from commonground.engine.private.secret import remove_secret
-from commonground.engine.private.summary import privacy_summary
+from commonground.engine.private.summary import privacy_summary, with_epsilons
 from commonground.engine.progress import Progress
 from commonground.engine.results import client_rows, summarise, weights_sha256
 from commonground.engine.run import Run
@@ -68,6 +68,7 @@ def finish(
         # One round more than before, or clients who answer messages would test the heads they had then.
         scores = judge.evaluate(everyone, shared, "personal", config.rounds + 1, detailed=True)
     clients = client_rows(setup.data, progress.took_part.tolist(), scores, global_scores)
+    clients = with_epsilons(setup, len(progress.history), clients)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
     summary = summarise(
         setup,

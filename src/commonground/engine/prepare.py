@@ -28,6 +28,7 @@ from commonground.data.normalization import normalize
 from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.own_metrics import check_metrics, metrics_of
+from commonground.engine.private.examples import with_noise_found
 from commonground.engine.private.settings import resolve_privacy
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
@@ -77,7 +78,7 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             "lr": config.lr or min(rate, data.task.highest_default_lr),
             "optimizer": optimizer,
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
-            **resolve_privacy(config, data.clients, algorithm),
+            **resolve_privacy(config, data.clients, algorithm, int(data.train_sizes.sum())),
         }
     )
 
@@ -174,7 +175,8 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
-    return Setup.build(config, data, network, groups, algorithm, start, loss or _named_loss(config), metrics)
+    setup = Setup.build(config, data, network, groups, algorithm, start, loss or _named_loss(config), metrics)
+    return with_noise_found(setup)
 
 
 def _named_loss(config: RunConfig) -> OwnLoss | None:

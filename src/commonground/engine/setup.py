@@ -24,13 +24,13 @@ from commonground.devices import check_precision, resolve_device
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.own_metrics import OwnFigure
-from commonground.engine.private.settings import check_privacy, privacy_of
+from commonground.engine.private.settings import check_privacy, examples_of, privacy_of
 from commonground.engine.trial import Trial, try_model
 from commonground.errors import ConfigError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
-from commonground.privacy import ClientPrivacy, KeyedNoise, NoiseSource, SecretNoise
+from commonground.privacy import ClientPrivacy, ExamplePrivacy, KeyedNoise, NoiseSource, SecretNoise
 from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
 
 __all__ = ["Setup", "check_options", "client_model", "client_start"]
@@ -395,8 +395,18 @@ class Setup:
 
     @cached_property
     def privacy(self) -> ClientPrivacy | None:
-        """How what clients send is made private (``--dp``); None if it is not, or if they send nothing."""
+        """How what clients send is made private (``--dp client``); None if it is not, or if they send nothing."""
         return privacy_of(self.config) if self.algorithm.sends(1) else None
+
+    @cached_property
+    def examples(self) -> ExamplePrivacy | None:
+        """How steps of training are made private (``--dp example``); None if they are not, or if nothing is sent."""
+        return examples_of(self.config) if self.algorithm.sends(1) else None
+
+    @property
+    def clients_add_noise(self) -> bool:
+        """Whether the clients themselves hide something before they send it."""
+        return self.examples is not None or (self.privacy is not None and self.privacy.where == "client")
 
     @cached_property
     def noise(self) -> NoiseSource:

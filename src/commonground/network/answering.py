@@ -177,7 +177,7 @@ class Answering:
             setup = tuning_setup(setup, begin.tuning)
         states = self.folder / "runs" / begin.run / "states"
         # Whatever the server's settings say. It is kept, so that a question that is asked again gets no other noise.
-        noise = None if setup.privacy is None else kept_secret(states)
+        noise = None if setup.privacy is None and setup.examples is None else kept_secret(states)
         return MessageClient(setup, begin.number, states, noise=noise)
 
     def _own(self, agreed: Agreed | None) -> FederatedDataset:

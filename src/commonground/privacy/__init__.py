@@ -1,4 +1,5 @@
-"""Differential privacy of clients: what bounds a client's influence, what hides it, and how much is given away.
+"""Differential privacy of clients: what bounds a client's influence, what hides it, and how much is given away; that
+of single examples is in ``examples.py``.
 
 *McMahan, Ramage, Talwar, Zhang 2018, Algorithm 1 (DP-FedAvg, flat clipping), with equal weights.* In round t a set S
 of n clients is sent θ_t. Client i trains to θ_i and sends a change that is cut to the length C, over all tensors
@@ -26,6 +27,7 @@ why.
 """
 
 from commonground.privacy.accounting import Budget, noise_for, usual_delta
+from commonground.privacy.examples import ExamplePrivacy, clipped_sums, noisy_means
 from commonground.privacy.mechanism import CLIP, WITHIN, ClientPrivacy, clipped, is_private_part, next_clip
 from commonground.privacy.noise import KeyedNoise, NoiseSource, SecretNoise
 from commonground.privacy.told import about_privacy, short_epsilon
@@ -35,14 +37,17 @@ __all__ = [
     "WITHIN",
     "Budget",
     "ClientPrivacy",
+    "ExamplePrivacy",
     "KeyedNoise",
     "NoiseSource",
     "SecretNoise",
     "about_privacy",
     "clipped",
+    "clipped_sums",
     "is_private_part",
     "next_clip",
     "noise_for",
+    "noisy_means",
     "short_epsilon",
     "usual_delta",
 ]

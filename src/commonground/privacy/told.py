@@ -15,6 +15,12 @@ def short_epsilon(privacy: Mapping[str, Any]) -> str:
 
 def about_privacy(privacy: Mapping[str, Any]) -> str:
     """One sentence without its full stop, from the field ``privacy`` of a summary."""
+    if privacy["level"] == "example" and "noise" in privacy:
+        passes = f"{privacy['passes']:,} pass{'es' if privacy['passes'] != 1 else ''} over the data"
+        return (
+            f"{short_epsilon(privacy)} for one training example, against {privacy['hidden_from']}: gradients of "
+            f"examples cut to {privacy['clip']:g}, noise {privacy['noise']:g} times that in every step, {passes}"
+        )
     begin = f"{short_epsilon(privacy)} for all data of one client, against {privacy['hidden_from']}"
     if "noise" not in privacy:
         return begin

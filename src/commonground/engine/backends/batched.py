@@ -140,6 +140,7 @@ class BatchedEngine(StoreEngine):
                 if setup.algorithm.personalizes:
                     with self._unkeyed("training", round):
                         self._cohort.begin(round, block, shared, self.store.gather(block))
+                        self._cohort.at_home()
                         setup.algorithm.personalize(self._cohort, round)
                         own = self._cohort.get("all")
             parts.append(evaluate_block(setup, block, shared, own, stack=True, split=split, detailed=detailed))

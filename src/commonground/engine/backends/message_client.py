@@ -45,17 +45,17 @@ class MessageClient:
         number: the client's number in the federation, which keys its draws.
         folder: where it keeps its personal tensors.
         durable: whether they have to outlast a power cut.
-        noise: where the client's own noise comes from (``--dp-where client``), whatever the run's settings say: with
-            :class:`~commonground.privacy.SecretNoise` no server can draw and subtract it. By default as the settings
-            say, a secret being the client's own and kept in its folder.
+        noise: where the client's own noise comes from (``--dp-where client``, ``--dp example``), whatever the run's
+            settings say: with :class:`~commonground.privacy.SecretNoise` no server can draw and subtract it. By default
+            as the settings say, a secret being the client's own and kept in its folder.
     """
 
     def __init__(
         self, setup: Setup, number: int, folder: Path, *, durable: bool = True, noise: NoiseSource | None = None
     ) -> None:
         self.setup = setup
-        local = setup.privacy is not None and setup.privacy.where == "client"
-        self.noise = kept_secret(folder) if noise is None and local and setup.config.dp_secret_noise else noise
+        own = noise is None and setup.clients_add_noise and setup.config.dp_secret_noise
+        self.noise = kept_secret(folder) if own else noise
         self.number = number
         self.states = ClientStates(folder, number, durable=durable)
 

@@ -36,7 +36,8 @@ def run_client(
         client: the client's position in the data set at hand.
         received, personal: what the server sent and what the client kept.
         key: the client's number in the federation; by default its position.
-        noise: where the client's own noise comes from (``--dp-where client``); by default as the run's settings say.
+        noise: where the client's own noise comes from (``--dp-where client``, ``--dp example``); by default as
+            the run's settings say.
     """
     setup, number = trainer.setup, client if key is None else key
     with (
@@ -44,6 +45,7 @@ def run_client(
         setup.keyed("training", round, number),
     ):
         trainer.begin(round, client, number, received, personal)
+        trainer.noise = noise
         sent = setup.algorithm.client_update(trainer, round)
     sent = protected(setup, round, number, received, sent, noise)
     kept = {name: trainer.live[name].detach().clone() for name in setup.personal_names}
@@ -89,6 +91,7 @@ def score_clients(
             setup.keyed("training", round, number),
         ):
             trainer.begin(round, client, number, shared, own)
+            trainer.at_home()
             setup.algorithm.personalize(trainer, round)
         tuned = {name: value.detach().clone().unsqueeze(0) for name, value in trainer.live.items()}
         parts.append(test([client], shared, tuned, key=number))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from commonground.algorithms import Batch, Client, Tensors
+from commonground.algorithms import Batch, Tensors
 from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import Inputs, to_device
 from commonground.engine.clients.batches import (
@@ -23,10 +23,13 @@ from commonground.engine.clients.batches import (
     train_length,
 )
 from commonground.engine.clients.draws import PhaseDraws
+from commonground.engine.clients.example_gradients import ExampleGradients
+from commonground.engine.clients.hiding import Hiding
 from commonground.engine.clients.linear_head import is_linear_head
-from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, StackedOptimizer
+from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, StackedOptimizer, gradients_of
 from commonground.engine.setup import Setup
 from commonground.models import Split
+from commonground.privacy import ExamplePrivacy
 
 __all__ = ["Extras", "LocalTraining", "Pool"]
 
@@ -67,7 +70,7 @@ class Extras:
         return self.loss is None and self.penalty is None and self.correction is None and self.reference is None
 
 
-class LocalTraining(Client):
+class LocalTraining(Hiding):
     """What the verbs of one client and of a cohort have in common: ``fit`` step by step, schedules, draws.
 
     Args:
@@ -95,6 +98,7 @@ class LocalTraining(Client):
         self.round, self.keys = round, list(keys)
         self.lr = self.setup.lr_at(round)
         self._phase = 0
+        self._hidden = self.setup.examples  # unless `at_home` says that nothing of what follows is sent
         self._indices = [self.setup.data.train_indices(c) for c in clients]
         self.sizes = np.array([len(i) for i in self._indices])
         self.setup.keep_hidden("train", clients)
@@ -187,6 +191,8 @@ class LocalTraining(Client):
     ) -> None:
         """See :meth:`commonground.algorithms.Client.fit`."""
         extras = Extras(loss, penalty, correction, reference)
+        if loss is not None or reference is not None:
+            self._needs_samples("a loss of its own")
         names = self.setup.groups.trainable(group)
         schedule = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size), start)
         self._count_steps(schedule)
@@ -195,12 +201,14 @@ class LocalTraining(Client):
         lrs = rates_of_steps(self.lr if lr is None else lr, schedule.steps)
         rates = self.setup.rates(lrs[0], momentum, weight_decay)
         # Features are worth computing once if the phase goes over the whole data at least once.
-        whole = bool((schedule.counts.sum(1) >= self.sizes).all())
+        whole = bool((schedule.counts.sum(1) >= self.sizes).all()) and self._hidden is None
         split = self.setup.training_split(frozenset(names)) if whole else None
         with self._training(names, group):
             pool = self._pool(split, names)
             plain = extras.none and len(set(lrs)) == 1 and self.task.plain and self.task.task.softmax
-            if pool.split is not None and plain and is_linear_head(pool.split, names):
+            if self._hidden is not None:
+                self._descend_privately(names, pool, schedule, rates, lrs, extras, self._hidden)
+            elif pool.split is not None and plain and is_linear_head(pool.split, names):
                 self._fit_linear_head(names, pool, schedule, rates)
             else:
                 self._descend(names, pool, schedule, rates, lrs, extras)
@@ -229,6 +237,38 @@ class LocalTraining(Client):
             optimizer.step(loss, lrs[step], schedule.active(step), extras.correction)
         self._record(losses, schedule)
 
+    def _descend_privately(
+        self,
+        names: Sequence[str],
+        pool: Pool,
+        schedule: CohortSchedule,
+        rates: Rates,
+        lrs: Sequence[float],
+        extras: Extras,
+        privacy: ExamplePrivacy,
+    ) -> None:
+        """All steps of a phase, each along the noisy mean of cut gradients (see :mod:`commonground.privacy.examples`).
+
+        What a method adds to gradients knows nothing of examples but what earlier steps released, and neither does the
+        optimizer; so they come after the noise.
+        """
+        draws, optimizer = self._draws(schedule), self._optimizer(names, rates)
+        gradients_of_examples = ExampleGradients(self.setup, privacy.clip)
+        losses: list[Tensor] = []
+        for step in range(schedule.steps):
+            batch = self._batch(pool, schedule, draws, step)
+            leaves = optimizer.leaves()
+            sums, loss = self._clipped_sums(gradients_of_examples, leaves, batch)
+            losses.append(loss)
+            found = self._with_noise(sums, schedule, step, privacy.noise * privacy.clip)
+            if extras.penalty is not None:
+                pull = gradients_of(self._penalties(extras.penalty, leaves).sum(), leaves)
+                found = {name: value + pull[name] for name, value in found.items()}
+            given = extras.correction or {}
+            found = {name: value + given[name] if name in given else value for name, value in found.items()}
+            optimizer.along(found, lrs[step], schedule.active(step))
+        self._record(losses, schedule)
+
     def batches(
         self,
         *,
@@ -239,6 +279,7 @@ class LocalTraining(Client):
         share: float = 1.0,
     ) -> Iterator[Batch]:
         """See :meth:`commonground.algorithms.Client.batches`."""
+        self._needs_samples("batches")
         own = epochs if isinstance(epochs, Tensor) else None
         common = 0 if isinstance(epochs, Tensor) else epochs
         length = train_length(self.setup.config, common, steps, samples, batch_size)
@@ -310,6 +351,14 @@ class LocalTraining(Client):
             loss: of each sample; by default the task's.
             reference: for a loss that compares with it.
         """
+
+    @abstractmethod
+    def _clipped_sums(self, examples: ExampleGradients, leaves: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
+        """A batch's sum of cut gradients, and its mean loss, one number per client."""
+
+    @abstractmethod
+    def _with_noise(self, sums: Tensors, schedule: CohortSchedule, step: int, std: float) -> Tensors:
+        """Sums of cut gradients as noisy means: (sum + noise of this standard deviation) / a full batch's size."""
 
     @abstractmethod
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:

@@ -214,6 +214,17 @@ class SequentialOptimizer:
         for name, parameter in self._parameters.items() if correction is not None else ():
             if name in correction and parameter.grad is not None:  # type: ignore[operator]
                 parameter.grad.add_(correction[name])  # type: ignore[index]
+        self._move()
+
+    def along(self, gradients: Tensors, lr: float, active: Tensor | None) -> None:
+        """One step along these gradients, by name."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr * group["factor"]
+        for name, parameter in self._parameters.items():
+            parameter.grad = gradients[name]
+        self._move()
+
+    def _move(self) -> None:
         if self._clip_norm is not None:
             nn.utils.clip_grad_norm_(self._parameters.values(), self._clip_norm)
         self._optimizer.step()
@@ -256,6 +267,10 @@ class StackedOptimizer:
         found = torch.autograd.grad(loss.sum(), list(self._leaves.values()), allow_unused=True)
         gradients, given = dict(zip(self._names, found, strict=True)), correction or {}
         self.apply([g + given[n] if n in given and g is not None else g for n, g in gradients.items()], lr, active)
+
+    def along(self, gradients: Tensors, lr: float, active: Tensor | None) -> None:
+        """One step of every client along these gradients, by name."""
+        self.apply([gradients[name] for name in self._names], lr, active)
 
     def apply(self, gradients: Sequence[Tensor | None], lr: float, active: Tensor | None) -> None:
         """One step along these gradients, in the order of the names; None leaves a tensor as it is, as PyTorch does."""

@@ -15,12 +15,13 @@ from commonground.data.inputs import chunks, each, select
 from commonground.engine.clients.base import LocalTraining, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
+from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, gradients_of
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call, tensors_of
-from commonground.privacy import is_private_part
+from commonground.privacy import is_private_part, noisy_means
 
 __all__ = ["FEATURE_CHUNK", "SequentialClient"]
 
@@ -77,7 +78,7 @@ class SequentialClient(LocalTraining):
         return None if self._recorded is None else float(self._recorded[0]) / self._recorded[1]
 
     def _own(self) -> Tensors:
-        return {**self.live, **self.state, "class_counts": self.class_counts}
+        return {**self.live, **self.state, **self._counted()}
 
     def _drop(self, masks: Tensors) -> None:
         """Give every dropout layer its mask."""
@@ -162,6 +163,13 @@ class SequentialClient(LocalTraining):
         finally:
             self.setup.behaviour.settle(self.model, self.live)
 
+    def _clipped_sums(self, examples: ExampleGradients, leaves: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
+        sums, loss = examples.of_one({name: leaf.detach() for name, leaf in leaves.items()}, batch)
+        return sums, loss
+
+    def _with_noise(self, sums: Tensors, schedule: CohortSchedule, step: int, std: float) -> Tensors:
+        return noisy_means(sums, self._step_noise([0], list(sums), step)[0].unsqueeze(0), std, schedule.full)
+
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         return penalty(self._own(), self.received)
 
@@ -180,6 +188,7 @@ class SequentialClient(LocalTraining):
 
     def features(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.features`."""
+        self._needs_samples("features")
         rows, y = self._rows()
         self.model.eval()
         outputs = []
@@ -191,6 +200,7 @@ class SequentialClient(LocalTraining):
 
     def class_means(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.class_means`."""
+        self._needs_samples("class means")
         _, y = self._rows()
         there = torch.ones(len(y), dtype=self.dtype, device=self.device)
         return self._means_by_class(self.features().flatten(1), y, there)
@@ -221,6 +231,7 @@ class SequentialClient(LocalTraining):
         penalty: Penalty | None = None,
     ) -> Tensors:
         """See :meth:`commonground.algorithms.Client.gradient`."""
+        self._needs_samples("gradients")
         names = self.setup.groups.trainable(group)
         batch = batch or self._whole()
         with self._training(names, group), self._at(at or {}):

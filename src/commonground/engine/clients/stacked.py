@@ -23,13 +23,14 @@ from commonground.data.inputs import Inputs, chunks, each, select, to_device
 from commonground.engine.clients.base import LocalTraining, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
+from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
 from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call_with
-from commonground.privacy import is_private_part
+from commonground.privacy import is_private_part, noisy_means
 
 __all__ = ["StackedClients"]
 
@@ -141,7 +142,7 @@ class StackedClients(LocalTraining):
         """What loss and penalty see of the client: stacked entries, and common ones."""
         stacked = {name: value for name, value in values.items() if name in self._stacked}
         common = {name: value for name, value in values.items() if name not in self._stacked}
-        return {**stacked, **self.state, "class_counts": self.class_counts}, common
+        return {**stacked, **self.state, **self._counted()}, common
 
     def step(self, direction: Tensors, lr: float | None = None) -> None:
         """See :meth:`commonground.algorithms.Client.step`."""
@@ -235,6 +236,17 @@ class StackedClients(LocalTraining):
         losses = self.task.loss(output[there], y[there])
         return losses.new_zeros(len(output)).index_copy(0, there, losses)
 
+    def _clipped_sums(self, examples: ExampleGradients, leaves: Tensors, batch: Batch) -> tuple[Tensors, Tensor]:
+        inside = names_inside(self.model, self.values)
+        rest = {name: self.values[name] for name in inside if name not in leaves}
+        own = {name: value for name, value in rest.items() if name in self._stacked}
+        common = {name: value for name, value in rest.items() if name not in self._stacked}
+        return examples.of_each({name: leaf.detach() for name, leaf in leaves.items()}, batch, own, common)
+
+    def _with_noise(self, sums: Tensors, schedule: CohortSchedule, step: int, std: float) -> Tensors:
+        drawn = self._step_noise(range(len(self.keys)), list(sums), step)
+        return noisy_means(sums, torch.stack(drawn), std, schedule.full)
+
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         own, common = self._own({**self.values, **leaves})
         extra = {name: self.received[name] for name in self._received_stacked}
@@ -286,6 +298,7 @@ class StackedClients(LocalTraining):
 
     def features(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.features`; stacked and padded [C, n_max, …]."""
+        self._needs_samples("features")
         self.model.eval()
         padded = self.setup.inputs.arrange(self._pad(self._rows()[0]))
         with torch.no_grad(), self.setup.autocast():
@@ -298,6 +311,7 @@ class StackedClients(LocalTraining):
 
     def class_means(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.class_means`; stacked."""
+        self._needs_samples("class means")
         y = self._pad({"y": self._rows()[1]})["y"]
         return self._means_by_class(self.features().flatten(2), y, self._there())
 
@@ -327,6 +341,7 @@ class StackedClients(LocalTraining):
         penalty: Penalty | None = None,
     ) -> Tensors:
         """See :meth:`commonground.algorithms.Client.gradient`; stacked."""
+        self._needs_samples("gradients")
         names = self.setup.groups.trainable(group)
         self.stack([*names, *(at or {}), *self._train_mode(names, group)])
         batch = batch or self._whole()

@@ -9,9 +9,9 @@ from commonground.config import RunConfig
 from commonground.engine.sampling import most_rounds
 from commonground.errors import ConfigError
 from commonground.models import Groups
-from commonground.privacy import Budget, ClientPrivacy, noise_for, usual_delta
+from commonground.privacy import Budget, ClientPrivacy, ExamplePrivacy, noise_for, usual_delta
 
-__all__ = ["budget_of", "check_privacy", "privacy_of", "resolve_privacy"]
+__all__ = ["budget_of", "check_privacy", "examples_of", "privacy_of", "resolve_privacy"]
 
 _SETTINGS = ("dp_clip", "dp_noise", "dp_epsilon", "dp_delta", "dp_where", "dp_adaptive_clip", "dp_secret_noise")
 _FIRST_CLIP = 0.1  # of adaptive clipping (Andrew et al. 2021)
@@ -31,7 +31,12 @@ def check_privacy(config: RunConfig, algorithm: Algorithm, groups: Groups) -> No
     if config.dp is None:
         given = next((name for name in _SETTINGS if getattr(config, name) not in (None, False)), None)
         if given is not None:
-            raise ConfigError(f"--{given.replace('_', '-')} is a setting of differential privacy; add --dp client")
+            raise ConfigError(
+                f"--{given.replace('_', '-')} is a setting of differential privacy; add --dp client, or example"
+            )
+        return
+    if config.dp == "example":
+        check_examples(config, algorithm)
         return
     _check_method(config, algorithm, groups)
     if config.weighting != "uniform":
@@ -73,13 +78,43 @@ def _undeclared(algorithm: Algorithm) -> str:
     return ""
 
 
-def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm) -> dict[str, Any]:
-    """What was left to us: δ, the first C, and the noise that a wanted ε needs; fields of the configuration.
+def check_examples(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse settings under which examples would not be hidden. Verbs that tell of examples are refused when a method
+    calls them (:class:`~commonground.engine.private.examples.Counting` does so before training), models where they are
+    tried.
+
+    Raises:
+        ConfigError: says what and why.
+    """
+    if algorithm.pools:
+        raise ConfigError(f"--dp example cannot make {algorithm.title} private: {algorithm.not_private}")
+    if config.dp_where is not None or config.dp_adaptive_clip is not None:
+        flag = "--dp-where" if config.dp_where is not None else "--dp-adaptive-clip"
+        raise ConfigError(
+            f"{flag} is a setting of --dp client; with --dp example every client adds noise in each of its steps, and "
+            "--dp-clip stays; leave it out"
+        )
+    if config.feature_noise:
+        raise ConfigError(
+            f"--feature-noise {config.feature_noise:g} lets one example enter all samples of another client, which "
+            "--dp example does not hide; leave it out"
+        )
+    if config.class_weights == "balanced":
+        raise ConfigError(
+            "--class-weights balanced counts the examples of all clients without noise, which --dp example does not "
+            "hide; give the weights themselves (--class-weights 1,5)"
+        )
+
+
+def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm, rows: int) -> dict[str, Any]:
+    """What was left to us: δ, the first C, and the noise that a wanted ε needs; fields of the configuration. The noise
+    of single examples is found later (:func:`~commonground.engine.private.examples.with_noise_found`).
 
     Args:
         config: of the run.
         clients: of the data at hand. A single client of a larger federation takes the noise it is told, if it is.
         algorithm: the run's method.
+        rows: training examples of all clients.
 
     Raises:
         ConfigError: neither clip norm nor noise is given, the noise is not that of the ε, δ is too large, or the
@@ -87,6 +122,8 @@ def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm) -> di
     """
     if config.dp is None:
         return {}
+    if config.dp == "example":
+        return _resolve_examples(config, rows)
     if config.dp_clip is None and config.dp_adaptive_clip is None:
         raise ConfigError(
             "--dp client needs --dp-clip, the largest L2 norm of a client's change, such as 1, or --dp-adaptive-clip "
@@ -105,6 +142,19 @@ def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm) -> di
         noise = _noise(config, delta, federation, algorithm)
     clip = _FIRST_CLIP if config.dp_clip is None else config.dp_clip
     return {"dp_clip": clip, "dp_noise": noise, "dp_delta": delta, "dp_where": config.dp_where or "server"}
+
+
+def _resolve_examples(config: RunConfig, rows: int) -> dict[str, Any]:
+    if config.dp_clip is None:
+        raise ConfigError("--dp example needs --dp-clip, the largest L2 norm of an example's gradient, such as 1")
+    if config.dp_noise is None and config.dp_epsilon is None:
+        raise ConfigError("--dp example needs --dp-noise, a multiple of --dp-clip, or --dp-epsilon, which finds it")
+    delta = config.dp_delta or usual_delta(rows)
+    if delta >= 1 / rows:
+        raise ConfigError(
+            f"--dp-delta {delta:g} must be less than 1/{rows}, or giving one example away at random would do"
+        )
+    return {"dp_delta": delta}
 
 
 def _noise(config: RunConfig, delta: float, clients: int, algorithm: Algorithm) -> float:
@@ -139,8 +189,16 @@ def budget_of(config: RunConfig, noise: float, clients: int, rounds: int) -> Bud
 
 def privacy_of(config: RunConfig) -> ClientPrivacy | None:
     """How a run's changes are made private, its settings filled in; None if they are not."""
-    if config.dp is None:
+    if config.dp != "client":
         return None
     assert config.dp_clip is not None, "privacy is resolved before a run starts"
     assert config.dp_noise is not None, "privacy is resolved before a run starts"
     return ClientPrivacy(config.dp_clip, config.dp_noise, config.dp_where or "server", config.dp_adaptive_clip)
+
+
+def examples_of(config: RunConfig) -> ExamplePrivacy | None:
+    """How steps are made private, the noise filled in; None if they are not, or as long as it is not known."""
+    if config.dp != "example" or config.dp_noise is None:
+        return None
+    assert config.dp_clip is not None, "privacy is resolved before a run starts"
+    return ExamplePrivacy(config.dp_clip, config.dp_noise)

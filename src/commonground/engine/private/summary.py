@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from commonground.algorithms import Tensors
+from commonground.engine.private.examples import epsilons, passes_of
 from commonground.engine.private.settings import budget_of
 from commonground.engine.setup import Setup
 from commonground.privacy import CLIP, Budget
+from commonground.privacy.accounting import GAUSSIAN
 
-__all__ = ["privacy_summary"]
+__all__ = ["privacy_summary", "with_epsilons"]
 
 NOT_COVERED = (
     "training losses, numbers of samples and the figures of tests, which clients report without noise, and what is "
@@ -29,6 +32,8 @@ def privacy_summary(setup: Setup, rounds: int, shared: Tensors) -> dict[str, Any
     if config.dp_delta is None or config.dp is None:
         return {}
     delta, participants = config.dp_delta, config.participants(clients)
+    if setup.examples is not None:
+        return {"privacy": _of_examples(setup, rounds, delta) | {"not_covered": NOT_COVERED}}
     if privacy is None:
         nothing = {
             "level": config.dp,
@@ -59,3 +64,39 @@ def privacy_summary(setup: Setup, rounds: int, shared: Tensors) -> dict[str, Any
     told |= {"sampling": sampling, "clients": clients, "participants": participants, "rounds": budget.rounds}
     told |= {"accountant": accountant, "noise_from": "a secret" if config.dp_secret_noise else "seed"}
     return {"privacy": told | {"not_covered": NOT_COVERED}}
+
+
+def _of_examples(setup: Setup, rounds: int, delta: float) -> dict[str, Any]:
+    """What a run of ``--dp example`` tells: the ε of the client that gives away most."""
+    privacy, passes, clients = setup.examples, passes_of(setup, rounds), setup.data.clients
+    assert privacy is not None, "asked for only where there is noise in steps"
+    return {
+        "level": "example",
+        "epsilon": max(epsilons(passes, privacy.noise, delta)),
+        "delta": delta,
+        "neighbours": "one training example of one client replaced",
+        "hidden_from": "the server and everyone else",
+        "clip": privacy.clip,
+        "noise": privacy.noise,
+        "sampling": "none: an epoch uses every example once",
+        "passes": int(passes.max()),
+        "clients": clients,
+        "participants": setup.config.participants(clients),
+        "rounds": rounds,
+        "accountant": GAUSSIAN,
+        "noise_from": "a secret" if setup.config.dp_secret_noise else "seed",
+    }
+
+
+def with_epsilons(setup: Setup, rounds: int, clients: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of ``clients.csv`` with each client's own ε where single examples are hidden; else as they are.
+
+    Args:
+        setup: of the run.
+        rounds: done.
+        clients: a row for each client.
+    """
+    if setup.examples is None or setup.config.dp_delta is None:
+        return list(clients)
+    found = epsilons(passes_of(setup, rounds), setup.examples.noise, setup.config.dp_delta)
+    return [row | {"epsilon": epsilon} for row, epsilon in zip(clients, found, strict=True)]

@@ -1,0 +1,69 @@
+"""What a client of a run with ``--dp example`` does not tell its method of its samples, and the noise of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from commonground.algorithms import Client, Tensors
+from commonground.engine.setup import Setup
+from commonground.errors import ConfigError
+from commonground.privacy import ExamplePrivacy, NoiseSource
+
+__all__ = ["Hiding"]
+
+
+class Hiding(Client):
+    """Single examples are hidden by the noise of ``fit``'s steps, so whatever else tells of them is refused.
+
+    Attributes:
+        setup: of the run.
+        keys: the clients' numbers in the federation, which key their noise.
+        noise: where it comes from; None for where the run's settings say.
+    """
+
+    setup: Setup
+    keys: list[int]
+    noise: NoiseSource | None = None
+    _hidden: ExamplePrivacy | None = None
+    _phase: int
+    _counts: Tensor
+
+    def at_home(self) -> None:
+        """From here to the next client, train without noise: nothing of it leaves the client, neither now nor by what
+        it keeps.
+        """
+        self._hidden = None
+
+    def _needs_samples(self, verb: str) -> None:
+        """Refuse a verb that tells of the samples what no noise hides.
+
+        Raises:
+            ConfigError: single examples are to be hidden.
+        """
+        if self._hidden is not None:
+            raise ConfigError(
+                f"--dp example hides examples in the steps of training alone, and {self.setup.algorithm.title} takes "
+                f"{verb} of them as well; take another method, such as fedavg or fedrep, or --dp client"
+            )
+
+    @property
+    def class_counts(self) -> Tensor:
+        """See :class:`commonground.algorithms.Client`."""
+        self._needs_samples("the number in each class")
+        return self._counts
+
+    @class_counts.setter
+    def class_counts(self, counts: Tensor) -> None:
+        self._counts = counts
+
+    def _counted(self) -> Tensors:
+        """What losses and penalties may see of the samples."""
+        return {} if self._hidden is not None else {"class_counts": self._counts}
+
+    def _step_noise(self, positions: Sequence[int], names: Sequence[str], step: int) -> list[Tensor]:
+        """A step's standard Gaussian noise of the clients at these positions, of all named tensors in turn."""
+        numbers = sum(self.setup.initial[name].numel() for name in names)
+        source = self.noise or self.setup.noise
+        return [source.normal((numbers,), "example", self.round, self.keys[c], self._phase, step) for c in positions]
