@@ -39,10 +39,16 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
 @click.option("--data-dir", default="", help="Folder with CIFAR-10's files (default: the library's own).")
 @click.option("--random", "per_client", default=0, help="So many random pictures for each client, in CIFAR-10's place.")
 @click.option("--clients", default=100, show_default=True)
-@click.option("--sampled", default=10, show_default=True, help="Clients in a round.")
+@click.option("--sampled", type=click.IntRange(1), default=10, show_default=True, help="Clients in a round.")
 @click.option("--method", "methods", multiple=True, type=click.Choice(METHODS), default=METHODS, show_default=True)
-@click.option("--rounds", default=2, show_default=True, help="Rounds that count in each repeat, after one to warm up.")
-@click.option("--repeats", default=3, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Rounds that count in each repeat, after one to warm up.",
+)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--cores", default="one", show_default=True, type=click.Choice(["one", "default"]),
               help="One core for each program, or all with what each takes by default.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write the figures as JSON.")
@@ -62,15 +68,15 @@ def main(
     """Time rounds of other simulators beside ours, in turns; a peer that is not here is said and skipped."""
     if not peers:
         raise click.UsageError("name at least one peer, such as --peer fedrep_authors=PATH")
+    if sampled > clients:
+        raise click.UsageError(f"{sampled} of {clients} clients cannot take part in a round")
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         work = Work(
             "fedrep", folder, str(Path(data_dir).absolute()) if data_dir else "", per_client, clients, sampled,
             rounds=rounds, cores=int(cores == "one"),
         )  # fmt: skip
         samples.write(samples.dealt(work), Path(folder))
-        made = " ".join(f"--peer {name}{'=PATH' if path else ''}" for name, path in peers.items())
-        options = f"--rounds {rounds} --repeats {repeats} --cores {cores}"
-        found = {"command": f"python -m benchmarks.peers {made} {options}", **described(work)}
+        found = {"command": _command(peers, methods, repeats, work), **described(work)}
         found |= {"peers": (measured := []), "skipped": (skipped := [])}
         for name, path in peers.items():
             asked = Asked(name, str(Path(path).absolute()) if path else "", pythons.get(name, Asked.python))
@@ -82,6 +88,15 @@ def main(
             if out is not None:  # after each, since all together take long
                 out.parent.mkdir(parents=True, exist_ok=True)
                 out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _command(peers: dict[str, str], methods: Sequence[str], repeats: int, work: Work) -> str:
+    """What makes the figures anew; places on this machine are left out."""
+    words = [f"--peer {name}{'=PATH' if path else ''}" for name, path in peers.items()]
+    words += [f"--method {name}" for name in methods] if set(methods) != set(METHODS) else []
+    words += [f"--random {work.per_client}"] if work.per_client else ["--data-dir DIR"]
+    words += [f"--clients {work.clients} --sampled {work.sampled} --rounds {work.rounds} --repeats {repeats}"]
+    return " ".join(["python -m benchmarks.peers", *words, f"--cores {'one' if work.cores else 'default'}"])
 
 
 def described(work: Work) -> dict[str, object]:

@@ -91,13 +91,19 @@ def test_a_peer_that_is_missing_or_breaks_is_said_and_skipped(stubs: Path) -> No
     with pytest.raises(Failed, match="within 0 s"):
         child(Asked("own_peers.stub_slow", str(stubs)), ("find",), 1, 0)
     out = stubs / "found.json"
-    words = ["--peer", "own_peers.stub_slow", "--random", "10", "--clients", "5", "--out", str(out)]
+    words = ["--peer", "own_peers.stub_slow", "--random", "10", "--clients", "5", "--sampled", "2", "--out", str(out)]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0, done.output
     found = json.loads(out.read_text())
     assert found["skipped"] == [{"name": "own_peers.stub_slow", "why": "it is nowhere"}]
     assert found["peers"] == []
     assert str(stubs) not in out.read_text()
+    assert found["command"] == (
+        "python -m benchmarks.peers --peer own_peers.stub_slow --random 10 --clients 5 --sampled 2 --rounds 2 "
+        "--repeats 3 --cores one"
+    )
+    few = CliRunner().invoke(main, ["--peer", "own_peers.stub_slow", "--clients", "5"])
+    assert "10 of 5 clients" in few.output
     assert "there is no peer 'nobody'" in CliRunner().invoke(main, ["--peer", "nobody"]).output
 
 
