@@ -22,33 +22,12 @@ import click
 
 from commonground.data import load_data
 from commonground.network.demo import process, wait_for_port
-from commonground.network.deploy import Deployment, free_port
+from commonground.network.deploy import Deployment, flower_project, free_port
 from commonground.network.own_data import write_arrays
 from tests.network.live import Live, Proxy
 
 CLIENTS = 3
 BATCH, RATE = 10, 0.05
-
-_PROJECT = """[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "quickstart"
-version = "1.0.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "benchmark"
-
-[tool.flwr.app.components]
-serverapp = "quick:server"
-clientapp = "quick:client"
-
-[tool.flwr.app.config]
-rounds = 5
-times = ""
-"""
 
 _APP = """
 import json
@@ -131,7 +110,8 @@ def flower(root: Path, rounds: int) -> dict[str, float]:
     deployment.set_up("127.0.0.1", port, [], insecure=True)
     app = root / "quickstart"
     app.mkdir()
-    (app / "pyproject.toml").write_text(_PROJECT)
+    apps = {"serverapp": "quick:server", "clientapp": "quick:client"}
+    (app / "pyproject.toml").write_text(flower_project("quickstart", apps, {"rounds": 5, "times": ""}))
     numbers = {"RATE": str(RATE), "BATCH": str(BATCH), "CLIENTS": str(CLIENTS)}
     code = _APP
     for name, value in numbers.items():

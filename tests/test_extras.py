@@ -110,5 +110,6 @@ def test_what_needs_no_extra_works(what: str, said: dict[str, tuple[int, str]]) 
 def test_what_is_missing_is_named(what: str, extra: str, said: dict[str, tuple[int, str]]) -> None:
     code, sentence = said[what]
     assert code == 2
-    assert re.search(rf"needs? .*: pip install 'commonground\[{extra}\]'\n$", sentence)
+    clone = rf"\(in a clone: pip install -e '\.\[{extra}\]'\)"
+    assert re.search(rf"needs? .*: pip install 'commonground\[{extra}\]' {clone}\n$", sentence)
     assert sentence.count("\n") == 1

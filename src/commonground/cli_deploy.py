@@ -16,6 +16,7 @@ from commonground.cli_help import SectionedCommand
 from commonground.cli_options import run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 from commonground.quoting import escaped
 
 __all__ = ["deploy"]
@@ -40,7 +41,7 @@ def deploy() -> None:
     What is carried is Flower's (pip install 'commonground[network]'); docs/NETWORK.md says what leaves a client.
     """
     if find_spec("flwr") is None:  # importing it takes a while, and help does without
-        raise ConfigError("deploy needs Flower: pip install 'commonground[network]'")
+        raise ConfigError(f"deploy needs Flower: {pip_install('network')}")
 
 
 @deploy.command(epilog="Example: commonground deploy server --folder deployment --host 0.0.0.0 --name fl.example.org")

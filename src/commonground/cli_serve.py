@@ -8,6 +8,7 @@ import click
 
 from commonground.cli_options import trust_code
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 
 __all__ = ["serve"]
 
@@ -44,7 +45,7 @@ def serve(
         from commonground.serve import RunModels, Tokens, make_app
         from commonground.serve.tokens import ENROL
     except ImportError:
-        raise ConfigError("serve needs the extra: pip install 'commonground[serve]'") from None
+        raise ConfigError(f"serve needs the extra: {pip_install('serve')}") from None
     from commonground.engine.run import load_run
 
     if sum((token_for is not None, token_to_enrol, revoke is not None)) > 1:

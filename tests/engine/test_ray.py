@@ -27,6 +27,7 @@ from commonground.cli import main
 from commonground.engine.backends.ray_crew import Crew
 from commonground.engine.backends.ray_session import Session, _loopback, import_ray
 from commonground.errors import ConfigError, ModelError
+from commonground.extras import pip_install
 from tests.helpers import Notes, TwoLayer, Whole, digits, made_data, seeded, train_whole
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -264,7 +265,7 @@ def test_no_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["train", "fedrep", "--engine", "ray", "--rounds", "1"]) == 2
     said = capsys.readouterr().err.strip()
-    assert said == "commonground: the engine 'ray' needs Ray, which is not installed: pip install 'commonground[ray]'"
+    assert said == f"commonground: the engine 'ray' needs Ray, which is not installed: {pip_install('ray')}"
 
 
 @pytest.mark.parametrize("address", ["lokal", "host:", ":6379", "ray://host:10001", "host:99999", "host:port"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from cryptography import x509
 
 from commonground.errors import ConfigError
+from commonground.network.deploy import flower_project
 from commonground.network.keys import make_certificates, make_node_key, read_node_key
 from commonground.network.superlink import Gate
 
@@ -87,3 +89,10 @@ def test_a_key_stays(tmp_path: Path) -> None:
     (tmp_path / "node.key").write_text("no key")
     with pytest.raises(ConfigError, match=r"node\.key' cannot be read"):
         read_node_key(tmp_path)
+
+
+def test_an_app_of_flowers_says_what_it_was_given() -> None:
+    apps, config = {"serverapp": "server:app", "clientapp": "client:app"}, {"job": "", "name": 'a "b"', "rounds": 5}
+    project = tomllib.loads(flower_project("an-app", apps, config))
+    assert project["project"] == {"name": "an-app", "version": "1.0.0", "dependencies": []}
+    assert project["tool"]["flwr"]["app"] == {"publisher": "commonground", "components": apps, "config": config}

@@ -15,6 +15,7 @@ import pytest
 import commonground as cg
 from commonground.cli import main
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 from commonground.tracking import TRACKERS, Started, Tracker
 from tests.helpers import made_data
 from tests.tracking.stand_ins import MlflowServer, WandbServer, installed, mlflow_module, wandb_module
@@ -289,7 +290,7 @@ def test_a_package_that_is_missing(
     for command in (["train", "fedrep"], ["compare", "fedrep", "fedavg"]):
         assert main([*command, "--clients", "4", "--rounds", "1", "--track", name, "--out", str(out)]) == 2
         said = capsys.readouterr().err.splitlines()
-        assert said[-1] == f"commonground: the tracker {name} needs the extra: pip install 'commonground[{name}]'"
+        assert said[-1] == f"commonground: the tracker {name} needs the extra: {pip_install(name)}"
     assert not out.exists()
 
 

@@ -18,6 +18,7 @@ from commonground.adapters.factors import Factors, update_of
 from commonground.adapters.format import CONFIG, PREFIX, WEIGHTS
 from commonground.algorithms import Tensors
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 from commonground.models.adapted import AdaptedModel
 from commonground.models.lora import LoRALinear
 
@@ -89,7 +90,7 @@ def _lora_config(model: AdaptedModel, factors: Factors, modules_to_save: list[st
     try:
         import peft
     except ImportError:
-        raise ConfigError("writing an adapter needs the extra: pip install 'commonground[llm]'") from None
+        raise ConfigError(f"writing an adapter needs the extra: {pip_install('llm')}") from None
     options = model.options
     names = [name.removeprefix("base.") for name in model.adapted]
     given, ends = options.target_modules, sorted({name.rpartition(".")[2] for name in names})

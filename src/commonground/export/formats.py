@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from commonground.errors import ConfigError, ModelError
+from commonground.extras import pip_install
 from commonground.models import tensors_of
 
 __all__ = ["FORMATS", "NOISE", "Traced", "write_onnx", "write_program", "write_tensors"]
@@ -87,7 +88,7 @@ def write_onnx(model: Traced, folder: Path) -> Path:
         importlib.import_module("onnxscript")
         runtime: Any = importlib.import_module("onnxruntime")
     except ImportError:
-        raise ConfigError("--format onnx needs the extra: pip install 'commonground[onnx]'") from None
+        raise ConfigError(f"--format onnx needs the extra: {pip_install('onnx')}") from None
     path = folder / "model.onnx"
     with _told("ONNX"), torch.no_grad():
         torch.onnx.export(

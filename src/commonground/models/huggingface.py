@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from commonground.errors import ConfigError, ModelError
+from commonground.extras import pip_install
 from commonground.models.adapted import HEADS, AdaptedModel
 from commonground.models.adapted_kinds import AnsweringModel, ClassifyingModel
 from commonground.models.lora_options import LoRAOptions
@@ -42,7 +43,7 @@ def build_adapted(name: str, classes: int, options: LoRAOptions, dtype: torch.dt
     try:
         import transformers
     except ImportError:
-        raise ConfigError(f"the model '{name}' needs the extra: pip install 'commonground[llm]'") from None
+        raise ConfigError(f"the model '{name}' needs the extra: {pip_install('llm')}") from None
     location = base_location(name)
     local = Path(location).expanduser()
     if local.exists() or location.startswith((".", "/", "~")):

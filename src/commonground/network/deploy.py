@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,34 +19,35 @@ from commonground.network.server_app import OUTCOME, Job
 from commonground.network.superlink import MAX_BYTES
 from commonground.quoting import escaped
 
-__all__ = ["CONNECTION", "Deployment", "follow", "free_port"]
+__all__ = ["CONNECTION", "Deployment", "flower_project", "follow", "free_port"]
 
 CONNECTION = "deployment"
-_APP = """[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "commonground-deployment"
-version = "1.0.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "commonground"
-
-[tool.flwr.app.components]
-serverapp = "server:app"
-clientapp = "client:app"
-
-[tool.flwr.app.config]
-job = ""
-"""
 _SERVER = "from commonground.network import server_app\n\napp = server_app.app\n"  # Flower looks for an assignment
 _CLIENT = '''"""Flower wants one; clients run `commonground deploy client`, which takes no code from the server."""
 from flwr.clientapp import ClientApp
 
 app = ClientApp()
 '''
+
+
+def flower_project(name: str, components: Mapping[str, str], config: Mapping[str, str | int]) -> str:
+    """The ``pyproject.toml`` of an app that Flower runs.
+
+    Args:
+        name: the app's.
+        components: ``serverapp`` and ``clientapp``, as ``module:object``.
+        config: what a run of it may be given, with the values that stand there otherwise.
+    """
+    parts = {
+        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+        "project": {"name": name, "version": "1.0.0", "dependencies": []},
+        "tool.flwr.app": {"publisher": "commonground"},
+        "tool.flwr.app.components": components,
+        "tool.flwr.app.config": config,
+    }
+    lines = [[f"[{title}]", *(f"{key} = {json.dumps(value)}" for key, value in part.items())]
+             for title, part in parts.items()]  # fmt: skip
+    return "\n\n".join("\n".join(part) for part in lines) + "\n"
 
 
 class Deployment:
@@ -84,7 +85,9 @@ class Deployment:
             make_certificates(self.certificates, list(dict.fromkeys([*names, *local])))
         app = self.folder / "app"
         app.mkdir(exist_ok=True)
-        for name, text in (("pyproject.toml", _APP), ("server.py", _SERVER), ("client.py", _CLIENT)):
+        apps = {"serverapp": "server:app", "clientapp": "client:app"}
+        project = flower_project("commonground-deployment", apps, {"job": ""})
+        for name, text in (("pyproject.toml", project), ("server.py", _SERVER), ("client.py", _CLIENT)):
             (app / name).write_text(text, encoding="utf-8")
         # Runs are started from this host: Flower's own port beside the loopback would be everybody's.
         here = "127.0.0.1" if host in ("0.0.0.0", "127.0.0.1", "localhost") else host

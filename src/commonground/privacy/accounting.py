@@ -37,6 +37,7 @@ from functools import lru_cache
 from types import ModuleType
 
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 
 __all__ = ["Budget", "noise_for", "usual_delta"]
 
@@ -133,7 +134,7 @@ def _library() -> ModuleType:
         import dp_accounting.rdp
     except ImportError:
         raise ConfigError(
-            "--dp needs the package dp-accounting, which counts epsilon: pip install 'commonground[privacy]'"
+            f"--dp needs the package dp-accounting, which counts epsilon: {pip_install('privacy')}"
         ) from None
     library: ModuleType = dp_accounting
     return library

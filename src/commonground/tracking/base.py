@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 from commonground.suggest import meant
 
 __all__ = ["TRACKERS", "Started", "Tracker", "make_tracker"]
@@ -90,5 +91,5 @@ def make_tracker(tracker: str | Tracker) -> Tracker:
     try:
         made: Tracker = import_module(f"commonground.tracking.{tracker}").make()
     except ImportError:
-        raise ConfigError(f"the tracker {tracker} needs the extra: pip install 'commonground[{tracker}]'") from None
+        raise ConfigError(f"the tracker {tracker} needs the extra: {pip_install(tracker)}") from None
     return made

@@ -19,6 +19,7 @@ from commonground.data.tables import split
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.split import Owners
 from commonground.errors import ConfigError, DataError
+from commonground.extras import pip_install
 from commonground.quoting import escaped, quoted
 
 __all__ = ["CLIENT", "has_clients", "is_image_folder", "load_images"]
@@ -202,5 +203,5 @@ def _pillow() -> Any:
         import PIL.Image
         import PIL.ImageOps
     except ImportError:
-        raise ConfigError("a folder of pictures needs the extra: pip install 'commonground[images]'") from None
+        raise ConfigError(f"a folder of pictures needs the extra: {pip_install('images')}") from None
     return PIL

@@ -9,6 +9,7 @@ from typing import Any
 
 from commonground.data.tables.raw import RawTable, raw_of_arrow
 from commonground.errors import ConfigError, DataError
+from commonground.extras import pip_install
 from commonground.quoting import escaped, quoted
 
 __all__ = ["hub_dataset", "is_dataset", "is_saved_dataset", "raw_of_dataset", "read_saved_dataset"]
@@ -132,7 +133,7 @@ def _package(what: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise ConfigError(f"the data '{what}' need the extra: pip install 'commonground[datasets]'") from None
+        raise ConfigError(f"the data '{what}' need the extra: {pip_install('datasets')}") from None
     return datasets
 
 

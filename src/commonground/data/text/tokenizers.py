@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 
 __all__ = ["load_tokenizer", "threads", "tokenizer_name"]
 
@@ -47,7 +48,7 @@ def load_tokenizer(tokenizer: Any) -> Any:
     try:
         transformers: Any = importlib.import_module("transformers")
     except ImportError:
-        raise ConfigError(f"the tokenizer '{name}' needs the extra: pip install 'commonground[llm]'") from None
+        raise ConfigError(f"the tokenizer '{name}' needs the extra: {pip_install('llm')}") from None
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     try:

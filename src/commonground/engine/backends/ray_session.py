@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 
 __all__ = ["Session", "import_ray"]
 
@@ -57,9 +58,7 @@ def import_ray() -> ModuleType:
             warnings.simplefilter("ignore")
             import ray
     except ImportError:
-        raise ConfigError(
-            "the engine 'ray' needs Ray, which is not installed: pip install 'commonground[ray]'"
-        ) from None
+        raise ConfigError(f"the engine 'ray' needs Ray, which is not installed: {pip_install('ray')}") from None
     return ray
 
 

@@ -18,6 +18,7 @@ from commonground.data.sources.texts import tokenised
 from commonground.engine import Run
 from commonground.engine.state.folder import write_atomically
 from commonground.errors import ConfigError
+from commonground.extras import pip_install
 from commonground.keys import numpy_stream
 from commonground.models import keyed_weights
 from commonground.papers.rolora.protocol import After, Protocol, names_of
@@ -118,7 +119,7 @@ def tiny_llama(folder: Path, texts: Sequence[str], max_length: int) -> str:
             import tokenizers
             import transformers
         except ImportError:
-            raise ConfigError("language models need the extra: pip install 'commonground[llm]'") from None
+            raise ConfigError(f"language models need the extra: {pip_install('llm')}") from None
         words = sorted({word for text in texts for word in text.split()})
         vocabulary = {word: i for i, word in enumerate(["<pad>", "<unk>", "<s>", "</s>", *words])}
         raw = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
