@@ -92,7 +92,8 @@ def test_a_key_stays(tmp_path: Path) -> None:
 
 
 def test_an_app_of_flowers_says_what_it_was_given() -> None:
-    apps, config = {"serverapp": "server:app", "clientapp": "client:app"}, {"job": "", "name": 'a "b"', "rounds": 5}
+    apps = {"serverapp": "server:app", "clientapp": "client:app"}
+    config: dict[str, str | int] = {"job": "", "name": 'a "b"', "rounds": 5}
     project = tomllib.loads(flower_project("an-app", apps, config))
     assert project["project"] == {"name": "an-app", "version": "1.0.0", "dependencies": []}
     assert project["tool"]["flwr"]["app"] == {"publisher": "commonground", "components": apps, "config": config}

@@ -38,7 +38,7 @@ def flower_project(name: str, components: Mapping[str, str], config: Mapping[str
         components: ``serverapp`` and ``clientapp``, as ``module:object``.
         config: what a run of it may be given, with the values that stand there otherwise.
     """
-    parts = {
+    parts: dict[str, Mapping[str, object]] = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
         "project": {"name": name, "version": "1.0.0", "dependencies": []},
         "tool.flwr.app": {"publisher": "commonground"},
