@@ -150,6 +150,9 @@ def beside(
         Failed: it ended with an error.
     """
     peer: Peer = peer_named(asked.name)
+    wanted = [name for name in methods if name in peer.methods]
+    if not wanted:
+        raise Missing(f"it has no {' and no '.join(methods)}")
     try:
         about, _ = child(asked, ("find",), 0, 300)
     except Failed as error:
@@ -158,7 +161,7 @@ def beside(
         raise Missing(about["missing"])
     found: dict[str, Any] = {"name": asked.name, "title": peer.title, **about, "net": peer.net}
     found |= {"differs": list(peer.differs), "methods": {}}
-    for method in [name for name in methods if name in peer.methods]:
+    for method in wanted:
         done = in_turns(asked, replace(work, method=method, net=peer.net, momentum=peer.momentum), repeats, ours)
         found["methods"][method] = done
         say(line(peer.title, method, done))

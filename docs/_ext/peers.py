@@ -65,7 +65,11 @@ def _losses(peers: list[dict[str, Any]]) -> str:
         for kind, what in KINDS.items()
         if done["ratio"][kind] < 1
     ]
-    return f"Where ours takes more: {'; '.join(lost)}." if lost else "In none of these figures does ours take more."
+    return (
+        f"Where ours takes more, its figure over ours: {'; '.join(lost)}."
+        if lost
+        else "In none of these figures does ours take more."
+    )
 
 
 def _differences(peers: list[dict[str, Any]]) -> Iterator[str]:

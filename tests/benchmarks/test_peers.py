@@ -85,6 +85,8 @@ def test_a_peer_that_is_missing_or_breaks_is_said_and_skipped(stubs: Path) -> No
     work = Work("fedavg", str(stubs))
     with pytest.raises(Missing, match=r"^it is nowhere$"):
         beside(Asked("own_peers.stub_slow"), work, ("fedavg",), 1)
+    with pytest.raises(Missing, match=r"^it has no fedrep$"):
+        beside(Asked("own_peers.stub_slow", str(stubs)), work, ("fedrep",), 1)
     (stubs / "broken").touch()
     with pytest.raises(Failed, match="ValueError: it broke"):
         beside(Asked("own_peers.stub_slow", str(stubs)), work, ("fedavg",), 1, ours=Asked("own_peers.stub_slow"))
