@@ -20,6 +20,9 @@ __all__ = ["ModelInputs"]
 RESIDENT_SHARE = 0.5
 
 
+HOST = torch.device("cpu")
+
+
 class ModelInputs:
     """A federated data set's samples as model inputs and targets, on a device.
 
@@ -35,7 +38,7 @@ class ModelInputs:
         self,
         data: FederatedDataset,
         dtype: torch.dtype,
-        device: torch.device = torch.device("cpu"),  # noqa: B008
+        device: torch.device = HOST,
     ) -> None:
         self.data, self.dtype, self.device = data, dtype, device
         self.format = data.format

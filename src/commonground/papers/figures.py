@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonground.statistics import Numbers, Values, median_interval, student_interval
@@ -18,6 +18,11 @@ class Curve:
     mean: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+
+    def changed(self, change: Callable[[Sequence[float]], Sequence[float]]) -> Curve:
+        """The line and its band after a change of their values."""
+        low, high = (None if band is None else change(band) for band in (self.low, self.high))
+        return Curve(self.x, change(self.mean), low, high)
 
 
 @dataclass(frozen=True)

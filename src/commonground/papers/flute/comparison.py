@@ -259,10 +259,7 @@ def thinned(rounds: Sequence[int], most: int = 20) -> list[int]:
 
 def short(curve: Curve) -> Curve:
     """A curve's numbers to five significant digits, so that its files stay small."""
-    parts = (
-        None if part is None else [float(f"{v:.5g}") for v in part] for part in (curve.mean, curve.low, curve.high)
-    )
-    return Curve(curve.x, *parts)  # type: ignore[arg-type]
+    return curve.changed(lambda values: [float(f"{v:.5g}") for v in values])
 
 
 def _row(cell: Cell) -> dict[str, Any]:

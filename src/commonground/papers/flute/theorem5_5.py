@@ -314,8 +314,7 @@ def _bound_curve(path: Trajectory, bound: torch.Tensor, entering: torch.Tensor, 
 
 def _positive(curve: Curve) -> Curve:
     """Keep a curve on a logarithmic axis: a distance of exactly zero is drawn at 1e-17."""
-    parts = (None if p is None else np.maximum(p, 1e-17).tolist() for p in (curve.mean, curve.low, curve.high))
-    return short(Curve(curve.x, *parts))  # type: ignore[arg-type]
+    return short(curve.changed(lambda values: [max(float(v), 1e-17) for v in values]))
 
 
 def _theorem_row(

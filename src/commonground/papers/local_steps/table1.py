@@ -22,7 +22,7 @@ from commonground.papers.local_steps.images import (
     small_settings,
 )
 from commonground.papers.outcome import Cell, Outcome
-from commonground.papers.printed_values import printed
+from commonground.papers.printed_values import printed, printed_lead
 from commonground.statistics import student_interval
 
 __all__: list[str] = []
@@ -108,10 +108,9 @@ def _judge(outcome: Outcome, arms: list[Case], found: dict[Case, Accuracies]) ->
     where = _column(parallel)
 
     def compare(text: str, one: Case, other: Case, side: Side, which: Literal["test", "train"] = "test") -> None:
-        theirs = [_paper(arm, f"{which}_accuracy_percent") for arm in (one, other)]
-        printed = None if None in theirs else round(theirs[0] - theirs[1], 2)  # type: ignore[operator]
+        theirs = printed_lead(*(_paper(arm, f"{which}_accuracy_percent") for arm in (one, other)))
         ours = getattr(found[one], which) - getattr(found[other], which)
-        judge(outcome, text, SOURCE, printed, ours, side, tolerance=EQUAL if side == "within" else 0.0)
+        judge(outcome, text, SOURCE, theirs, ours, side, tolerance=EQUAL if side == "within" else 0.0)
 
     for arm in local:
         name = name_of(arm.interval)

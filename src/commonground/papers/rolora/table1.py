@@ -8,7 +8,7 @@ from commonground.errors import ConfigError
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.outcome import Outcome
-from commonground.papers.printed_values import printed
+from commonground.papers.printed_values import printed, printed_lead
 from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
     LABELS,
@@ -107,8 +107,7 @@ def _clients(found: Conditions, settings: ClientNumbers, task: str, names: list[
             lost[name], falls[name] = other, paired(one, other)
 
     def printed_fall(name: str) -> float | None:
-        values = [paper.get((name, task, n, rank)) for n in (few, many)]
-        return None if None in values else round(values[0] - values[1], 2)  # type: ignore[operator]
+        return printed_lead(*(paper.get((name, task, n, rank)) for n in (few, many)))
 
     for name in names:
         if name != "RoLoRA" and name in falls:
@@ -119,8 +118,7 @@ def _clients(found: Conditions, settings: ClientNumbers, task: str, names: list[
         judge(found.outcome, text, SOURCE, printed_fall("RoLoRA"), falls["RoLoRA"], "below", FALLS)
         for name in names:
             if name != "RoLoRA" and name in falls:
-                values = [printed_fall(name), printed_fall("RoLoRA")]
-                theirs = None if None in values else round(values[0] - values[1], 2)  # type: ignore[operator]
+                theirs = printed_lead(printed_fall(name), printed_fall("RoLoRA"))
                 text = f"RoLoRA loses less than {name} from {few} to {many} clients on {label} (points)"
                 judge(found.outcome, text, SOURCE, theirs, falls[name] - falls["RoLoRA"], "above")
 
@@ -135,8 +133,7 @@ def _leads(found: Conditions, task: str, clients: int, rank: int, names: list[st
         first, second = found.of(where, one), found.of(where, other)
         if first is None or second is None:
             continue
-        values = [paper.get((name, task, clients, rank)) for name in (one, other)]
-        theirs = None if None in values else round(values[0] - values[1], 2)  # type: ignore[operator]
+        theirs = printed_lead(*(paper.get((name, task, clients, rank)) for name in (one, other)))
         text = f"{one} above {other}: {where}" + (" (in the paper below)" if theirs is not None and theirs < 0 else "")
         judge(found.outcome, text, SOURCE, theirs, paired(first, second), sign)
 

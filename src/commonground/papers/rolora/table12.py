@@ -19,7 +19,7 @@ from commonground.keys import numpy_stream
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.outcome import Cell, Outcome
-from commonground.papers.printed_values import printed
+from commonground.papers.printed_values import printed, printed_lead
 from commonground.papers.rolora.code_execution import Limits, require_confinement, run_program
 from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer
@@ -183,8 +183,7 @@ def _scores(
     for score in dict.fromkeys(score for _, score in values):
         for name in names:
             if name != "RoLoRA" and ("RoLoRA", score) in values and (name, score) in values:
-                theirs = [table.get((m, score)) for m in ("RoLoRA", name)]
-                paper = None if None in theirs else round(theirs[0] - theirs[1], 2)  # type: ignore[operator]
+                paper = printed_lead(*(table.get((m, score)) for m in ("RoLoRA", name)))
                 text = f"RoLoRA above {name} on {score} (points)"
                 if paper is not None and paper < 0:
                     text += " (in the paper below)"
