@@ -88,6 +88,11 @@ class CohortSchedule:
         """[C, steps, width] 1 for a sample and 0 for padding, on the device."""
         return (self.order >= 0).to(self._dtype)
 
+    @cached_property
+    def places(self) -> Tensor:
+        """[C, steps, width] positions in each client's training data; the first one where a batch is shorter."""
+        return self.order.clamp(min=0)
+
     def active(self, step: int) -> Tensor | None:
         """[C] which clients have a batch at a step; None if all have."""
         return self._active[:, step] if self._active is not None and self._ragged[step] else None

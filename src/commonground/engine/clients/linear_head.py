@@ -25,9 +25,13 @@ class HeadOptimizer(StackedOptimizer):
     runs hang on that last bit.
     """
 
-    def _moved(self, own: Rates, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
-        moved = super()._moved(own, tensors, gradient, lr)
-        return [tensors[0] - lr * moved[1], moved[1]] if self._rates.optimizer == "sgd" else moved
+    def _moved(
+        self, own: Rates, tensors: Sequence[list[Tensor]], gradients: list[Tensor], lr: float
+    ) -> list[list[Tensor]]:
+        moved = super()._moved(own, tensors, gradients, lr)
+        if self._rates.optimizer == "sgd":
+            moved[0] = [old - lr * step for old, step in zip(tensors[0], moved[1], strict=True)]
+        return moved
 
 
 def fit_linear_heads(
@@ -50,10 +54,10 @@ def fit_linear_heads(
     clients, n, width = features.shape
     classes = weight.shape[1]
     starts = (torch.arange(clients, device=features.device) * n).view(-1, 1, 1)
-    flat = (schedule.order.clamp(min=0) + starts).transpose(0, 1).reshape(schedule.steps, -1)
+    flat = (schedule.places + starts).transpose(0, 1).reshape(schedule.steps, -1)
     there = schedule.weights.transpose(0, 1)  # [steps, C, B]
     counts = there.sum(-1)  # [steps, C]
-    share = (there / counts.clamp(min=1).unsqueeze(-1)).unsqueeze(-1)  # [steps, C, B, 1]
+    share = (there / counts.clamp(min=1).unsqueeze(-1)).unsqueeze(-1).unbind()  # steps times [C, B, 1]
     recorded = schedule.recorded().transpose(0, 1) > 0  # [steps, C]
     record_from = int(schedule.last_epoch.min()) if clients else schedule.steps
     onehot = torch.nn.functional.one_hot(labels.reshape(-1), classes).to(weight.dtype)
@@ -61,9 +65,13 @@ def fit_linear_heads(
     optimizer = HeadOptimizer(heads, list(heads), rates)
     total = weight.new_zeros(clients)
     samples = weight.new_zeros(clients)
+    block = max(1, n // schedule.width)  # as many steps as go over the features once
     for s in range(schedule.steps):
-        f = features.index_select(0, flat[s]).view(clients, schedule.width, width)
-        y = onehot.index_select(0, flat[s]).view(clients, schedule.width, classes)
+        if s % block == 0:
+            rows = flat[s : s + block].reshape(-1)
+            blocks_f = features.index_select(0, rows).view(-1, clients, schedule.width, width).unbind()
+            blocks_y = onehot.index_select(0, rows).view(-1, clients, schedule.width, classes).unbind()
+        f, y = blocks_f[s % block], blocks_y[s % block]
         logits = torch.bmm(f, weight.transpose(1, 2))
         if bias is not None:
             logits += bias.unsqueeze(1)

@@ -89,13 +89,20 @@ class Rule(ABC):
 
     @staticmethod
     @abstractmethod
-    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
-        """One step of a tensor, in place.
+    def move(
+        values: list[Tensor],
+        gradients: list[Tensor],
+        memory: Sequence[list[Tensor]],
+        rates: Rates,
+        lr: float,
+        step: int,
+    ) -> None:
+        """One step of some tensors, in place; on a GPU all of them are moved by a few kernels.
 
         Args:
-            value: the tensor.
-            gradient: of the loss; not changed.
-            memory: ``remembers`` tensors of the same shape, zero at first; changed in place.
+            values: the tensors.
+            gradients: of the loss; not changed.
+            memory: ``remembers`` lists of tensors like these, zero at first; changed in place.
             rates: settings.
             lr: learning rate of this step.
             step: its number, from 1.
@@ -112,11 +119,17 @@ class SGD(Rule):
         return torch.optim.SGD(parameters, rates.lr, rates.momentum, fused=True)
 
     @staticmethod
-    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
-        if rates.weight_decay:
-            gradient = gradient.add(value, alpha=rates.weight_decay)
-        memory[0].mul_(rates.momentum).add_(gradient)
-        value.sub_(memory[0], alpha=lr)
+    def move(
+        values: list[Tensor],
+        gradients: list[Tensor],
+        memory: Sequence[list[Tensor]],
+        rates: Rates,
+        lr: float,
+        step: int,
+    ) -> None:
+        torch._foreach_mul_(memory[0], rates.momentum)
+        torch._foreach_add_(memory[0], _decayed(values, gradients, rates))
+        torch._foreach_sub_(values, memory[0], alpha=lr)
 
 
 class Adam(Rule):
@@ -129,10 +142,15 @@ class Adam(Rule):
         return torch.optim.Adam(parameters, rates.lr, rates.betas, rates.eps, fused=True)
 
     @staticmethod
-    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
-        if rates.weight_decay:
-            gradient = gradient.add(value, alpha=rates.weight_decay)
-        _adam(value, gradient, memory, rates, lr, step)
+    def move(
+        values: list[Tensor],
+        gradients: list[Tensor],
+        memory: Sequence[list[Tensor]],
+        rates: Rates,
+        lr: float,
+        step: int,
+    ) -> None:
+        _adam(values, _decayed(values, gradients, rates), memory, rates, lr, step)
 
 
 class AdamW(Rule):
@@ -145,17 +163,40 @@ class AdamW(Rule):
         return torch.optim.AdamW(parameters, rates.lr, rates.betas, rates.eps, fused=True)
 
     @staticmethod
-    def move(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
-        value.mul_(1 - lr * rates.weight_decay)
-        _adam(value, gradient, memory, rates, lr, step)
+    def move(
+        values: list[Tensor],
+        gradients: list[Tensor],
+        memory: Sequence[list[Tensor]],
+        rates: Rates,
+        lr: float,
+        step: int,
+    ) -> None:
+        torch._foreach_mul_(values, 1 - lr * rates.weight_decay)
+        _adam(values, gradients, memory, rates, lr, step)
 
 
-def _adam(value: Tensor, gradient: Tensor, memory: Sequence[Tensor], rates: Rates, lr: float, step: int) -> None:
+def _decayed(values: list[Tensor], gradients: list[Tensor], rates: Rates) -> list[Tensor]:
+    """Gradients with those of the weight decay."""
+    decay = rates.weight_decay
+    return list(torch._foreach_add(gradients, values, alpha=decay)) if decay else gradients
+
+
+def _adam(
+    values: list[Tensor],
+    gradients: list[Tensor],
+    memory: Sequence[list[Tensor]],
+    rates: Rates,
+    lr: float,
+    step: int,
+) -> None:
     (first, second), (beta1, beta2) = memory, rates.betas
-    first.lerp_(gradient, 1 - beta1)
-    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    scale = (second.sqrt() / (1 - beta2**step) ** 0.5).add_(rates.eps)
-    value.addcdiv_(first, scale, value=-lr / (1 - beta1**step))
+    torch._foreach_lerp_(first, gradients, 1 - beta1)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
+    scale = list(torch._foreach_sqrt(second))
+    torch._foreach_div_(scale, (1 - beta2**step) ** 0.5)
+    torch._foreach_add_(scale, rates.eps)
+    torch._foreach_addcdiv_(values, first, scale, value=-lr / (1 - beta1**step))
 
 
 OPTIMIZERS: dict[OptimizerName, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
@@ -243,16 +284,12 @@ class StackedOptimizer:
     def __init__(self, values: Tensors, names: Sequence[str], rates: Rates) -> None:
         self._values, self._names, self._rates = values, names, rates
         self._rule = OPTIMIZERS[rates.optimizer]
-        # By name: what is remembered, the settings, and the share of the learning rate. A head phase is thousands of
-        # tiny steps, so all that does not change is looked up once.
-        self._plan = {
-            name: (
-                [torch.zeros_like(values[name]) for _ in range(self._rule.remembers)],
-                replace(rates, weight_decay=rates.decay(name)),
-                rates.factor(name),
-            )
-            for name in names
-        }
+        # A head phase is thousands of tiny steps, so all that does not change is looked up once.
+        self._memory = [{name: torch.zeros_like(values[name]) for name in names} for _ in range(self._rule.remembers)]
+        self._parts = [
+            (own, factor, [names.index(name) for name in alike], self._tensors(alike))
+            for own, factor, alike in _alike(names, rates)
+        ]
         self._steps = 0
         self._leaves: Tensors = {}
 
@@ -277,22 +314,36 @@ class StackedOptimizer:
         self._steps += 1
         if self._rates.clip_norm is not None:
             gradients = _clipped(gradients, self._rates.clip_norm)
-        for (name, (memory, own, factor)), gradient in zip(self._plan.items(), gradients, strict=True):
-            if gradient is None:
-                continue
-            value = self._values[name]
+        for own, factor, places, tensors in self._parts:
+            found = [g for place in places if (g := gradients[place]) is not None]
+            if len(found) < len(places):
+                tensors = self._tensors([self._names[place] for place in places if gradients[place] is not None])
             if active is None:
-                self._rule.move(value, gradient, memory, own, lr * factor, self._steps)
+                self._rule.move(tensors[0], found, tensors[1:], own, lr * factor, self._steps)
                 continue
-            tensors = [value, *memory]
-            for old, new in zip(tensors, self._moved(own, tensors, gradient, lr * factor), strict=True):
-                old.copy_(keep_inactive(active, old, new))
+            for olds, news in zip(tensors, self._moved(own, tensors, found, lr * factor), strict=True):
+                for old, new in zip(olds, news, strict=True):
+                    old.copy_(keep_inactive(active, old, new))
 
-    def _moved(self, own: Rates, tensors: Sequence[Tensor], gradient: Tensor, lr: float) -> list[Tensor]:
-        """Where a step takes a tensor and what is remembered of it, as copies."""
-        moved = [tensor.clone() for tensor in tensors]
-        self._rule.move(moved[0], gradient, moved[1:], own, lr, self._steps)
+    def _tensors(self, names: Sequence[str]) -> list[list[Tensor]]:
+        """The values of these names, and each that is remembered of them."""
+        return [[of[name] for name in names] for of in (self._values, *self._memory)]
+
+    def _moved(
+        self, own: Rates, tensors: Sequence[list[Tensor]], gradients: list[Tensor], lr: float
+    ) -> list[list[Tensor]]:
+        """Where a step takes tensors and what is remembered of them, as copies."""
+        moved = [[tensor.clone() for tensor in each] for each in tensors]
+        self._rule.move(moved[0], gradients, moved[1:], own, lr, self._steps)
         return moved
+
+
+def _alike(names: Sequence[str], rates: Rates) -> list[tuple[Rates, float, list[str]]]:
+    """Names of tensors with the same weight decay and share of the learning rate, with both."""
+    alike: dict[tuple[float, float], list[str]] = {}
+    for name in names:
+        alike.setdefault((rates.decay(name), rates.factor(name)), []).append(name)
+    return [(replace(rates, weight_decay=decay), factor, own) for (decay, factor), own in alike.items()]
 
 
 def _clipped(gradients: Sequence[Tensor | None], largest: float) -> list[Tensor | None]:

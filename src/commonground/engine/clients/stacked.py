@@ -187,7 +187,7 @@ class StackedClients(LocalTraining):
         return Pool(split.rest, inside, {"x": padded.flatten(0, 1)}, labels, starts, split)
 
     def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
-        index = schedule.order[:, step].clamp(min=0) + pool.starts
+        index = schedule.places[:, step] + pool.starts
         rows = select(pool.rows, index)
         if pool.split is None:
             rows = self.setup.inputs.arrange(each(lambda x: draws.change(x, step), rows))
@@ -195,7 +195,7 @@ class StackedClients(LocalTraining):
 
     def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
         clients = torch.arange(len(self.keys), device=self.device).unsqueeze(1)
-        return reference[clients, schedule.order[:, step].clamp(min=0)]
+        return reference[clients, schedule.places[:, step]]
 
     def _optimizer(self, names: Sequence[str], rates: Rates) -> StackedOptimizer:
         return StackedOptimizer(self.values, names, rates)
