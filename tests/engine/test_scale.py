@@ -12,10 +12,15 @@ import pytest
 
 from commonground import FederatedDataset, load_run, train
 from commonground.engine.backends import checks
+from commonground.engine.backends.serial import SerialEngine
+from commonground.engine.client_rows import ClientRows
+from commonground.engine.evaluation import Scores
 from commonground.engine.results import client_rows
 from commonground.engine.state.folder import RunFolder
+from commonground.engine.training import prepared
 from commonground.quoting import escaped, quoted
 from commonground.report import write_run_report
+from commonground.report.charts import spread_places, through
 
 SAMPLED = 5  # clients a round, however many there are
 
@@ -152,3 +157,74 @@ def test_texts_that_need_no_escape_are_taken_as_they_are() -> None:
         marked = "".join(f"\\{c}" if c in "\\'" else c for c in longhand) if text.isprintable() else longhand
         if len(text) <= 200:
             assert quoted(text) == f"'{marked}'"
+
+
+def test_a_participant_costs_the_same_however_many_clients_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes of all clients are worked out once, not for each participant's update."""
+    made: list[int] = []
+    diff = np.diff
+
+    def counting(values: Any, *rest: Any, **named: Any) -> Any:
+        made.append(len(values))
+        return diff(values, *rest, **named)
+
+    monkeypatch.setattr(np, "diff", counting)
+    counts = []
+    for rounds in (1, 4):
+        made.clear()
+        data = tiny_clients(2500, names=False)
+        train("ditto", data, model="linear", rounds=rounds, participation=SAMPLED / 2500, engine="batched")
+        counts.append(sum(size > 2000 for size in made))
+    assert counts[0] == counts[1]
+
+
+def test_rows_of_clients_are_made_when_they_are_asked_for() -> None:
+    scores: Any = Figures(500)
+    scores._values[3] = np.nan
+    rows = client_rows(tiny_clients(500), np.ones(500, np.int64), scores, None)
+    assert rows[3]["personal_accuracy"] == ""
+    assert rows[-1] == rows[499] == list(rows)[499]
+    assert [row["client"] for row in rows[10:13]] == [10, 11, 12]
+    assert rows == list(rows)
+    assert rows != list(rows)[:-1]
+    with pytest.raises(IndexError):
+        rows[500]
+
+
+def test_figures_of_very_many_clients_have_the_digits_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commonground.engine.client_rows.ALL_DIGITS_UP_TO", 2)
+    rows = ClientRows(
+        3, {"loss": np.array([0.6620769070609471, 1.0, 1234567.89]), "rounds": np.array([12345678, 0, 1])}
+    )
+    assert [row["loss"] for row in rows] == [0.6620769, 1.0, 1234568.0]
+    assert rows[0]["rounds"] == 12345678
+
+
+def test_parts_of_a_test_are_joined_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same order, with the same figures."""
+    setup = prepared("fedavg", tiny_clients(40), model="linear", engine="serial")
+    engine = SerialEngine(setup)
+    whole = engine.evaluate(range(40), setup.initial_shared, "global", detailed=True)
+    held: list[int] = []
+    join = vars(Scores)["join"].__func__
+
+    def joined(cls: type[Scores], parts: list[Scores]) -> Scores:
+        held.append(len(parts))
+        return join(cls, parts)
+
+    monkeypatch.setattr(Scores, "join", classmethod(joined))
+    monkeypatch.setattr("commonground.engine.evaluation.BLOCK_SAMPLES", 1)
+    monkeypatch.setattr("commonground.engine.evaluation.TOGETHER", 9)
+    parts = engine.evaluate(range(40), setup.initial_shared, "global", detailed=True)
+    assert parts.clients.tolist() == list(range(40))
+    assert parts.headline.tolist() == whole.headline.tolist()
+    assert parts.over_rows == pytest.approx(whole.over_rows)
+    assert max(held) <= 9
+
+
+def test_a_picture_of_many_clients_has_few_points() -> None:
+    assert spread_places(4) == [0, 1, 2, 3]
+    places = spread_places(1_000_000)
+    assert (places[0], places[-1], len(set(places))) == (0, 999_999, 5_000)
+    assert through(4, 4) == "all clients"
+    assert "5,000 of 1,000,000" in through(len(places), 1_000_000)

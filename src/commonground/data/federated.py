@@ -353,15 +353,15 @@ class FederatedDataset:
         """The largest token number plus one: what a model's vocabulary must have at least; 0 unless tokens."""
         return self.format.vocabulary(self.x_train, self.x_test)
 
-    @property
+    @cached_property
     def train_sizes(self) -> Indices:
-        """Training samples of every client, int64 [clients]."""
-        return np.diff(self.train_offsets)
+        """Training samples of every client, int64 [clients]; not to be changed."""
+        return _sizes(self.train_offsets)
 
-    @property
+    @cached_property
     def test_sizes(self) -> Indices:
-        """Test samples of every client, int64 [clients]."""
-        return np.diff(self.test_offsets)
+        """Test samples of every client, int64 [clients]; not to be changed."""
+        return _sizes(self.test_offsets)
 
     @property
     def validation_sizes(self) -> Indices:
@@ -487,6 +487,12 @@ class FederatedDataset:
 
 def _inputs(x: Array) -> str:
     return ", ".join(x.dtype.names) if x.dtype.names else "one unnamed array"
+
+
+def _sizes(offsets: Indices) -> Indices:
+    sizes = np.diff(offsets)
+    sizes.setflags(write=False)  # kept, and given to everybody
+    return sizes
 
 
 def _offsets(sizes: Sequence[int] | Indices) -> Indices:

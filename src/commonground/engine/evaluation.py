@@ -6,7 +6,7 @@ or the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -33,6 +33,7 @@ from commonground.user_code import failing_as
 __all__ = ["Scores", "blocks_of", "evaluate_block", "run_with", "spread_of"]
 
 BLOCK_SAMPLES = 512
+TOGETHER = 64  # blocks whose figures are added up before those of others
 OUTPUT_NUMBERS = 1 << 27  # of outputs held at once: half a GB in float32
 
 
@@ -74,6 +75,19 @@ class Scores:
         whole = {name: s.sum(0, keepdims=True) / max(1, self.count.sum()) for name, s in self.sums.items()}
         plain = {name: float(value[0]) for name, value in self.task.metrics(whole).items()}
         return {**plain, **({} if self.fine is None else self.fine.over_rows)}
+
+    @classmethod
+    def gathered(cls, parts: Iterable[Scores]) -> Scores:
+        """As :meth:`join`, without holding all of many blocks: every :data:`TOGETHER` of them become one, in every
+        engine, so that their sums are the same to the last bit.
+        """
+        joined: list[Scores] = []
+        few: list[Scores] = []
+        for part in parts:
+            few.append(part)
+            if len(few) == TOGETHER:
+                joined, few = [*joined, cls.join(few)], []
+        return cls.join([*joined, *([cls.join(few)] if few else [])]) if joined else cls.join(few)
 
     @classmethod
     def join(cls, parts: Sequence[Scores]) -> Scores:

@@ -67,7 +67,7 @@ def finish(
         judge, shared = tuned
         # One round more than before, or clients who answer messages would test the heads they had then.
         scores = judge.evaluate(everyone, shared, "personal", config.rounds + 1, detailed=True)
-    clients = client_rows(setup.data, progress.took_part.tolist(), scores, global_scores)
+    clients = client_rows(setup.data, progress.took_part, scores, global_scores)
     clients = with_epsilons(setup, len(progress.history), clients)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
     summary = summarise(
@@ -141,7 +141,7 @@ def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States 
         model,
         setup.groups,
         {name: value.cpu() for name, value in shared.items()},
-        json.loads(json.dumps(describe(setup.data))),
+        json.loads(json.dumps(describe(setup.data))) | {"train": setup.data.class_counts("train")},
         kept,
         setup.start is not None and not is_code(str(config.model)),
         setup.data.schema,

@@ -19,6 +19,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.data import FederatedDataset
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.pooled import pooled_steps
+from commonground.engine.client_rows import ClientRows, Column, Numbers
 from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.digests import digest
@@ -27,33 +28,30 @@ __all__ = ["client_rows", "peak_rss", "rounded", "summarise", "weights_sha256"]
 
 
 def client_rows(
-    data: FederatedDataset, took_part: Sequence[int], scores: Scores, global_scores: Scores | None
-) -> list[dict[str, Any]]:
-    """A row of ``clients.csv`` for every client.
+    data: FederatedDataset, took_part: Numbers | Sequence[int], scores: Scores, global_scores: Scores | None
+) -> ClientRows:
+    """The rows of ``clients.csv``, one for every client.
 
     Args:
         data: the clients' samples.
         took_part: rounds of each client.
         scores, global_scores: of the model that is each client's own, and of the one shared model if there is one.
     """
-    train_sizes = data.train_sizes
     task = data.task
     own = {f"personal_{name}": values for name, values in scores.metrics.items()}
-    shared = {f"global_{task.metric}": None if global_scores is None else global_scores.headline}
-    classes = None if data.described else (data.class_counts("train") > 0).sum(1)
-    return [
-        {
-            "client": c,
-            "name": data.client_name(c),
-            "train_samples": int(train_sizes[c]),
-            "test_samples": int(scores.count[c]),
-            "classes": "" if classes is None else int(classes[c]),
-            "rounds": int(took_part[c]),
-            **{name: _cell(values, c) for name, values in {**own, **shared}.items()},
-            "test_loss": _cell(scores.loss, c),
-        }
-        for c in range(data.clients)
-    ]
+    shared = None if global_scores is None else global_scores.headline
+    columns: dict[str, Column] = {
+        "client": int,
+        "name": data.client_name,
+        "train_samples": data.train_sizes,
+        "test_samples": scores.count,
+        "classes": None if data.described else (data.class_counts("train") > 0).sum(1),
+        "rounds": np.asarray(took_part),
+        **own,
+        f"global_{task.metric}": shared,
+        "test_loss": scores.loss,
+    }
+    return ClientRows(data.clients, columns)
 
 
 def weights_sha256(clients: int, engine: Engine, shared: Tensors) -> str:
@@ -158,11 +156,6 @@ def _options(setup: Setup) -> dict[str, Any]:
                 "the clients' numbers of training rows of each class, added up over all clients"
             )
     return used
-
-
-def _cell(values: npt.NDArray[np.float64] | None, client: int) -> float | str:
-    """A client's figure, as far as there is one."""
-    return "" if values is None or np.isnan(values[client]) else float(values[client])
 
 
 def _missing(data: FederatedDataset, totals: Mapping[str, Any], scores: Scores) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,7 +47,7 @@ class Run:
     config: RunConfig
     summary: dict[str, Any]
     history: list[dict[str, Any]]
-    clients: list[dict[str, Any]]
+    clients: Sequence[dict[str, Any]]
     folder: Path | None
     _read: Callable[[], Trained] = field()
 
@@ -168,7 +168,7 @@ class Run:
         if what == "rounds":
             return pd.DataFrame(self.history)
         assert self._summary  # refuses an unfinished run
-        return pd.DataFrame(self.clients).replace("", None)
+        return pd.DataFrame(list(self.clients)).replace("", None)
 
     def importance(self, data: FederatedDataset | None = None) -> pd.DataFrame:
         """Of a run on a table: how much each column matters to the clients' own models (:meth:`model`).

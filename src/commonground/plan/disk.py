@@ -15,7 +15,7 @@ from commonground.engine.evaluation import Scores
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
-from commonground.engine.state.folder import describe
+from commonground.engine.state.folder import split_json
 
 __all__ = ["ever_taking_part", "file_bytes", "free_bytes"]
 
@@ -58,7 +58,7 @@ def file_bytes(
     due = sum(plan.is_due(round) for round in range(1, config.rounds + 1))
     line = len(json.dumps(dict(row))) + 1
     shorter = sum(len(repr(value)) - 4 for key, value in row.items() if "_" in key and _is_tested(key, value))
-    split = len(json.dumps(describe(setup.data))) + 1
+    split = len(split_json(setup.data))
     return {
         "checkpoint": kept * (payload_bytes(setup.initial_shared) + 8 * clients + HEADER),
         "checkpoint/personal": (own + INDEX) * (ever + (anew if kept == KEPT else 0)) if own else 0,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from commonground.algorithms import Algorithm, Server, Update
+from commonground.algorithms import Algorithm, Server, Tensors, Update
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
@@ -96,7 +96,8 @@ def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, in
     through with updates that change whatever is sent; from none to ``most`` where that would take long.
     """
     config, algorithm = setup.config, setup.algorithm
-    shared, memory = dict(setup.initial_shared), {}
+    shared: Tensors = dict(setup.initial_shared)
+    memory: Tensors = {}
     each = config.participants(setup.data.clients)
     if config.rounds * each * sum(value.numel() for value in shared.values()) > MOST_NUMBERS:
         return 0, most

@@ -269,6 +269,20 @@ class IntervalChart(Chart):
             yield row.label, *("" if value is None else value for value in numbers)
 
 
+def spread_places(count: int, most: int = 5_000) -> list[int]:
+    """Places in an order of so many, all of them or ``most`` spread evenly from the first to the last: a curve through
+    these looks the same, and its file stays small.
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(place * (count - 1) / (most - 1)) for place in range(most)]
+
+
+def through(shown: int, count: int) -> str:
+    """Whom a curve runs through, as the end of a sentence."""
+    return "all clients" if shown == count else f"{shown:,} of {count:,} clients, spread evenly over their order"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellChart(Chart):
     """A table of counts as a picture: the darker, the more.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from commonground.report.charts import Chart, Line, LineChart
+from commonground.report.charts import Chart, Line, LineChart, spread_places, through
 from commonground.report.format import unit_of, unit_of_change
 from commonground.report.page import Cell, table
 from commonground.report.read import RunFiles, as_number
@@ -123,17 +123,19 @@ def _sorted(gains: Sequence[Gain]) -> list[Gain]:
 
 def gain_chart(gains: Gains, name: str = "gains") -> Chart:
     """What every client gains, in order."""
-    headline, values = gains.headline, [gain.better for gain in gains.clients]
-    few = len(values) <= MOST_DOTS
-    mark = "Each mark is a client" if few else "The curve runs through all clients"
-    names = tuple(f"client {gain.client}, {gain.test or 0:,.0f} test samples" for gain in gains.clients)
+    headline, places = gains.headline, spread_places(len(gains.clients))
+    shown = [gains.clients[place] for place in places]
+    values = [gain.better for gain in shown]
+    few = len(gains.clients) <= MOST_DOTS
+    mark = "Each mark is a client" if few else f"The curve runs through {through(len(places), len(gains.clients))}"
+    names = tuple(f"client {gain.client}, {gain.test or 0:,.0f} test samples" for gain in shown)
     return LineChart(
         name=name,
         title="Where personal models help",
         reads=f"By how much {gains.own} is better than {gains.other} at each client in {headline.name}. {mark}, from "
         "where it helps most on the left to where it helps least on the right; below zero it does harm.",
         sources=gains.sources,
-        lines=(Line(f"gain in {headline.name}", range(1, len(values) + 1), values),),
+        lines=(Line(f"gain in {headline.name}", [place + 1 for place in places], values),),
         x_label="clients in order of gain",
         y_label="points gained" if headline.percent else f"gain in {headline.name}",
         y_unit=unit_of_change(headline),

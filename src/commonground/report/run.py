@@ -10,7 +10,7 @@ from commonground.data.tables.schema import TableSchema
 from commonground.privacy import about_privacy
 from commonground.quoting import escaped
 from commonground.report.adaptation import add_adaptation
-from commonground.report.charts import CellChart, Chart, Line, LineChart
+from commonground.report.charts import CellChart, Chart, Line, LineChart, spread_places, through
 from commonground.report.format import Unit, show, unit_of
 from commonground.report.gains import gain_chart, gain_table, within_run
 from commonground.report.importance import add_importance
@@ -301,20 +301,22 @@ def _metrics(run: RunFiles) -> Iterable[Chart]:
 def _client_chart(run: RunFiles) -> Chart:
     headline = run.headline
     ranked = _from_worst(run)
-    values = [float(row[headline.personal]) for row in ranked]
-    few = len(values) <= MOST_CLIENTS
+    places = spread_places(len(ranked))
+    shown = [ranked[place] for place in places]
+    values = [float(row[headline.personal]) for row in shown]
+    few = len(ranked) <= MOST_CLIENTS
     names = tuple(
         f"client {without_apostrophe(row.get('name') or '')}, {row.get('test_samples', '?')} test samples"
-        for row in ranked
+        for row in shown
     )
-    mark = "Each mark is a client" if few else "The curve runs through all clients"
+    mark = "Each mark is a client" if few else f"The curve runs through {through(len(places), len(ranked))}"
     return LineChart(
         name="clients",
         title=f"{headline.title} of every client",
         reads=f"{mark}, from the worst on the left to the best on the right; a flat line near the "
         f"{'top' if headline.higher_is_better else 'bottom'} means that everyone is served well.",
         sources=("clients.csv",),
-        lines=(Line(f"personal {headline.name}", range(1, len(values) + 1), values),),
+        lines=(Line(f"personal {headline.name}", [place + 1 for place in places], values),),
         x_label=f"clients in order of {headline.name}",
         y_label=headline.name,
         y_unit=unit_of(headline),

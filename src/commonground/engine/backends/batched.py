@@ -129,8 +129,14 @@ class BatchedEngine(StoreEngine):
         detailed: bool = False,
     ) -> Scores:
         """See :meth:`Engine.evaluate`."""
+        tests = self._blocks(clients, shared, which, round, detailed)
+        return self.believable(Scores.gathered(tests), round, which)
+
+    def _blocks(
+        self, clients: Sequence[int], shared: Tensors, which: Which, round: int, detailed: bool
+    ) -> Iterator[Scores]:
+        """The tests of one block of clients after the other."""
         setup = self.setup
-        parts = []
         split, sizes = setup.judged(which)
         for block in blocks_of(clients, sizes):
             self.check_stop()
@@ -143,8 +149,7 @@ class BatchedEngine(StoreEngine):
                         self._cohort.at_home()
                         setup.algorithm.personalize(self._cohort, round)
                         own = self._cohort.get("all")
-            parts.append(evaluate_block(setup, block, shared, own, stack=True, split=split, detailed=detailed))
-        return self.believable(Scores.join(parts), round, which)
+            yield evaluate_block(setup, block, shared, own, stack=True, split=split, detailed=detailed)
 
 
 def numbers_of_client(setup: Setup, largest: int) -> int:

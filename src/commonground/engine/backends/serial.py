@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from commonground.algorithms import Tensors, Update
@@ -128,9 +128,14 @@ class SerialEngine(StoreEngine):
         detailed: bool = False,
     ) -> Scores:
         """See :meth:`Engine.evaluate`."""
-        parts = []
+        tests = self._blocks(clients, shared, which, round, detailed)
+        return self.believable(Scores.gathered(tests), round, which)
+
+    def _blocks(
+        self, clients: Sequence[int], shared: Tensors, which: Which, round: int, detailed: bool
+    ) -> Iterator[Scores]:
+        """The tests of one block of clients after the other."""
         for block in blocks_of(clients, self.setup.judged(which)[1]):
             self.check_stop()
             stored = self.store.gather(block)
-            parts.append(score_clients(self._solo, block, shared, stored, which, round, detailed=detailed))
-        return self.believable(Scores.join(parts), round, which)
+            yield score_clients(self._solo, block, shared, stored, which, round, detailed=detailed)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from commonground.algorithms import Tensors
+from commonground.engine.client_rows import ClientRows
 from commonground.engine.private.examples import epsilons, passes_of
 from commonground.engine.private.settings import budget_of
 from commonground.engine.setup import Setup
@@ -88,15 +88,15 @@ def _of_examples(setup: Setup, rounds: int, delta: float) -> dict[str, Any]:
     }
 
 
-def with_epsilons(setup: Setup, rounds: int, clients: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_epsilons(setup: Setup, rounds: int, clients: ClientRows) -> ClientRows:
     """Rows of ``clients.csv`` with each client's own ε where single examples are hidden; else as they are.
 
     Args:
         setup: of the run.
         rounds: done.
-        clients: a row for each client.
+        clients: their rows.
     """
     if setup.examples is None or setup.config.dp_delta is None:
-        return list(clients)
+        return clients
     found = epsilons(passes_of(setup, rounds), setup.examples.noise, setup.config.dp_delta)
-    return [row | {"epsilon": epsilon} for row, epsilon in zip(clients, found, strict=True)]
+    return clients.with_column("epsilon", found)

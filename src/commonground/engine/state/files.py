@@ -48,10 +48,12 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file under a temporary name in the same folder, sync it, then rename it."""
+def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None:
+    """Write a file, as a whole or part by part, under a temporary name in the same folder, sync it, then rename it."""
+    parts = (content.encode(),) if isinstance(content, str) else (content,) if isinstance(content, bytes) else content
     with _replacing(path, durable=True) as descriptor:
-        _write(descriptor, content.encode() if isinstance(content, str) else content)
+        for part in parts:
+            _write(descriptor, part)
 
 
 def write_tensors(

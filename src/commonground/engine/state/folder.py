@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,17 @@ from commonground.engine.state.files import remove_parts, sync_file, write_atomi
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.spreadsheet import cell, without_apostrophe
 
-__all__ = ["FREE", "NOISE", "SCHEMA", "START", "RunFolder", "describe", "plain_settings", "write_atomically"]
+__all__ = [
+    "FREE",
+    "NOISE",
+    "SCHEMA",
+    "START",
+    "RunFolder",
+    "describe",
+    "plain_settings",
+    "split_json",
+    "write_atomically",
+]
 
 # Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
 # of some runs only: see commonground.engine.more_rounds.)
@@ -43,6 +53,8 @@ NUMERIC_SETTINGS = frozenset({"threads", "precision", "device"})
 NOISE = "feature_noise.safetensors"
 START = "initial_model.safetensors"
 SCHEMA = "schema.json"
+
+LINES = 10_000  # clients whose lines are made at once
 
 _DESCRIBED = ("fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes")
 
@@ -81,7 +93,7 @@ class RunFolder:
         """Write what the data looks like (``split.json``), a table's schema, its feature noise if any, what a user's
         own model starts from (:func:`~commonground.models.start_of`), and the configuration.
         """
-        files = {"split.json": (json.dumps(describe(data)) + "\n").encode()}
+        files = {"split.json": split_json(data)}
         if data.schema is not None:
             files[SCHEMA] = data.schema.to_json().encode()
         if data.noise is not None:
@@ -341,11 +353,7 @@ class RunFolder:
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write ``clients.csv``; a name is a cell that no spreadsheet computes, the true one is in ``split.json``."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**row, "name": cell(str(row["name"]))} for row in rows)
-        write_atomically(self.path / "clients.csv", text.getvalue())
+        write_atomically(self.path / "clients.csv", _lines(rows))
 
     def clients(self) -> list[dict[str, Any]]:
         """The rows of ``clients.csv``, numbers as numbers and names as in ``split.json``."""
@@ -422,6 +430,18 @@ class RunFolder:
         return summary, files
 
 
+def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+    """The lines of ``clients.csv``, some thousands at a time."""
+    names = list(rows[0])
+    for start in range(0, len(rows), LINES):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names, lineterminator="\n")
+        if start == 0:
+            writer.writeheader()
+        writer.writerows({**row, "name": cell(str(row["name"]))} for row in rows[start : start + LINES])
+        yield text.getvalue().encode()
+
+
 def plain_settings(config: RunConfig) -> dict[str, Any]:
     """A run's settings as they are after they were written to a file."""
     plain: dict[str, Any] = json.loads(json.dumps(config.model_dump(), default=str))
@@ -432,8 +452,25 @@ def _summary_sha256(summary: Mapping[str, Any], files: Mapping[str, str]) -> str
     return hashlib.sha256(json.dumps([summary, files]).encode()).hexdigest()
 
 
+def split_json(data: FederatedDataset) -> bytes:
+    """What :func:`describe` tells, as ``split.json`` holds it, without a list in memory for every client."""
+    about = describe(data)
+    text = json.dumps(about)[:-1]
+    parts = [text.encode()]
+    for split in ("train", "test"):
+        counts = data.class_counts(split)
+        parts.append(f', "{split}": ['.encode())
+        for start in range(0, len(counts), LINES):
+            some = json.dumps(counts[start : start + LINES].tolist(), separators=(",", ":"))
+            parts.append((("," if start else "") + some[1:-1]).encode())
+        parts.append(b"]")
+    return b"".join([*parts, b"}\n"])
+
+
 def describe(data: FederatedDataset) -> dict[str, Any]:
-    """Who holds how much of what, and what a model needs to know about its inputs; no sample is in it."""
+    """What a model needs to know about its inputs; no sample is in it. In ``split.json`` follow, as ``train`` and
+    ``test``, the counts of each client's classes.
+    """
     p = data.preprocess
     return {
         "name": data.name,
@@ -447,8 +484,6 @@ def describe(data: FederatedDataset) -> dict[str, Any]:
         "client_names": None if data.client_names is None else list(data.client_names),
         "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
         **({"described": True} if data.described else {}),
-        "train": data.class_counts("train").tolist(),
-        "test": data.class_counts("test").tolist(),
     }
 
 
