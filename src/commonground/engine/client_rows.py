@@ -14,9 +14,9 @@ __all__ = ["ClientRows", "Column", "Numbers"]
 Numbers = npt.NDArray[Any]
 Column = Numbers | Callable[[int], Any] | None
 
-# Beyond this many clients, figures are told to seven digits, which is all that float32 has: half of the bytes.
+# Beyond this many clients, figures are told to six digits (float32 has seven): half of the bytes.
 ALL_DIGITS_UP_TO = 100_000
-DIGITS = 7
+DIGITS = 6
 
 
 class ClientRows(Sequence[dict[str, Any]]):
