@@ -172,6 +172,24 @@ def test_what_a_method_alone_knows_may_not_be_left_out_by_one(seed: int, tmp_pat
     assert one_lie(tmp_path, seed) == ""
 
 
+def test_a_round_whose_update_fits_no_other_does_not_count_for_the_next(tmp_path: Path) -> None:
+    """The client goes on from the last round that counted, as one whose answer never came."""
+
+    def bare(node: int, asked: Letter, answer: Letter) -> Letter:
+        fields, tensors = unpack(answer.body) if asked.kind == "ask" else ({}, {})
+        if node != 1 or fields.get("round") != 2:
+            return answer
+        own = {name: value for name, value in tensors.items() if not name.startswith("c/")}
+        return answer._replace(body=pack(fields, own))
+
+    engine, post = engine_of(tmp_path, bare)
+    for round in (1, 2, 3):
+        results = engine.train(round, [0, 1, 2], setup().initial_shared)
+        assert [result.update.client for result in results] == ([0, 2] if round == 2 else [0, 1, 2])
+    asked = [(node, unpack(letter.body)[0]) for node, letter, _ in post.heard if letter.kind == "ask"]
+    assert [(node, fields["last"]) for node, fields in asked if fields["round"] == 3] == [(0, 2), (1, 1), (2, 2)]
+
+
 def test_an_honest_round_counts(tmp_path: Path) -> None:
     engine, _ = engine_of(tmp_path, honest)
     assert len(engine.train(1, [0, 1, 2], setup().initial_shared)) == 3
