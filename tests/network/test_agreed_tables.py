@@ -229,6 +229,11 @@ def test_a_client_tells_a_server_only_what_its_owner_offers(tmp_path: Path) -> N
         with pytest.raises(UpdateError, match=match):
             own.statistics(Asked(columns=(asked,)))
     agreed = agreed_on(town)
+    features = (*agreed.features, agreed.features[0].model_copy(update={"name": "site"}))
+    with pytest.raises(UpdateError, match="'site', which is not offered here"):
+        own.load(agreed.model_copy(update={"features": features}))
+    with pytest.raises(UpdateError, match="leaves out classes"):
+        own.load(agreed.model_copy(update={"class_names": ("ill",)}))
     with pytest.raises(UpdateError, match="other targets"):
         own.load(agreed.model_copy(update={"targets": ("town",)}))
 

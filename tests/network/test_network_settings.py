@@ -11,10 +11,12 @@ import pytest
 
 import commonground as cg
 from commonground.config import RunConfig
+from commonground.data.part import part_of
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.network import Answering
 from commonground.network.post import Letter
 from commonground.network.tuning import Tuning, tuning_of, tuning_setup
 from tests.helpers import made_data
@@ -112,6 +114,17 @@ def test_a_client_that_cannot_begin_says_why(tmp_path: Path) -> None:
     path.write_text("from torch import nn\n\ndef net(shape, classes):\n    return nn.Linear(4, 3)\n")
     with pytest.raises(RunError, match=r"this client runs it only with --allow-code"):
         over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **settings)
+
+
+def test_a_run_does_not_begin_again_with_other_settings(tmp_path: Path) -> None:
+    over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="local", **{**SETTINGS, "rounds": 1})
+    folder = tmp_path / "sites" / "client-0"
+    text = next(folder.glob("runs/*/begin.json")).read_bytes()
+    client = Answering(part_of(data_of(), [0]), "site 0", folder)
+    client.begin(text)
+    assert b'"number":0' in text
+    with pytest.raises(UpdateError, match="has begun here with other settings"):
+        client.begin(text.replace(b'"number":0', b'"number":1'))
 
 
 @pytest.mark.parametrize("kind", ["missing", "shape", "nan", "text", "unasked"])
