@@ -70,8 +70,8 @@ campaign: install-dev  ## Try to break it: kills, damage, random command lines, 
 paper-tables: install  ## Measure the next missing cells of the papers' tables (ARGS="--device cuda --minutes 40 --out …")
 	@$(BIN)/commonground reproduce --paper-tables --out results/paper $(ARGS)
 
-bench: install  ## Time a CIFAR-10 round
-	@$(BIN)/python benchmarks/cifar_round.py $(ARGS)
+bench: install  ## Time rounds of different kind, tests, start, checkpoints, a million clients (ARGS="--short --only mlp,flute")
+	@$(BIN)/python -m benchmarks $(ARGS)
 
 bench-peers: install-dev  ## Time rounds beside other simulators (ARGS="--peer fedrep_authors=PATH --data-dir DIR --out …")
 	@$(BIN)/python -m benchmarks.peers $(ARGS)

@@ -81,13 +81,13 @@ class PeakMeter:
         return sum(pipe.recv() for pipe in self.pipes)
 
 
-def cifar_like(seed: int = 0) -> FederatedDataset:
+def cifar_like(seed: int = 0, clients: int = 100) -> FederatedDataset:
     """Random images in CIFAR-10's shape and split."""
     rng = np.random.default_rng(seed)
     x = [rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8) for n in (50_000, 10_000)]
     y = [np.arange(n) % 10 for n in (50_000, 10_000)]
     source = Source("cifar10-like", x[0], y[0], x[1], y[1], 10, tuple("0123456789"))
-    return deal(source, Shards(2), 100, seed)
+    return deal(source, Shards(2), clients, seed)
 
 
 def digit_like(clients: int, seed: int = 0) -> FederatedDataset:

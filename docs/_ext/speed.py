@@ -16,6 +16,7 @@ def speed(name: str) -> str:
     """One benchmark's table, with the command and the machine that made it; a sentence if it was not measured yet."""
     made_by = {
         "bench": _rounds, "lora-bench": _lora, "service-bench": _service, "network-bench": _network,
+        "benchmarks/bench": _kinds, "benchmarks/dry-run": _planned, "benchmarks/million-clients": _million,
         "benchmarks/peers": peers.beside, "benchmarks/peers-default": peers.beside,
     }[name]  # fmt: skip
     file = RESULTS / f"{name}.json"
@@ -75,3 +76,50 @@ def _network(found: dict[str, Any]) -> str:
         (f"bytes on the wire, {sent['messages']} messages", f"{sent['wire']:,}", None),
     ]
     return table(("what", "commonground deploy", "Flower's own FedAvg"), rows, numeric=[1, 2])
+
+
+def _kinds(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            row["what"], f"{row['cpu_seconds']:.3g} s",
+            f"{row['gflops']:.3g} GFLOP/s" if "gflops" in row else None,
+            f"{row['share']:.1%} of {row['peak_of']}" if "share" in row else None,
+        )
+        for row in found["rows"].values() if "cpu_seconds" in row
+    ]  # fmt: skip
+    start = found["rows"].get("start")
+    if start is not None:
+        rows += [("`commonground --version`", f"{start['version_cpu_seconds']:.2f} s", None, None)]
+        rows += [("Python with PyTorch and the engines", f"{start['train_cpu_seconds']:.2f} s", None, None)]
+    return table(("what", "seconds of the processor", "arithmetic", "share of the peak"), rows, numeric=[1, 2, 3])
+
+
+def _planned(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            row["what"],
+            f"{row['planned']['seconds']:.1f} / {row['real']['seconds']:.1f} s",
+            *(
+                f"{row['planned'][key] / 1e6:,.1f} / {row['real'][key] / 1e6:,.1f} MB"
+                for key in ("peak_bytes", "disk_bytes", "sent_bytes")
+            ),
+        )
+        for row in found["rows"].values()
+    ]
+    return table(("planned / real", "seconds", "memory", "disk", "sent"), rows, numeric=[1, 2, 3, 4])
+
+
+def _million(found: dict[str, Any]) -> str:
+    few, many = found["rows"][0], found["rows"][-1]
+    kinds = (
+        ("seconds a round", "seconds_per_round", 1, "{:.2f}"),
+        ("memory beyond the data, until the last round", "rounds_beyond_data_bytes", 1e6, "{:,.0f} MB"),
+        ("the same with the last test of everyone and the files", "beyond_data_bytes", 1e6, "{:,.0f} MB"),
+        ("files, report included", "file_bytes", 1e6, "{:,.1f} MB"),
+    )
+    rows = [
+        (what, form.format(few[key] / unit), form.format(many[key] / unit), f"{many[key] / few[key]:.2f} ×")
+        for what, key, unit, form in kinds
+    ]
+    heads = (f"{few['sampled']:,} sampled a round of", f"{few['clients']:,}", f"{many['clients']:,}", "times")
+    return table(heads, rows, numeric=[1, 2, 3])
