@@ -29,6 +29,7 @@ from benchmarks.cifar_round import cifar_like, digit_like
 from benchmarks.lora_round import packaged_bert, random_texts
 from commonground import FederatedDataset, load_data
 from commonground.engine.backends.processes import default_workers
+from commonground.engine.results import peak_rss
 from commonground.engine.training import prepared, run_training
 from commonground.errors import DataError
 from commonground.plan import plan_of
@@ -174,7 +175,7 @@ def _real(pipe: Any, name: str, clock: Callable[[], float]) -> None:
         began = clock()
         run = run_training(setup, out=out)
         seconds = clock() - began
-        peak = max(resource.getrusage(w).ru_maxrss for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) * 1024
+        peak = peak_rss()
         write_run_report(out)
         pipe.send({
             "seconds": seconds,

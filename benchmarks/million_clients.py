@@ -13,7 +13,6 @@ import argparse
 import json
 import multiprocessing as mp
 import platform
-import resource
 import statistics
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import torch
 
 from commonground import FederatedDataset, train
 from commonground.engine.backends.processes import default_workers
+from commonground.engine.results import peak_rss
 from commonground.report import write_run_report
 
 
@@ -67,7 +67,7 @@ class Timer:
         self.rounds_peak = 0  # bytes
 
     def _say(self, text: str) -> None:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        peak = _peak() / 1e9
         print(f"{time.perf_counter() - self.began:7.1f} s  {peak:5.2f} GB  {text}", flush=True)
 
     def begin(self, setup: Any, engine: str, done: int) -> None:
@@ -120,7 +120,7 @@ def one(clients: int, sampled: int, rounds: int) -> dict[str, Any]:
 
 
 def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_rss()
 
 
 def _apart(work: Callable[..., Any], *given: Any) -> Any:

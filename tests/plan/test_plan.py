@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,3 +202,12 @@ def test_memory_holds_what_was_met_and_what_is_kept() -> None:
     more = plan("ditto", clients(), **{**SETTINGS, "rounds": 1, **wide})
     assert few.memory.peak > 50e6  # PyTorch alone
     assert more.memory.peak - few.memory.peak > 4 * 200_000 * 7 * 4  # four models of so many weights
+
+
+def test_memory_is_not_that_of_the_process_that_started_this_one() -> None:
+    """As the kernel's own count has it, which begins with the starting process's peak."""
+    program = "from commonground.engine.results import peak_rss; print(peak_rss())"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
+    held = f"x = bytearray(b'1') * 700_000_000; del x; {start}"
+    told = subprocess.run([sys.executable, "-c", held], capture_output=True, text=True, check=True).stdout
+    assert 0 < int(told) < 600_000_000

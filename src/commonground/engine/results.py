@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -241,5 +242,14 @@ def rounded(seconds: float) -> float:
 def peak_rss() -> int:
     """Largest resident memory of this process or of a worker that has ended, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
-    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return max(usage) * unit
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    return max(_own_peak() or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, children)
+
+
+def _own_peak() -> int:
+    """As Linux tells it; what getrusage tells there begins with the peak of the process that started this one."""
+    try:
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
