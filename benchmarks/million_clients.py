@@ -1,6 +1,7 @@
 """A million registered clients, a thousand of them sampled a round: seconds, memory and bytes on disk.
 
-    python benchmarks/million_clients.py [--clients 10000,1000000] [--sampled K] [--rounds T] [--out FILE.json]
+    python benchmarks/million_clients.py [--clients 10000,1000000] [--sampled K] [--rounds T] [--final N]
+        [--out FILE.json]
 
 Every client has one training and one test sample of eight numbers, in memory-mapped arrays, and its own copy of a small
 network (Ditto). Each size runs in a process of its own. Memory beyond the data is its peak without the arrays' bytes,
@@ -85,7 +86,7 @@ class Timer:
         self._say("everything is tested and written")
 
 
-def one(clients: int, sampled: int, rounds: int) -> dict[str, Any]:
+def one(clients: int, sampled: int, rounds: int, final: int | None = None) -> dict[str, Any]:
     """The figures of one size."""
     with tempfile.TemporaryDirectory() as temporary:
         folder, out = Path(temporary), Path(temporary) / "run"
@@ -94,7 +95,7 @@ def one(clients: int, sampled: int, rounds: int) -> dict[str, Any]:
         data, data_bytes = mapped(folder)
         run = train(
             "ditto", data, model="mlp", model_options={"hidden": [16]}, participation=sampled / clients,
-            rounds=rounds, lr=0.05, engine="batched", out=out, observer=timer,
+            rounds=rounds, lr=0.05, engine="batched", out=out, observer=timer, final_eval_clients=final,
         )  # fmt: skip
         seconds, peak = time.perf_counter() - timer.began, _peak()
         began = time.perf_counter()
@@ -106,6 +107,7 @@ def one(clients: int, sampled: int, rounds: int) -> dict[str, Any]:
         "clients": clients,
         "sampled": sampled,
         "rounds": rounds,
+        "final_test_clients": final or clients,
         "seconds": round(seconds, 1),
         "seconds_per_round": round(statistics.median(per_round), 3),
         "peak_rss_bytes": peak,
@@ -129,9 +131,9 @@ def _apart(work: Callable[..., Any], *given: Any) -> Any:
         return pool.submit(work, *given).result()
 
 
-def measure(sizes: Sequence[int], sampled: int, rounds: int) -> dict[str, Any]:
+def measure(sizes: Sequence[int], sampled: int, rounds: int, final: int | None = None) -> dict[str, Any]:
     """Every size, and the last one's figures as multiples of the first one's."""
-    rows = [_apart(one, clients, sampled, rounds) for clients in sizes]
+    rows = [_apart(one, clients, sampled, rounds, final) for clients in sizes]
     few, many = rows[0], rows[-1]
     return {
         "rows": rows,
@@ -148,13 +150,14 @@ def main() -> None:
     parser.add_argument("--clients", default="10000,1000000", help="numbers of clients, joined by commas")
     parser.add_argument("--sampled", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--final", type=int, help="clients of the last test (default: all)")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     flags = parser.parse_args()
     result = {
         "command": " ".join(["python", *sys.argv]),
         "machine": f"{platform.machine()}, {default_workers()} cores",
         "torch": torch.__version__,
-        **measure([int(part) for part in flags.clients.split(",")], flags.sampled, flags.rounds),
+        **measure([int(part) for part in flags.clients.split(",")], flags.sampled, flags.rounds, flags.final),
     }
     print(json.dumps(result, indent=2))
     if flags.out:

@@ -32,7 +32,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "weight_decay no_decay_bias clip_norm class_weights loss"
     ),
     "Tests": _of(
-        "eval_every eval_last eval_clients metrics metric rank_by worst_min_rows validation_fraction early_stopping"
+        "eval_every eval_last eval_clients final_eval_clients metrics metric rank_by worst_min_rows "
+        "validation_fraction early_stopping"
     ),
     "Computing": _of("seed engine workers ray_address threads device precision dtype"),
     "Files": _of("config_file out dry_run as_json resume allow_other_numerics track quiet help"),

@@ -216,6 +216,11 @@ class RunConfig(BaseModel):
     eval_clients: int | None = Field(
         None, ge=1, description="clients evaluated during training; by default all, or a panel when over 2,000"
     )
+    final_eval_clients: int | None = Field(
+        None,
+        ge=1,
+        description="clients of the last test, drawn by the seed, where rounds are tested on some; default all",
+    )
 
     @field_validator("class_weights", mode="before")
     @classmethod
@@ -260,7 +265,8 @@ class RunConfig(BaseModel):
         "lr", "feature_noise", "participation", "momentum", "weight_decay", "server_lr", "server_epsilon", "clients",
         "classes_per_client", "train_samples", "test_samples", "rounds", "local_epochs", "local_steps", "batch_size",
         "head_lr", "body_lr", "warmup", "clip_norm", "early_stopping", "finetune_epochs", "workers", "eval_every",
-        "eval_last", "eval_clients", "eps", "worst_min_rows", "dp_clip", "dp_noise", "dp_epsilon", "dp_delta",
+        "eval_last", "eval_clients", "final_eval_clients", "eps", "worst_min_rows", "dp_clip", "dp_noise", "dp_epsilon",
+        "dp_delta",
     )  # fmt: skip
     @classmethod
     def _in_range(cls, value: float | None) -> float | None:

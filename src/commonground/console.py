@@ -16,7 +16,7 @@ from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.privacy import about_privacy
 from commonground.quoting import visible
-from commonground.tasks import Headline, Metric, about_balance
+from commonground.tasks import Headline, Metric, about_balance, tested_clients
 from commonground.terminal import human_bytes, moves
 
 __all__ = ["ConsoleProgress", "result_note", "result_table"]
@@ -132,12 +132,12 @@ def result_table(run: Run) -> Table:
     table.add_column()
     table.add_row(
         f"personal {headline.name}",
-        f"{show(own['mean'])} mean over {s['clients']:,} clients (std {show(own['std'])}, "
+        f"{show(own['mean'])} mean over {tested_clients(s)} (std {show(own['std'])}, "
         f"{headline.percentile} {show(own[headline.worst_tenth])}, worst {show(own[headline.worst])})",
     )
     ends = s["worst_tenth"]
     if ends["min_rows"] > 1:
-        many = f"{ends['clients']:,} of {s['clients']:,} clients, with at least {ends['min_rows']} test rows"
+        many = f"{ends['clients']:,} of {tested_clients(s)}, with at least {ends['min_rows']} test rows"
         table.add_row("", f"{headline.percentile} and worst are of {many}")
     _add_over_rows(table, headline, own["mean"], s["metrics"])
     table.add_row("", f"of {s[f'{headline.personal}_of']}")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch.func import functional_call
 
-from commonground import FederatedDataset, train
+from commonground import FederatedDataset, load_run, train
+from commonground.console import result_table
 from commonground.engine.backends.base import Engine
 from commonground.engine.evaluation import BLOCK_SAMPLES, Scores, blocks_of
 from commonground.engine.evaluation_plan import PANEL
 from commonground.models import ConvNet, use_keyed_dropout
+from commonground.report import write_run_report
 from commonground.tasks import Classification, Regression
 from tests.helpers import (
     ENGINES,
@@ -221,6 +226,48 @@ def test_all_are_tested_up_to_two_thousand() -> None:
         train("fedper", many(50), model="linear", eval_clients=60, **settings)
     # Where the last round has tested everybody, there is no second, final test.
     assert [len(t) for t in counter.tested] == [2000, 200, 2001, 7, 2001, 50]
+
+
+def test_the_last_test_may_be_of_a_sample(tmp_path: Path) -> None:
+    """The others' cells are empty, figures are those of the sample, and everything says so."""
+    data, settings = many(60), SMALL | {"engine": "batched", "rounds": 2, "eval_clients": 5}
+    counter = Counter()
+    with engines_changed(counter):
+        run = train("fedper", data, model="linear", final_eval_clients=9, out=tmp_path / "run", **settings)
+    assert [len(tested) for tested in counter.tested] == [5, 5, 9]
+    whole = train("fedper", data, model="linear", **settings)
+    assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    chosen = counter.tested[-1]
+    for row, other in zip(run.clients, whole.clients, strict=True):
+        if row["client"] in chosen:
+            assert {**row, "rounds": 0} == {**other, "rounds": 0}
+        else:
+            assert (row["test_samples"], row["personal_accuracy"], row["test_loss"]) == (0, "", "")
+    of_sample = [whole.clients[client]["personal_accuracy"] for client in chosen]
+    assert run.personal_accuracy["mean"] == pytest.approx(np.mean(of_sample))
+    assert run.personal_accuracy["min"] == min(of_sample)
+    assert run.summary["final_test"] == {"clients": 9}
+    assert "lost_clients" not in run.summary
+    assert "final_test" not in whole.summary
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(result_table(run))
+    assert "mean over a sample of 9 of 60 clients" in console.export_text()
+    write_run_report(tmp_path / "run")
+    assert "mean over a sample of 9 of 60 clients" in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert load_run(tmp_path / "run").clients == list(run.clients)
+
+
+def test_a_sample_of_those_whose_heads_were_tuned() -> None:
+    settings = SMALL | {"engine": "serial", "rounds": 1, "eval_clients": 2, "finetune_epochs": 1}
+    run = train("fedavg", many(12), model="linear", final_eval_clients=4, **settings)
+    assert sum(row["test_samples"] > 0 for row in run.clients) == 4
+    assert run.summary["final_test"] == {"clients": 4}
+
+
+def test_no_sample_where_every_round_tests_all() -> None:
+    run = train("fedper", many(12), model="linear", final_eval_clients=4, **SMALL)
+    assert all(row["test_samples"] > 0 for row in run.clients)
+    assert "final_test" not in run.summary
 
 
 def test_the_panel_is_keyed_by_the_seed() -> None:

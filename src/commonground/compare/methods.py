@@ -27,7 +27,7 @@ _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*=)")  # a value may hold comm
 COMMON = {
     "algorithm", "options", "data", "clients", "classes_per_client", "partition", "feature_noise", "normalize",
     "train_samples", "test_samples", "model", "model_options", "participation", "dtype", "seed", "eval_every",
-    "eval_clients", "validation_fraction", "metric", "rank_by", "worst_min_rows",
+    "eval_clients", "final_eval_clients", "validation_fraction", "metric", "rank_by", "worst_min_rows",
 }  # fmt: skip
 
 

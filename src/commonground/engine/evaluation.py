@@ -7,7 +7,7 @@ or the number of workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -43,7 +43,7 @@ class Scores:
 
     Attributes:
         clients: [C] their numbers.
-        count: [C] test samples; 0 for a client that was asked and did not answer.
+        count: [C] test samples; 0 for a client that was not asked, or was and did not answer.
         loss: [C] mean loss; NaN without samples.
         sums: by name, [C, …]: what the task scores, added up over each client's samples.
         task: says which metrics follow.
@@ -75,6 +75,22 @@ class Scores:
         whole = {name: s.sum(0, keepdims=True) / max(1, self.count.sum()) for name, s in self.sums.items()}
         plain = {name: float(value[0]) for name, value in self.task.metrics(whole).items()}
         return {**plain, **({} if self.fine is None else self.fine.over_rows)}
+
+    def among(self, clients: int) -> Scores:
+        """The same, with a test of no rows for every other client up to that number."""
+        if len(self.clients) == clients:
+            return self
+
+        def spread(values: npt.NDArray[Any], fill: float) -> npt.NDArray[Any]:
+            whole = np.full((clients, *values.shape[1:]), fill, dtype=values.dtype)
+            whole[self.clients] = values
+            return whole
+
+        fine = self.fine
+        if fine is not None:
+            fine = replace(fine, figures={name: spread(value, np.nan) for name, value in fine.figures.items()})
+        sums = {name: spread(value, 0) for name, value in self.sums.items()}
+        return Scores(np.arange(clients), spread(self.count, 0), spread(self.loss, np.nan), sums, self.task, fine)
 
     @classmethod
     def gathered(cls, parts: Iterable[Scores]) -> Scores:

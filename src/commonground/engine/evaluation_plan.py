@@ -14,7 +14,7 @@ from commonground.keys import numpy_stream
 __all__ = ["PANEL", "PANEL_FROM", "EvaluationPlan"]
 
 # Beyond this many clients, rounds during training are judged on a fixed panel, so that a round's cost depends on the
-# sampled clients and not on how many exist; the last evaluation always covers everyone.
+# sampled clients and not on how many exist; the last evaluation covers everyone, unless a sample is asked for.
 PANEL_FROM = 2_000
 PANEL = 200
 
@@ -51,10 +51,20 @@ class EvaluationPlan:
     def panel(self) -> Sequence[int]:
         """Clients evaluated during training."""
         clients = self.setup.data.clients
-        size = self.config.eval_clients or (clients if clients <= PANEL_FROM else PANEL)
+        return self._drawn("panel", self.config.eval_clients or (clients if clients <= PANEL_FROM else PANEL))
+
+    @cached_property
+    def finals(self) -> Sequence[int]:
+        """Clients of the last test: all, unless a sample is asked for and the rounds' tests are of a panel, too."""
+        clients = self.setup.data.clients
+        return self._drawn("finals", clients if self.covers_everyone else self.config.final_eval_clients or clients)
+
+    def _drawn(self, purpose: str, size: int) -> Sequence[int]:
+        """So many clients, in order, by the seed; all if there are no more."""
+        clients = self.setup.data.clients
         if size >= clients:
             return range(clients)
-        chosen = numpy_stream(self.config.seed, "panel").choice(clients, size, replace=False, shuffle=False)
+        chosen = numpy_stream(self.config.seed, purpose).choice(clients, size, replace=False, shuffle=False)
         return sorted(int(c) for c in chosen)
 
     @property

@@ -40,7 +40,7 @@ def finish(
     tuned: tuple[Engine, Tensors] | None = None,
     stopping: EarlyStopping | None = None,
 ) -> Run:
-    """Test every client, write the results, and give the run.
+    """Test every client (or those asked for), write the results, and give the run.
 
     Args:
         setup: of the run.
@@ -53,20 +53,21 @@ def finish(
     Raises:
         RunError: the results cannot be written.
     """
-    everyone, config = range(setup.data.clients), setup.config
+    config, plan = setup.config, EvaluationPlan(setup)
+    asked, clients_in_all = plan.finals, setup.data.clients
     stopped = progress.done < config.rounds and not (stopping is not None and stopping.exhausted)
     early = {} if stopping is None or stopped else stopping.summary()
     # The last round's test is the final one, unless it covered a panel only, was before a resume, or came unexpectedly.
     all_scores = progress.last_scores or {
-        which: engine.evaluate(everyone, progress.shared, which, progress.models_of, detailed=True)
-        for which in EvaluationPlan(setup).kinds
+        which: engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True).among(clients_in_all)
+        for which in plan.kinds
     }
     scores, global_scores = all_scores.get("personal") or all_scores["global"], all_scores.get("global")
     judge, shared = engine, progress.shared
     if tuned is not None:
         judge, shared = tuned
         # One round more than before, or clients who answer messages would test the heads they had then.
-        scores = judge.evaluate(everyone, shared, "personal", config.rounds + 1, detailed=True)
+        scores = judge.evaluate(asked, shared, "personal", config.rounds + 1, detailed=True).among(clients_in_all)
     clients = client_rows(setup.data, progress.took_part, scores, global_scores)
     clients = with_epsilons(setup, len(progress.history), clients)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
@@ -81,6 +82,7 @@ def finish(
         rounds=progress.done,
         stopped=stopped,
         last=progress.models_of,
+        asked=asked,
     )
     summary |= early | privacy_summary(setup, len(progress.history), progress.shared)
     path = None if folder is None else folder.path

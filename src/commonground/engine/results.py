@@ -73,6 +73,7 @@ def summarise(
     weights_sha256: str,
     *,
     rounds: int,
+    asked: Sequence[int],
     stopped: bool = False,
     last: int | None = None,
 ) -> dict[str, Any]:
@@ -86,6 +87,7 @@ def summarise(
         scores, global_scores: as of :func:`client_rows`.
         weights_sha256: of :func:`weights_sha256`.
         rounds: done; a client's own model has no lines of them.
+        asked: clients of the last test.
         stopped: whether the run was stopped before its last round, so that it can be continued.
         last: the round whose models these are, if not the history's last.
     """
@@ -117,7 +119,8 @@ def summarise(
         "metrics": _metrics(scores, ranked),
         "global_metrics": None if global_scores is None else _metrics(global_scores, ranked),
         "worst_tenth": {"min_rows": config.worst_min_rows, "clients": int(ranked.sum())},
-        **_missing(setup.data, totals, scores),
+        **({"final_test": {"clients": len(asked)}} if len(asked) < setup.data.clients else {}),
+        **_missing(setup.data, totals, scores, asked),
         **_ranking(setup),
         **_majority(setup),
         "optimizer": config.optimizer,
@@ -159,10 +162,11 @@ def _options(setup: Setup) -> dict[str, Any]:
     return used
 
 
-def _missing(data: FederatedDataset, totals: Mapping[str, Any], scores: Scores) -> dict[str, Any]:
+def _missing(data: FederatedDataset, totals: Mapping[str, Any], scores: Scores, asked: Sequence[int]) -> dict[str, Any]:
     """Whose rounds did not count, and who did not answer in the last test; nothing where that did not happen."""
     refused = {data.client_name(int(c)): {"rounds": n, "why": why} for c, (n, why) in totals["refused"].items()}
-    lost = [data.client_name(int(c)) for c in scores.clients[scores.count == 0]]
+    among = np.asarray(asked)
+    lost = [data.client_name(int(c)) for c in among[scores.count[among] == 0]]
     return {**({"refused": refused} if refused else {}), **({"lost_clients": lost} if lost else {})}
 
 

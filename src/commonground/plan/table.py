@@ -72,7 +72,7 @@ def _sent(plan: Plan) -> str:
 
 def _time(plan: Plan) -> str:
     found = plan.measured
-    parts = {"training": found.rounds, "tests": found.tests, "the last test of everyone": found.end}
+    parts = {"training": found.rounds, "tests": found.tests, "the last test": found.end}
     told = ", ".join(f"{name} {human_seconds(seconds)}" for name, seconds in parts.items() if seconds)
     rehearsed = counted(found.participants, "client")
     part = "" if found.batches is None else f" and {counted(found.batches, 'mini-batch').replace('batchs', 'batches')}"

@@ -35,7 +35,7 @@ class Measured:
         start: seconds for the engine, and for what is computed, loaded or compiled once.
         rounds: seconds of training in all rounds.
         tests: seconds of the tests during training.
-        end: seconds of a last test of everyone, where the rounds' tests are of a panel.
+        end: seconds of the last test, where the rounds' tests are of a panel.
         rehearsed: a round of each kind.
         moved: shared tensors that the first round changes, by a method whose clients remember them.
         participants: who took part in it.
@@ -182,4 +182,4 @@ class Timing:
         self.found.tests = each * sum(plan.is_due(round) for round in range(1, config.rounds + 1))
         if not plan.covers_everyone:
             detail = rehearsal.test(few, plan.kinds, detailed=True) / float(sizes[few].sum())
-            self.found.end = detail * float(sizes.sum())
+            self.found.end = detail * float(sizes[np.asarray(plan.finals)].sum())

@@ -19,7 +19,7 @@ from commonground.report.page import Cell, Page, day, escape, table
 from commonground.report.read import RunFiles, as_number, read_run
 from commonground.spreadsheet import without_apostrophe
 from commonground.table import Column
-from commonground.tasks import Headline, about_balance
+from commonground.tasks import Headline, about_balance, tested_clients
 from commonground.terminal import human_bytes
 
 __all__ = ["file_name", "split_chart", "splits", "write_run_report"]
@@ -51,7 +51,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     whole = _over_rows(run)
     tiles = [
         (
-            f"{headline.title}, mean over clients",
+            f"{headline.title}, mean over {tested_clients(summary) if 'final_test' in summary else 'clients'}",
             show(own["mean"], unit),
             f"of {kind}, on its own test samples" + (f"; {whole} over all rows" if whole else ""),
         ),

@@ -10,6 +10,7 @@ from commonground.tasks.multilabel import MultiLabel
 from commonground.tasks.objective import Objective, OwnLoss, class_weights
 from commonground.tasks.rank import Rank
 from commonground.tasks.regression import Regression
+from commonground.tasks.tested import tested_clients
 
 __all__ = [
     "CLASSIFICATION",
@@ -29,4 +30,5 @@ __all__ = [
     "class_weights",
     "make_task",
     "tasks",
+    "tested_clients",
 ]
