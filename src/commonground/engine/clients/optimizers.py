@@ -35,6 +35,9 @@ __all__ = [
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 
+Several = list[Tensor]
+"""Tensors that are moved together."""
+
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # of torch.optim
 
 
@@ -90,12 +93,7 @@ class Rule(ABC):
     @staticmethod
     @abstractmethod
     def move(
-        values: list[Tensor],
-        gradients: list[Tensor],
-        memory: Sequence[list[Tensor]],
-        rates: Rates,
-        lr: float,
-        step: int,
+        values: Several, gradients: Several, memory: Sequence[Several], rates: Rates, lr: float, step: int
     ) -> None:
         """One step of some tensors, in place; on a GPU all of them are moved by a few kernels.
 
@@ -120,12 +118,7 @@ class SGD(Rule):
 
     @staticmethod
     def move(
-        values: list[Tensor],
-        gradients: list[Tensor],
-        memory: Sequence[list[Tensor]],
-        rates: Rates,
-        lr: float,
-        step: int,
+        values: Several, gradients: Several, memory: Sequence[Several], rates: Rates, lr: float, step: int
     ) -> None:
         torch._foreach_mul_(memory[0], rates.momentum)
         torch._foreach_add_(memory[0], _decayed(values, gradients, rates))
@@ -143,12 +136,7 @@ class Adam(Rule):
 
     @staticmethod
     def move(
-        values: list[Tensor],
-        gradients: list[Tensor],
-        memory: Sequence[list[Tensor]],
-        rates: Rates,
-        lr: float,
-        step: int,
+        values: Several, gradients: Several, memory: Sequence[Several], rates: Rates, lr: float, step: int
     ) -> None:
         _adam(values, _decayed(values, gradients, rates), memory, rates, lr, step)
 
@@ -164,31 +152,19 @@ class AdamW(Rule):
 
     @staticmethod
     def move(
-        values: list[Tensor],
-        gradients: list[Tensor],
-        memory: Sequence[list[Tensor]],
-        rates: Rates,
-        lr: float,
-        step: int,
+        values: Several, gradients: Several, memory: Sequence[Several], rates: Rates, lr: float, step: int
     ) -> None:
         torch._foreach_mul_(values, 1 - lr * rates.weight_decay)
         _adam(values, gradients, memory, rates, lr, step)
 
 
-def _decayed(values: list[Tensor], gradients: list[Tensor], rates: Rates) -> list[Tensor]:
+def _decayed(values: Several, gradients: Several, rates: Rates) -> Several:
     """Gradients with those of the weight decay."""
     decay = rates.weight_decay
     return list(torch._foreach_add(gradients, values, alpha=decay)) if decay else gradients
 
 
-def _adam(
-    values: list[Tensor],
-    gradients: list[Tensor],
-    memory: Sequence[list[Tensor]],
-    rates: Rates,
-    lr: float,
-    step: int,
-) -> None:
+def _adam(values: Several, gradients: Several, memory: Sequence[Several], rates: Rates, lr: float, step: int) -> None:
     (first, second), (beta1, beta2) = memory, rates.betas
     torch._foreach_lerp_(first, gradients, 1 - beta1)
     torch._foreach_mul_(second, beta2)
