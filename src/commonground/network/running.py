@@ -18,6 +18,8 @@ from commonground.network.limits import Limits
 from commonground.network.server_app import Job
 from commonground.quoting import escaped
 from commonground.report import write_run_report
+from commonground.tasks import Metric
+from commonground.tasks.rank import is_share
 from commonground.terminal import standard_output
 
 __all__ = ["run_and_show", "run_settings"]
@@ -107,8 +109,11 @@ class _Shown:
         figures = [f"round {told['round']}"]
         if told["train_loss"] is not None:
             figures.append(f"loss {told['train_loss']:.4g}")
-        figures += [f"{name.replace('_', ' ')} {v:.4g}" for name, v in told.items()
-                    if name.startswith(("personal_", "global_")) and v is not None]  # fmt: skip
+        for name, value in told.items():
+            kind, _, key = name.partition("_")
+            if kind in ("personal", "global") and value is not None:
+                metric = Metric(key, is_share(key))
+                figures.append(f"{kind} {metric.name} {metric.show(value)}")
         figures.append(f"{told['participants']} clients, {told['seconds'] + told['eval_seconds']:.1f} s")
         if told.get("missing"):
             figures.append(f"{told['missing']} missing")
