@@ -2,7 +2,8 @@
 
     python -m benchmarks.precision --data-dir DIR --out results/benchmarks/precision.json
 
-Goes on where it was stopped: a run that is in the file is not repeated.
+Goes on where it was stopped: a run that is in the file is not repeated, also where several processes fill one file, each
+with other seeds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import platform
 import statistics
 import time
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -73,28 +75,33 @@ def compared(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @click.command()
 @click.option("--data-dir", default=os.environ.get("COMMONGROUND_DATA"), help="Folder with CIFAR-10's files.")
 @click.option("--rounds", default=50, show_default=True)
+@click.option("--seed", "first", default=0, show_default=True, help="First seed.")
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file; it is added to.")
-def main(data_dir: str | None, rounds: int, seeds: int, out: Path) -> None:
+def main(data_dir: str | None, rounds: int, first: int, seeds: int, out: Path) -> None:
     """Run what is missing, and compare."""
-    runs: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))["runs"] if out.is_file() else []
-    done = {(run["method"], run["classes"], run["seed"], run["precision"], run["rounds"]) for run in runs}
-    for seed in range(seeds):
-        for classes in CLASSES:
-            for method in METHODS:
-                for precision in PRECISIONS:
-                    if (method, classes, seed, precision, rounds) in done:
-                        continue
-                    runs.append(measured(method, classes, seed, precision, rounds, data_dir))
-                    click.echo(json.dumps(runs[-1]))
-                    _write(out, runs)
-    _write(out, runs)
-    for row in compared(runs):
+    cells = product(range(first, first + seeds), CLASSES, METHODS, PRECISIONS)
+    for seed, classes, method, precision in cells:
+        if (method, classes, seed, precision, rounds) in _read(out):
+            continue
+        run = measured(method, classes, seed, precision, rounds, data_dir)
+        click.echo(json.dumps(run))
+        _write(out, {**_read(out), _key(run): run})
+    for row in compared(list(_read(out).values())):
         click.echo(json.dumps(row))
 
 
-def _write(out: Path, runs: list[dict[str, Any]]) -> None:
+def _key(run: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(run[name] for name in ("method", "classes", "seed", "precision", "rounds"))
+
+
+def _read(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    return {_key(run): run for run in json.loads(out.read_text("utf-8"))["runs"]} if out.is_file() else {}
+
+
+def _write(out: Path, found: dict[tuple[Any, ...], dict[str, Any]]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
+    runs = sorted(found.values(), key=lambda run: (run["seed"], run["classes"], run["method"], run["precision"]))
     whole = {
         "command": f"python -m benchmarks.precision --rounds {runs[-1]['rounds']} --data-dir DIR --out {out.name}",
         "machine": platform.machine(),
