@@ -2,8 +2,8 @@
 
     python -m benchmarks.precision --data-dir DIR --out results/benchmarks/precision.json
 
-Goes on where it was stopped: a run that is in the file is not repeated, also where several processes fill one file, each
-with other seeds.
+Goes on where it was stopped: a run that is in the file is not repeated, also where several processes fill one file,
+each with other seeds.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def speed(name: str) -> str:
     made_by = {
         "bench": _rounds, "lora-bench": _lora, "service-bench": _service, "network-bench": _network,
         "benchmarks/bench": _kinds, "benchmarks/dry-run": _planned, "benchmarks/million-clients": _million,
-        "benchmarks/peers": peers.beside, "benchmarks/peers-default": peers.beside,
+        "benchmarks/peers": peers.beside, "benchmarks/peers-default": peers.beside, "benchmarks/precision": _precision,
     }[name]  # fmt: skip
     file = RESULTS / f"{name}.json"
     if not file.is_file():
@@ -123,3 +123,19 @@ def _million(found: dict[str, Any]) -> str:
     ]
     heads = (f"{few['sampled']:,} sampled a round of", f"{few['clients']:,}", f"{many['clients']:,}", "times")
     return table(heads, rows, numeric=[1, 2, 3])
+
+
+def _precision(found: dict[str, Any]) -> str:
+    rows = [
+        (
+            f"{row['method']}, CIFAR-10 (100, {row['classes']})",
+            f"{row['seeds']}",
+            f"{row['fp32']:.1f} %",
+            f"{row['points']:+.2f}",
+            f"{row['low']:+.2f} to {row['high']:+.2f}" if row["seeds"] > 1 else None,
+            f"{row['times_faster']:.2f} ×",
+        )
+        for row in found["compared"]
+    ]
+    heads = ("setting", "seeds", "fp32", "bf16 − fp32, points", "95 %", "CPU seconds, fp32 / bf16")
+    return table(heads, rows, numeric=[1, 2, 3, 4, 5])
