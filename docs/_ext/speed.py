@@ -17,7 +17,8 @@ def speed(name: str) -> str:
     made_by = {
         "bench": _rounds, "lora-bench": _lora, "service-bench": _service, "network-bench": _network,
         "benchmarks/bench": _kinds, "benchmarks/dry-run": _planned, "benchmarks/million-clients": _million,
-        "benchmarks/peers": peers.beside, "benchmarks/peers-default": peers.beside, "benchmarks/precision": _precision,
+        "benchmarks/peers": peers.beside, "benchmarks/peers-fedavg": peers.beside,
+        "benchmarks/peers-default": peers.beside, "benchmarks/precision": _precision,
     }[name]  # fmt: skip
     file = RESULTS / f"{name}.json"
     if not file.is_file():
