@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from commonground.data import load_data
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 from commonground.network.deploy import Deployment, free_port
 from commonground.network.keys import make_node_key
 from commonground.network.limits import Limits
@@ -32,7 +32,12 @@ def run_deploy_demo(rounds: int, out: Path | None, quiet: bool) -> None:
         rounds: of FedRep.
         out: folder for everything; by default a temporary one.
         quiet: print the table alone.
+
+    Raises:
+        ConfigError: something is in the folder already, such as the keys of an earlier demo.
     """
+    if out is not None and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+        raise ConfigError(f"there is something in '{out}' already; the demo needs a folder of its own")
     root = Path(tempfile.mkdtemp(prefix="commonground-demo-")) if out is None else out.resolve()
 
     def say(text: str) -> None:
