@@ -25,5 +25,5 @@ def test_shares_are_in_percent_and_other_figures_are_not(capsys: pytest.CaptureF
 
 def test_a_demo_needs_a_folder_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
-    with pytest.raises(ConfigError, match="there is something in '.*' already"):
+    with pytest.raises(ConfigError, match="there is something in"):
         run_deploy_demo(1, tmp_path, True)
