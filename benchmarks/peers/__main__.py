@@ -51,6 +51,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: Sequence[
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--cores", default="one", show_default=True, type=click.Choice(["one", "default"]),
               help="One core for each program, or all with what each takes by default.")  # fmt: skip
+@click.option("--bf16", is_flag=True, help="Let ours run in bf16 too, in the same turns.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the figures as JSON.")
 def main(
     peers: dict[str, str],
@@ -63,6 +64,7 @@ def main(
     rounds: int,
     repeats: int,
     cores: str,
+    bf16: bool,
     out: Path | None,
 ) -> None:
     """Time rounds of other simulators beside ours, in turns; a peer that is not here is said and skipped."""
@@ -76,12 +78,12 @@ def main(
             rounds=rounds, cores=int(cores == "one"),
         )  # fmt: skip
         samples.write(samples.dealt(work), Path(folder))
-        found = {"command": _command(peers, methods, repeats, work), **described(work)}
+        found = {"command": _command(peers, methods, repeats, work) + " --bf16" * bf16, **described(work)}
         found |= {"peers": (measured := []), "skipped": (skipped := [])}
         for name, path in peers.items():
             asked = Asked(name, str(Path(path).absolute()) if path else "", pythons.get(name, Asked.python))
             try:
-                measured.append(beside(asked, work, methods, repeats, click.echo))
+                measured.append(beside(asked, work, methods, repeats, click.echo, bf16=bf16))
             except (Missing, Failed) as error:
                 click.echo(f"{name} is skipped: {error}", err=True)
                 skipped.append({"name": name, "why": str(error)})

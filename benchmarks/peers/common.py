@@ -39,6 +39,7 @@ class Work:
         net: ``cnn`` (that of FedRep's paper) or ``pfllib`` (that of PFLlib for CIFAR-10).
         momentum: of SGD.
         cores: how many the process may use.
+        precision: in which ours computes products, ``fp32`` or ``bf16``; a peer computes as it does.
     """
 
     method: str
@@ -56,6 +57,7 @@ class Work:
     net: str = "cnn"
     momentum: float = 0.5
     cores: int = 1
+    precision: str = "fp32"
 
     def text(self) -> str:
         """As JSON, for the child process."""

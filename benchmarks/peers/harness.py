@@ -120,19 +120,27 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def in_turns(asked: Asked, work: Work, repeats: int, ours: Asked = OURS) -> dict[str, Any]:
-    """One method of one peer: A B A B …, each time in new processes."""
-    runs: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
+def in_turns(asked: Asked, work: Work, repeats: int, ours: Asked = OURS, bf16: bool = False) -> dict[str, Any]:
+    """One method of one peer: A B A B …, each time in new processes; with ``bf16`` ours runs a second time in it."""
+    turns = [("ours", ours, work), ("peer", asked, work)]
+    if bf16:
+        turns.insert(1, ("ours_bf16", ours, replace(work, precision="bf16")))
+    runs: dict[str, list[dict[str, Any]]] = {who: [] for who, *_ in turns}
     load = [round(os.getloadavg()[0], 2)]
     for _ in range(repeats):
-        for who, whom in (("ours", ours), ("peer", asked)):
-            figures, most = child(whom, ("run", work.text()), work.cores)
+        for who, whom, its in turns:
+            figures, most = child(whom, ("run", its.text()), work.cores)
             runs[who].append(figures | {"memory": most})
         load.append(round(os.getloadavg()[0], 2))
     found = {who: summary(each) for who, each in runs.items()}
-    ratio = {name: round(found["peer"][name]["median"] / found["ours"][name]["median"], 2) for name in FIGURES}
-    ratio["memory_mb"] = round(found["peer"]["memory_mb"] / found["ours"]["memory_mb"], 2)
-    return {**found, "ratio": ratio, "load": load}
+    ratios = {who.replace("ours", "ratio"): over(found["peer"], found[who]) for who in found if who != "peer"}
+    return {**found, **ratios, "load": load}
+
+
+def over(its: dict[str, Any], ours: dict[str, Any]) -> dict[str, float]:
+    """A peer's figures over ours."""
+    ratio = {name: round(its[name]["median"] / ours[name]["median"], 2) for name in FIGURES}
+    return ratio | {"memory_mb": round(its["memory_mb"] / ours["memory_mb"], 2)}
 
 
 def beside(
@@ -142,6 +150,7 @@ def beside(
     repeats: int,
     say: Callable[[str], object] = print,
     ours: Asked = OURS,
+    bf16: bool = False,
 ) -> dict[str, Any]:
     """All methods of one peer, with its version and what differs.
 
@@ -162,7 +171,8 @@ def beside(
     found: dict[str, Any] = {"name": asked.name, "title": peer.title, **about, "net": peer.net}
     found |= {"differs": list(peer.differs), "methods": {}}
     for method in wanted:
-        done = in_turns(asked, replace(work, method=method, net=peer.net, momentum=peer.momentum), repeats, ours)
+        same = replace(work, method=method, net=peer.net, momentum=peer.momentum)
+        done = in_turns(asked, same, repeats, ours, bf16)
         found["methods"][method] = done
         say(line(peer.title, method, done))
     return found
@@ -172,8 +182,9 @@ def line(title: str, method: str, done: dict[str, Any]) -> str:
     """One method's outcome, for the terminal."""
     cpu, wall = ([done[who][f"round_{kind}"]["median"] for who in ("ours", "peer")] for kind in ("cpu", "wall"))
     times = done["ratio"]
+    bf16 = f", {done['ratio_bf16']['round_cpu']} times ours in bf16" if "ratio_bf16" in done else ""
     return (
-        f"{title}, {method}: {cpu[1]:.2f} s against {cpu[0]:.2f} s of CPU a round, {times['round_cpu']} times "
+        f"{title}, {method}: {cpu[1]:.2f} s against {cpu[0]:.2f} s of CPU a round, {times['round_cpu']} times{bf16} "
         f"(wall {wall[1]:.2f} s, {wall[0]:.2f} s, {times['round_wall']} times); test {times['test_cpu']} times; "
         f"memory {done['peer']['memory_mb']} MB, {done['ours']['memory_mb']} MB; load {done['load']}"
     )

@@ -37,6 +37,7 @@ class Peer(common.Peer):
             local_epochs=work.body_epochs if work.method == "fedrep" else work.epochs,
             lr=work.lr,
             momentum=work.momentum,
+            precision=work.precision,
             options=options,
         )
 

@@ -15,7 +15,7 @@ KINDS = {"round_cpu": "CPU seconds of a round", "round_wall": "wall seconds of a
 def beside(found: dict[str, Any]) -> str:
     """The table, whom it could not hold, where ours loses, and what differs for each."""
     rows = [_row(peer, name, done) for peer in found["peers"] for name, done in peer["methods"].items()]
-    heads = (
+    heads = [
         "program",
         "round of",
         "ours, CPU s",
@@ -25,20 +25,23 @@ def beside(found: dict[str, Any]) -> str:
         "test, times",
         "ours, MB",
         "its, MB",
-    )
-    parts = [table(heads, rows, numeric=range(2, 9)), _work(found), _losses(found["peers"])]
+    ]
+    if any(len(row) > len(heads) for row in rows):
+        heads += ["times, ours in bf16"]
+    parts = [table(heads, rows, numeric=range(2, len(heads))), _work(found), _losses(found["peers"])]
     parts += [f"Not measured: {plain(each['name'])} ({plain(each['why'])})." for each in found["skipped"]]
     parts += ["\n".join(f"- {line}" for line in _differences(found["peers"]))]
     return "\n\n".join(parts)
 
 
-def _row(peer: dict[str, Any], method: str, done: dict[str, Any]) -> tuple[object, ...]:
+def _row(peer: dict[str, Any], method: str, done: dict[str, Any]) -> list[object]:
     ours, its = (done[who]["round_cpu"] for who in ("ours", "peer"))
     ratio = done["ratio"]
-    return (
+    row: list[object] = [
         plain(peer["title"]), METHODS[method], _seconds(ours), _seconds(its), f"**{ratio['round_cpu']:.1f}**",
         f"{ratio['round_wall']:.1f}", f"{ratio['test_cpu']:.1f}", done["ours"]["memory_mb"], done["peer"]["memory_mb"],
-    )  # fmt: skip
+    ]  # fmt: skip
+    return row + ([f"{done['ratio_bf16']['round_cpu']:.1f}"] if "ratio_bf16" in done else [])
 
 
 def _seconds(figure: dict[str, Any]) -> str:

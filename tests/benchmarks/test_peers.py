@@ -44,10 +44,11 @@ class Peer(common.Peer):
         if path is None or (path / "broken").exists():
             raise ValueError("it broke")
         with open(path / "order", "a") as order:
-            order.write(f"{__name__} {work.method} {work.momentum} {len(os.sched_getaffinity(0))}\\n")
+            order.write(f"{__name__} {work.method} {work.momentum} {len(os.sched_getaffinity(0))} {work.precision}\\n")
         while True:
             subprocess.run([sys.executable, "-S", "-c", BURN.format(SECONDS)], check=True)
             clock.trained()
+            sum(range(100_000))
             clock.tested(0.5)
 """
 
@@ -71,7 +72,7 @@ def test_a_peer_and_ours_are_timed_in_turns_on_one_core(stubs: Path) -> None:
     (done,) = found["methods"].values()  # it has FedAvg alone
     order = [row.split() for row in (stubs / "order").read_text().splitlines()]
     assert [row[0] for row in order] == ["own_peers.stub_quick", "own_peers.stub_slow"] * 2
-    assert {tuple(row[1:]) for row in order} == {("fedavg", "0.5", "1")}
+    assert {tuple(row[1:]) for row in order} == {("fedavg", "0.5", "1", "fp32")}
     assert done["peer"]["round_cpu"]["values"] == 2 * 2  # rounds that count, of both repeats
     assert done["peer"]["round_cpu"]["min"] > 0.19  # what a process below it burns counts
     assert 2 < done["ratio"]["round_cpu"] < 8
@@ -79,6 +80,17 @@ def test_a_peer_and_ours_are_timed_in_turns_on_one_core(stubs: Path) -> None:
     assert done["peer"]["memory_mb"] > 1
     assert len(done["load"]) == 3
     assert "A stub, fedavg" in said[0]
+
+
+def test_ours_takes_a_third_turn_in_bf16(stubs: Path) -> None:
+    quick, slow = (Asked(f"own_peers.stub_{name}", str(stubs)) for name in ("quick", "slow"))
+    said: list[str] = []
+    found = beside(slow, Work("fedavg", str(stubs), rounds=1), ("fedavg",), 2, said.append, quick, bf16=True)
+    turns = [row.split() for row in (stubs / "order").read_text().splitlines()]
+    assert [(row[0][-5:], row[-1]) for row in turns] == [("quick", "fp32"), ("quick", "bf16"), ("_slow", "fp32")] * 2
+    done = found["methods"]["fedavg"]
+    assert 2 < done["ratio_bf16"]["round_cpu"] < 8
+    assert f"{done['ratio_bf16']['round_cpu']} times ours in bf16" in said[0]
 
 
 def test_a_peer_that_is_missing_or_breaks_is_said_and_skipped(stubs: Path) -> None:
@@ -207,7 +219,7 @@ def test_the_page_shows_ratios_what_differs_and_where_ours_loses(
     assert speed.speed("benchmarks/peers").startswith("Not measured")
     epochs = {"head_epochs": 10, "body_epochs": 1, "epochs": 5}
     peer = {"title": "A_peer", "version": "commit 1a", "python": "3.11.7", "differs": ["it differs"]}
-    found = {
+    found: dict[str, Any] = {
         "command": "python -m benchmarks.peers --peer a", "machine": "a machine", "cores": "one",
         "versions": {"torch": "2"}, "work": {"clients": 100, "sampled": 10, "batch": 10, "per_client": 0} | epochs,
         "peers": [peer | {"methods": {"fedrep": _measured(8.46), "fedavg": _measured(0.95)}}],
@@ -225,3 +237,10 @@ def test_the_page_shows_ratios_what_differs_and_where_ours_loses(
     assert "load of the machine 0.5 to 1.2" in page
     assert "CIFAR-10, 100 clients" in page
     assert "(../../results/benchmarks/peers.json)" in page
+    assert "bf16" not in page
+    for done in found["peers"][0]["methods"].values():
+        done["ratio_bf16"] = {"round_cpu": 14.26}
+    (tmp_path / "benchmarks" / "peers.json").write_text(json.dumps(found))
+    page = speed.speed("benchmarks/peers")
+    assert "| ours, MB | its, MB | times, ours in bf16 |" in page
+    assert "| **8.5** | 9.5 | 3.0 | 300 | 240 | 14.3 |" in page
