@@ -180,8 +180,7 @@ def result_table(run: Run) -> Table:
 def result_note(run: Run) -> str:
     """Sentences for below the table: on unbalanced classes, on clients with few test samples among the worst."""
     headline, least = Headline.of(run.summary), run.summary["worst_tenth"]["min_rows"]
-    values = [(row[headline.personal], int(row["test_samples"])) for row in run.clients]
-    few = headline.few_tests([(None if v == "" else v, count) for v, count in values if count >= least])
+    few = headline.few_tests(run.clients.numbers(headline.personal), run.clients.numbers("test_samples"), least)
     return "\n".join(filter(None, (about_balance(run.summary), few)))
 
 

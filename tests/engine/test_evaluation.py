@@ -130,6 +130,16 @@ def test_scores() -> None:
     assert list(joined.metrics) == ["accuracy"]
     assert joined.headline.tolist() == [0.25, 1.0, 0.0]
     assert joined.over_rows == {"accuracy": 4 / 9}  # over all samples as one set, not over clients
+    assert joined.among([4, 2, 9]) is joined
+    for clients in (range(10), [9, 7, 2, 0, 4]):  # in order, and in any
+        whole = joined.among(clients)
+        assert whole.clients.tolist() == list(clients)
+        assert dict(zip(clients, whole.count.tolist(), strict=True)) == dict.fromkeys(clients, 0) | {4: 4, 2: 3, 9: 2}
+        of = dict(zip(clients, zip(whole.loss.tolist(), whole.sums["accuracy"].tolist(), strict=True), strict=True))
+        assert [of[client] for client in (4, 2, 9)] == [(0.5, 1.0), (0.1, 3.0), (2.0, 0.0)]
+        assert np.isnan(of[0][0])
+        assert of[0][1] == 0
+        assert whole.over_rows == joined.over_rows
 
 
 def test_scores_of_several_outputs_are_added_up_for_each_output() -> None:

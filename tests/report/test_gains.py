@@ -30,14 +30,15 @@ def test_a_run_with_both_models_shows_both_ends(tmp_path: Path) -> None:
     }
     gains = within_run(read_run(tmp_path / "run"))
     assert gains is not None
-    assert {gain.client: gain.better for gain in gains.clients} == pytest.approx(wanted)
-    values = [gain.better for gain in gains.clients]
+    assert {gain.client: gain.better for gain in map(gains.gain, range(len(gains)))} == pytest.approx(wanted)
+    values = gains.better.tolist()
+    assert values == [gains.gain(place).better for place in range(30)]
     assert values == sorted(values, reverse=True)
     better, worse = sum(v > 0 for v in values), sum(v < 0 for v in values)
     assert f"better than the global one at {better} of 30 clients, worse at {worse}" in text
     body = text[text.index('aria-label="Clients that gain most and least"') :]
     body = body[: body.index("</table>")]
-    shown = [*gains.clients[:10], *gains.clients[-10:]]
+    shown = [gains.gain(place) for place in (*range(10), *range(20, 30))]
     assert body.count("<tr>") == 21
     for gain in shown:
         assert f'data-value="{gain.better!r}"' in body
@@ -50,7 +51,8 @@ def test_more_of_an_error_is_no_gain(tmp_path: Path) -> None:
     gains = within_run(read_run(tmp_path / "run"))
     assert gains is not None
     for row in rows(tmp_path / "run"):
-        better = next(gain.better for gain in gains.clients if gain.client == row["name"])
+        found = (gains.gain(place) for place in range(len(gains)))
+        better = next(gain.better for gain in found if gain.client == row["name"])
         assert better == pytest.approx(float(row["global_rmse"]) - float(row["personal_rmse"]))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from commonground.errors import ConfigError
@@ -55,11 +58,16 @@ def test_a_column_has_one_notation() -> None:
 
 
 def test_few_test_samples_are_told_where_they_are_among_the_worst() -> None:
-    good = [(0.9, 40)] * 18
-    assert ACCURACY.few_tests([*good, (0.1, 3), (0.2, 40)]) == (
+    def few(metric: Headline, *clients: tuple[float, float], least: int = 1) -> str:
+        values, tests = np.array([*[(0.9, 40)] * (20 - len(clients)), *clients], float).T
+        return metric.few_tests(values, tests, least)
+
+    assert few(ACCURACY, (0.1, 3), (0.2, 40)) == (
         "1 of 20 clients has fewer than 5 test samples, 1 of them in the worst tenth ("
         "--worst-min-rows 5 leaves them out of it)."
     )
-    assert ACCURACY.few_tests([*good, (0.1, 30), (0.95, 1)]) == ""
-    assert RMSE.few_tests([*good, (0.1, 30), (0.95, 1)]) != ""
-    assert ACCURACY.few_tests([*good[:-1], (0.3, 4), (0.1, 4), (None, 0)]).startswith("3 of 20 clients have fewer")
+    assert few(ACCURACY, (0.1, 30), (0.95, 1)) == ""
+    assert few(RMSE, (0.1, 30), (0.95, 1)) != ""
+    assert few(ACCURACY, (0.3, 4), (0.1, 4), (math.nan, 0), least=0).startswith("3 of 20 clients have fewer")
+    assert few(ACCURACY, (0.3, 4), (0.1, 4), (math.nan, 0)).startswith("2 of 19 clients have fewer")
+    assert few(ACCURACY, (0.3, 4), (0.1, 4), (math.nan, math.nan), least=5) == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -249,12 +248,12 @@ def _add_differences(
 
 def _values(headline: Headline, run: Run) -> Any:
     """The headline metric of every client's own model after the last round, [C]; NaN where it is not defined."""
-    return np.array([math.nan if row[headline.personal] == "" else row[headline.personal] for row in run.clients])
+    return run.clients.numbers(headline.personal)
 
 
 def _ranked(run: Run) -> Any:
     """[C] clients of whom percentiles are told."""
-    return np.array([int(row["test_samples"]) for row in run.clients]) >= run.config.worst_min_rows
+    return run.clients.numbers("test_samples") >= run.config.worst_min_rows
 
 
 def _percentile(values: Any, q: int) -> float | None:

@@ -1,13 +1,15 @@
-"""The rows of ``clients.csv``: columns in memory, a dict when a row is asked for, so that a million of them fit."""
+"""The rows of ``clients.csv`` while a run is in memory: columns, of which a row is made when it is asked for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from commonground.engine.rows import Rows
 
 __all__ = ["ClientRows", "Column", "Numbers"]
 
@@ -19,8 +21,8 @@ ALL_DIGITS_UP_TO = 100_000
 DIGITS = 6
 
 
-class ClientRows(Sequence[dict[str, Any]]):
-    """A row for every client, as a sequence of dicts, each made when it is asked for.
+class ClientRows(Rows):
+    """A row for every client.
 
     Args:
         clients: how many.
@@ -41,35 +43,18 @@ class ClientRows(Sequence[dict[str, Any]]):
         """The same rows with one more column, the last."""
         return ClientRows(self._clients, {**self._columns, name: np.asarray(values)})
 
+    def numbers(self, name: str) -> npt.NDArray[np.float64]:
+        """See :meth:`Rows.numbers`; all digits."""
+        column = self._columns.get(name)
+        if not isinstance(column, np.ndarray):
+            return np.full(self._clients, np.nan)
+        return column.astype(np.float64)
+
     def __len__(self) -> int:
         return self._clients
 
-    @overload
-    def __getitem__(self, place: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, place: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        if isinstance(place, slice):
-            return [self._row(client) for client in range(*place.indices(self._clients))]
-        return self._row(range(self._clients)[place])
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(self._row, range(self._clients))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or len(other) != len(self):
-            return NotImplemented if not isinstance(other, Sequence) else False
-        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]  # as that of a list
-
-    def __repr__(self) -> str:
-        return repr(list(self[:3]))[:-1] + (f", … {self._clients:,} in all]" if self._clients > 3 else "]")
-
-    def _row(self, client: int) -> dict[str, Any]:
-        return {name: _cell(column, client, self._digits) for name, column in self._columns.items()}
+    def _row(self, place: int) -> dict[str, Any]:
+        return {name: _cell(column, place, self._digits) for name, column in self._columns.items()}
 
 
 def _cell(column: Column, client: int, digits: int | None) -> Any:

@@ -76,21 +76,24 @@ class Scores:
         plain = {name: float(value[0]) for name, value in self.task.metrics(whole).items()}
         return {**plain, **({} if self.fine is None else self.fine.over_rows)}
 
-    def among(self, clients: int) -> Scores:
-        """The same, with a test of no rows for every other client up to that number."""
-        if len(self.clients) == clients:
+    def among(self, clients: Sequence[int]) -> Scores:
+        """The same among these clients, in their order: those of them that have no test get one of no rows."""
+        if len(self.clients) == len(clients):
             return self
+        everyone = np.asarray(clients)
+        order = np.argsort(everyone)
+        places = order[np.searchsorted(everyone, self.clients, sorter=order)]
 
         def spread(values: npt.NDArray[Any], fill: float) -> npt.NDArray[Any]:
-            whole = np.full((clients, *values.shape[1:]), fill, dtype=values.dtype)
-            whole[self.clients] = values
+            whole = np.full((len(everyone), *values.shape[1:]), fill, dtype=values.dtype)
+            whole[places] = values
             return whole
 
         fine = self.fine
         if fine is not None:
             fine = replace(fine, figures={name: spread(value, np.nan) for name, value in fine.figures.items()})
         sums = {name: spread(value, 0) for name, value in self.sums.items()}
-        return Scores(np.arange(clients), spread(self.count, 0), spread(self.loss, np.nan), sums, self.task, fine)
+        return Scores(everyone, spread(self.count, 0), spread(self.loss, np.nan), sums, self.task, fine)
 
     @classmethod
     def gathered(cls, parts: Iterable[Scores]) -> Scores:

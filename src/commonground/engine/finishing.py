@@ -54,12 +54,12 @@ def finish(
         RunError: the results cannot be written.
     """
     config, plan = setup.config, EvaluationPlan(setup)
-    asked, clients_in_all = plan.finals, setup.data.clients
+    asked, everyone = plan.finals, range(setup.data.clients)
     stopped = progress.done < config.rounds and not (stopping is not None and stopping.exhausted)
     early = {} if stopping is None or stopped else stopping.summary()
     # The last round's test is the final one, unless it covered a panel only, was before a resume, or came unexpectedly.
     all_scores = progress.last_scores or {
-        which: engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True).among(clients_in_all)
+        which: engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True).among(everyone)
         for which in plan.kinds
     }
     scores, global_scores = all_scores.get("personal") or all_scores["global"], all_scores.get("global")
@@ -67,7 +67,7 @@ def finish(
     if tuned is not None:
         judge, shared = tuned
         # One round more than before, or clients who answer messages would test the heads they had then.
-        scores = judge.evaluate(asked, shared, "personal", config.rounds + 1, detailed=True).among(clients_in_all)
+        scores = judge.evaluate(asked, shared, "personal", config.rounds + 1, detailed=True).among(everyone)
     clients = client_rows(setup.data, progress.took_part, scores, global_scores)
     clients = with_epsilons(setup, len(progress.history), clients)
     sha256 = weights_sha256(setup.data.clients, judge, shared)

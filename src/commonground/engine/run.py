@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,8 +15,10 @@ from torch import nn
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
+from commonground.engine.client_rows import ClientRows
 from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import Importance, column_importance
+from commonground.engine.rows import Rows
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.trained import Trained, read_trained
 from commonground.errors import ConfigError, RunError
@@ -40,14 +42,15 @@ class Run:
         config: every setting, automatic ones resolved.
         summary: what ``summary.json`` holds.
         history: one dict per round, as in ``rounds.jsonl``.
-        clients: one dict per client, as in ``clients.csv``.
+        clients: one dict per client, as in ``clients.csv``, made when it is asked for;
+            ``clients.numbers(column)`` is an array.
         folder: where the files are, if anywhere.
     """
 
     config: RunConfig
     summary: dict[str, Any]
     history: list[dict[str, Any]]
-    clients: Sequence[dict[str, Any]]
+    clients: Rows
     folder: Path | None
     _read: Callable[[], Trained] = field()
 
@@ -269,4 +272,5 @@ def load_run(
     trained = read_trained(files, model=model, algorithm=algorithm, trust_code=trust_code)
     files.check_results()
     summary = files.summary() or {}
-    return Run(trained.config, summary, files.rows(), files.clients() if summary else [], files.path, lambda: trained)
+    clients = files.clients() if summary else ClientRows(0, {})
+    return Run(trained.config, summary, files.rows(), clients, files.path, lambda: trained)

@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import Which
 from commonground.engine.backends.checks import odd_updates, settle
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.evaluation import Scores
-from commonground.engine.fine_scores import FineScores
 from commonground.engine.setup import Setup
 from commonground.errors import RunError, UpdateError
 from commonground.network.limits import Limits
@@ -132,8 +129,7 @@ class NetworkEngine(MessageEngine):
     def _joined(self, clients: Sequence[int], scores: Mapping[int, Scores], round: int) -> Scores:
         if not scores:
             raise RunError(f"after round {round} no client answered with a test; continue with --resume")
-        some = next(iter(scores.values()))
-        return Scores.join([scores.get(client) or _absent(client, some) for client in clients])
+        return Scores.join([scores[client] for client in clients if client in scores]).among(clients)
 
     def states(self) -> Callable[[int], Tensors]:
         """See :meth:`Engine.states`: they are not here."""
@@ -151,14 +147,3 @@ class NetworkEngine(MessageEngine):
 
 def _nobody(client: int, message: bytes) -> bytes:
     raise UpdateError("nobody carries messages one by one here")
-
-
-def _absent(client: int, like: Scores) -> Scores:
-    """The test of a client that did not answer: of no rows."""
-    nothing = {name: np.zeros_like(value) for name, value in like.sums.items()}
-    fine = like.fine
-    if fine is not None:
-        figures = {name: np.full_like(value, np.nan) for name, value in fine.figures.items()}
-        counts = [{name: np.zeros_like(value) for name, value in own.items()} for own in fine.counts]
-        fine = FineScores(fine.kinds, figures, counts)
-    return Scores(np.array([client]), np.array([0]), np.array([np.nan]), nothing, like.task, fine)

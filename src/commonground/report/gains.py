@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from commonground.report.charts import Chart, Line, LineChart, spread_places, through
 from commonground.report.format import unit_of, unit_of_change
@@ -42,26 +45,31 @@ class Gains:
     """All clients', from the one that its own model helps most to the one that it helps least.
 
     Attributes:
-        clients: theirs.
+        better: [clients] how much better each one's own is.
+        gain: the client at a place of that order; made when it is asked for, for there may be a million of them.
         own, other: what is compared, for people.
         headline: the metric.
         sources: files the figures are from.
     """
 
-    clients: Sequence[Gain]
+    better: npt.NDArray[np.float64]
+    gain: Callable[[int], Gain]
     own: str
     other: str
     headline: Headline
     sources: tuple[str, ...]
 
+    def __len__(self) -> int:
+        return len(self.better)
+
     @property
     def sentence(self) -> str:
         """How many clients are better off."""
-        better, worse = (sum(sign * gain.better > 0 for gain in self.clients) for sign in (1, -1))
-        same = len(self.clients) - better - worse
+        better, worse = int((self.better > 0).sum()), int((self.better < 0).sum())
+        same = len(self) - better - worse
         equal = f" and equally good at {same:,}" if same else ""
         return (
-            f"{self.own[:1].upper()}{self.own[1:]} is better than {self.other} at {better:,} of {len(self.clients):,} "
+            f"{self.own[:1].upper()}{self.own[1:]} is better than {self.other} at {better:,} of {len(self):,} "
             f"clients, worse at {worse:,}{equal}."
         )
 
@@ -69,14 +77,18 @@ class Gains:
 def within_run(run: RunFiles) -> Gains | None:
     """Each client's own model against the run's global one; None where there is no global model or no other."""
     headline = run.headline
-    found = []
-    for row in run.clients:
-        own, other = as_number(row[headline.personal]), as_number(row.get(headline.shared))
-        if own is not None and other is not None:
-            found.append(_gain(headline, _name(row), row, own, other))
-    if not found or all(gain.own == gain.other for gain in found):
+    own, other, tests = (run.clients.numbers(key) for key in (headline.personal, headline.shared, "test_samples"))
+    known = np.flatnonzero(np.isfinite(own) & np.isfinite(other))
+    if not len(known) or (own[known] == other[known]).all():
         return None
-    return Gains(_sorted(found), "the client's own model", "the global one", headline, ("clients.csv",))
+    better = (own - other) * (1 if headline.higher_is_better else -1)
+    places = known[_order(better[known], tests[known])]
+
+    def gain(place: int) -> Gain:
+        row = run.clients[places[place]]
+        return _gain(headline, _name(row), row, float(own[places[place]]), float(other[places[place]]))
+
+    return Gains(better[places], gain, "the client's own model", "the global one", headline, ("clients.csv",))
 
 
 def between_runs(
@@ -105,7 +117,9 @@ def between_runs(
     for name, each in found.items():
         means = [sum(figures) / len(figures) for figures in zip(*((m, v) for _, m, v in each), strict=True)]
         gains.append(_gain(headline, name, each[0][0], means[0], means[1]))
-    return Gains(_sorted(gains), *titles, headline, (source,)) if gains else None
+    better = np.array([gain.better for gain in gains])
+    order = _order(better, np.array([gain.test or 0 for gain in gains]))
+    return Gains(better[order], lambda place: gains[order[place]], *titles, headline, (source,)) if gains else None
 
 
 def _name(row: Mapping[str, str]) -> str:
@@ -117,17 +131,18 @@ def _gain(headline: Headline, name: str, row: Mapping[str, str], own: float, oth
     return Gain(name, as_number(row.get("train_samples")), as_number(row.get("test_samples")), own, other, better)
 
 
-def _sorted(gains: Sequence[Gain]) -> list[Gain]:
-    return sorted(gains, key=lambda gain: (-gain.better, -(gain.test or 0), gain.client))
+def _order(better: npt.NDArray[np.float64], tests: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Places from the largest gain to the least; among equal ones from the most test samples on, then as they come."""
+    return np.lexsort((-np.nan_to_num(tests), -better))
 
 
 def gain_chart(gains: Gains, name: str = "gains") -> Chart:
     """What every client gains, in order."""
-    headline, places = gains.headline, spread_places(len(gains.clients))
-    shown = [gains.clients[place] for place in places]
+    headline, places = gains.headline, spread_places(len(gains))
+    shown = [gains.gain(place) for place in places]
     values = [gain.better for gain in shown]
-    few = len(gains.clients) <= MOST_DOTS
-    mark = "Each mark is a client" if few else f"The curve runs through {through(len(places), len(gains.clients))}"
+    few = len(gains) <= MOST_DOTS
+    mark = "Each mark is a client" if few else f"The curve runs through {through(len(places), len(gains))}"
     names = tuple(f"client {gain.client}, {gain.test or 0:,.0f} test samples" for gain in shown)
     return LineChart(
         name=name,
@@ -156,9 +171,9 @@ def gain_table(gains: Gains) -> str:
         Column("Training samples", True),
         Column("Test samples", True),
     ]
-    shown = list(gains.clients)
-    if len(shown) > 2 * ENDS:
-        shown = [*shown[:ENDS], *shown[-ENDS:]]
+    places: Sequence[int] = range(len(gains))
+    if len(gains) > 2 * ENDS:
+        places = [*places[:ENDS], *places[-ENDS:]]
     rows = [
         [
             Cell(gain.client),
@@ -168,6 +183,6 @@ def gain_table(gains: Gains) -> str:
             Cell.of(gain.train, "integer"),
             Cell.of(gain.test, "integer"),
         ]
-        for gain in shown
+        for gain in map(gains.gain, places)
     ]
     return table("Clients that gain most and least", columns, rows, gains.sources)

@@ -11,7 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from commonground.access import reason
+from commonground.engine.rows import Rows
+from commonground.engine.state.csv_rows import CsvRows
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, RunError
 from commonground.report.format import number
@@ -29,7 +33,7 @@ class RunFiles:
         config: ``config.toml``, empty if there is none.
         summary: ``summary.json``.
         rounds: ``rounds.jsonl``, in order.
-        clients: ``clients.csv``, as text.
+        clients: ``clients.csv``, as text; each row is made when it is asked for.
         split: ``split.json``, or None.
     """
 
@@ -37,7 +41,7 @@ class RunFiles:
     config: dict[str, Any] = field(repr=False)
     summary: dict[str, Any] = field(repr=False)
     rounds: list[dict[str, Any]] = field(repr=False)
-    clients: list[dict[str, str]] = field(repr=False)
+    clients: Rows = field(repr=False)
     split: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
@@ -59,7 +63,9 @@ class RunFiles:
 
     def values(self, metric: Headline) -> list[float]:
         """A metric of each client's own model, for the clients for which it is defined."""
-        return [value for row in self.clients if (value := as_number(row.get(metric.personal))) is not None]
+        found = self.clients.numbers(metric.personal)
+        values: list[float] = found[np.isfinite(found)].tolist()
+        return values
 
     def curve(self, key: str) -> tuple[list[float], list[float]]:
         """Rounds at which a figure was measured, and its values."""
@@ -101,12 +107,19 @@ def algorithm_title(name: str) -> str:
     return known[name].title if name in known else name
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     try:
-        return path.read_text("utf-8")
+        return path.read_bytes()
     except FileNotFoundError:
         raise RunError(f"'{path}' is missing, and the report is made from it") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return _content(path).decode("utf-8")
+    except UnicodeDecodeError as error:
         raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
 
 
@@ -138,12 +151,12 @@ def _rounds(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _clients(path: Path, column: str) -> list[dict[str, str]]:
+def _clients(path: Path, column: str) -> Rows:
     try:
-        rows = list(csv.DictReader(_text(path).splitlines()))
-    except csv.Error as error:
+        rows = CsvRows(_content(path))
+    except (ValueError, csv.Error) as error:
         raise RunError(f"'{path}' is damaged: {error}") from None
-    if not rows or column not in rows[0]:
+    if not rows or column not in rows.names:
         raise RunError(f"'{path}' is damaged: it should have one line per client with a column {column}")
     return rows
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from commonground.data.tables.schema import TableSchema
 from commonground.privacy import about_privacy
 from commonground.quoting import escaped
@@ -68,9 +70,8 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     page.section("Results", f"Every {headline.name} is that of {which}, unless said.")
     page.add(_headline(run))
     page.add(_all_metrics(run))
-    tests = [(as_number(row[headline.personal]), as_number(row.get("test_samples"))) for row in run.clients]
     least = (summary.get("worst_tenth") or {}).get("min_rows", 1)
-    if few := headline.few_tests([(value, count) for value, count in tests if count is not None and count >= least]):
+    if few := headline.few_tests(run.clients.numbers(headline.personal), run.clients.numbers("test_samples"), least):
         page.note(few)
     if unbalanced := about_balance(summary):
         page.note(unbalanced)
@@ -302,7 +303,7 @@ def _client_chart(run: RunFiles) -> Chart:
     headline = run.headline
     ranked = _from_worst(run)
     places = spread_places(len(ranked))
-    shown = [ranked[place] for place in places]
+    shown = [run.clients[ranked[place]] for place in places]
     values = [float(row[headline.personal]) for row in shown]
     few = len(ranked) <= MOST_CLIENTS
     names = tuple(
@@ -380,13 +381,13 @@ def _client_columns(run: RunFiles) -> dict[str, tuple[str, Unit]]:
 def _client_table(run: RunFiles) -> str:
     """All clients; of very many those at both ends."""
     known = _client_columns(run)
-    keys = [key for key in known if any(row.get(key) for row in run.clients)]
+    keys = [key for key in known if key == "name" or np.isfinite(run.clients.numbers(key)).any()]
     columns = [Column(known[key][0], key != "name") for key in keys]
-    count, shown = len(run.clients), run.clients
+    count, shown = len(run.clients), run.clients[:MOST_CLIENTS]
     what = f"all {count:,} clients"
     if count > MOST_CLIENTS:
         half, ranked = MOST_CLIENTS // 2, _from_worst(run)
-        shown = [*ranked[:half], *ranked[-half:]]
+        shown = [run.clients[place] for place in (*ranked[:half], *ranked[-half:])]
         what = f"the {half} clients served worst and the {half} served best, of {count:,}"
     rows = [
         [Cell(row[key]) if key == "name" else Cell.of(_whole(row[key]), known[key][1], key) for key in keys]
@@ -398,11 +399,13 @@ def _client_table(run: RunFiles) -> str:
     return f"<details><summary>Table of {what}</summary>{body}</details>"
 
 
-def _from_worst(run: RunFiles) -> list[dict[str, str]]:
-    """The clients whose figure is known, from the worst."""
-    headline = run.headline
-    scored = [(v, row) for row in run.clients if (v := as_number(row[headline.personal])) is not None]
-    return [row for _, row in sorted(scored, key=lambda pair: headline.from_worst(pair[0]))]
+def _from_worst(run: RunFiles) -> list[int]:
+    """Places of the clients whose figure is known, from the worst."""
+    values = run.clients.numbers(run.headline.personal)
+    known = np.flatnonzero(np.isfinite(values))
+    order = np.argsort(values[known] if run.headline.higher_is_better else -values[known], kind="stable")
+    places: list[int] = known[order].tolist()
+    return places
 
 
 def _whole(text: str | None) -> float | None:

@@ -7,11 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from commonground.errors import ConfigError
 from commonground.tasks.base import Task, tasks
 from commonground.tasks.rank import is_share, less_is_better
 
 __all__ = ["FEW_TESTS", "Headline", "Metric", "in_figures"]
+
+Figures = npt.NDArray[np.float64]
 
 FEW_TESTS = 5  # test samples below which a client's own figure is coarse
 
@@ -194,20 +199,24 @@ class Headline(Metric):
         """The best of some values; None if there are none."""
         return max((value for value in values if value is not None), key=self.from_worst, default=None)
 
-    def few_tests(self, clients: Sequence[tuple[float | None, float]]) -> str:
+    def few_tests(self, values: Figures, tests: Figures, least: int = 1) -> str:
         """A sentence on clients with few test samples, if one of the worst tenth is among them; else nothing.
 
         Args:
-            clients: each one's value and its number of test samples, of those of whom the worst tenth is told.
+            values: [C] each client's; NaN where there is none.
+            tests: [C] its test samples; NaN where they are not known.
+            least: test samples of a client of whom the worst tenth is told.
         """
-        few = sum(count < FEW_TESTS for _, count in clients)
-        ranked = sorted((self.from_worst(value), count) for value, count in clients if value is not None)
-        last = sum(count < FEW_TESTS for _, count in ranked[: math.ceil(len(ranked) / 10)])
+        told = tests >= least
+        values, tests = values[told], tests[told]
+        few, known = int((tests < FEW_TESTS).sum()), ~np.isnan(values)
+        from_worst = np.lexsort((tests[known], values[known] * (1 if self.higher_is_better else -1)))
+        last = int((tests[known][from_worst[: math.ceil(known.sum() / 10)]] < FEW_TESTS).sum())
         if not last:
             return ""
         have = f"{'has' if few == 1 else 'have'} fewer than {FEW_TESTS} test samples"
         return (
-            f"{few:,} of {len(clients):,} clients {have}, {last:,} of them in the worst tenth "
+            f"{few:,} of {len(tests):,} clients {have}, {last:,} of them in the worst tenth "
             f"(--worst-min-rows {FEW_TESTS} leaves them out of it)."
         )
 

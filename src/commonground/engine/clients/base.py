@@ -31,7 +31,7 @@ from commonground.engine.setup import Setup
 from commonground.models import Split
 from commonground.privacy import ExamplePrivacy
 
-__all__ = ["Extras", "LocalTraining", "Pool"]
+__all__ = ["LocalTraining", "Phase", "Pool"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,27 @@ class Extras:
     def none(self) -> bool:
         """Whether it adds nothing."""
         return self.loss is None and self.penalty is None and self.correction is None and self.reference is None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A call of ``fit``, resolved.
+
+    Attributes:
+        names: of the trained parameters.
+        pool: what batches are drawn from.
+        schedule: the clients' batches.
+        rates: settings of the optimizer.
+        lrs: each step's learning rate.
+        extras: what the method adds to plain training.
+    """
+
+    names: Sequence[str]
+    pool: Pool
+    schedule: CohortSchedule
+    rates: Rates
+    lrs: Sequence[float]
+    extras: Extras
 
 
 class LocalTraining(Hiding):
@@ -206,25 +227,18 @@ class LocalTraining(Hiding):
         with self._training(names, group):
             pool = self._pool(split, names)
             plain = extras.none and len(set(lrs)) == 1 and self.task.plain and self.task.task.softmax
+            phase = Phase(names, pool, schedule, rates, lrs, extras)
             if self._hidden is not None:
-                self._descend_privately(names, pool, schedule, rates, lrs, extras, self._hidden)
+                self._descend_privately(phase, self._hidden)
             elif pool.split is not None and plain and is_linear_head(pool.split, names):
-                self._fit_linear_head(names, pool, schedule, rates)
+                self._fit_linear_head(phase)
             else:
-                self._descend(names, pool, schedule, rates, lrs, extras)
+                self._descend(phase)
 
-    def _descend(
-        self,
-        names: Sequence[str],
-        pool: Pool,
-        schedule: CohortSchedule,
-        rates: Rates,
-        lrs: Sequence[float],
-        extras: Extras,
-    ) -> None:
+    def _descend(self, phase: Phase) -> None:
         """All steps of a phase."""
-        draws = self._draws(schedule)
-        optimizer = self._optimizer(names, rates)
+        pool, schedule, extras = phase.pool, phase.schedule, phase.extras
+        draws, optimizer = self._draws(schedule), self._optimizer(phase.names, phase.rates)
         losses: list[Tensor] = []
         for step in range(schedule.steps):
             batch = self._batch(pool, schedule, draws, step)
@@ -234,29 +248,21 @@ class LocalTraining(Hiding):
             losses.append(loss.detach())
             if extras.penalty is not None:
                 loss = loss + self._penalties(extras.penalty, leaves)
-            optimizer.step(loss, lrs[step], schedule.active(step), extras.correction)
+            optimizer.step(loss, phase.lrs[step], schedule.active(step), extras.correction)
         self._record(losses, schedule)
 
-    def _descend_privately(
-        self,
-        names: Sequence[str],
-        pool: Pool,
-        schedule: CohortSchedule,
-        rates: Rates,
-        lrs: Sequence[float],
-        extras: Extras,
-        privacy: ExamplePrivacy,
-    ) -> None:
+    def _descend_privately(self, phase: Phase, privacy: ExamplePrivacy) -> None:
         """All steps of a phase, each along the noisy mean of cut gradients (see :mod:`commonground.privacy.examples`).
 
         What a method adds to gradients knows nothing of examples but what earlier steps released, and neither does the
         optimizer; so they come after the noise.
         """
-        draws, optimizer = self._draws(schedule), self._optimizer(names, rates)
+        schedule, extras = phase.schedule, phase.extras
+        draws, optimizer = self._draws(schedule), self._optimizer(phase.names, phase.rates)
         gradients_of_examples = ExampleGradients(self.setup, privacy.clip)
         losses: list[Tensor] = []
         for step in range(schedule.steps):
-            batch = self._batch(pool, schedule, draws, step)
+            batch = self._batch(phase.pool, schedule, draws, step)
             leaves = optimizer.leaves()
             sums, loss = self._clipped_sums(gradients_of_examples, leaves, batch)
             losses.append(loss)
@@ -266,7 +272,7 @@ class LocalTraining(Hiding):
                 found = {name: value + pull[name] for name, value in found.items()}
             given = extras.correction or {}
             found = {name: value + given[name] if name in given else value for name, value in found.items()}
-            optimizer.along(found, lrs[step], schedule.active(step))
+            optimizer.along(found, phase.lrs[step], schedule.active(step))
         self._record(losses, schedule)
 
     def batches(
@@ -369,5 +375,5 @@ class LocalTraining(Hiding):
         """Remember the mean loss over the last pass, from all steps' losses."""
 
     @abstractmethod
-    def _fit_linear_head(self, names: Sequence[str], pool: Pool, schedule: CohortSchedule, rates: Rates) -> None:
+    def _fit_linear_head(self, phase: Phase) -> None:
         """All steps of a phase that trains one linear layer on features."""

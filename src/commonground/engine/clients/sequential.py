@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import chunks, each, select
-from commonground.engine.clients.base import LocalTraining, Pool
+from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
@@ -179,10 +179,10 @@ class SequentialClient(LocalTraining):
         whole = torch.stack([loss * count for loss, count in zip(losses[first:], counts, strict=True)]).sum()
         self._recorded = whole, sum(counts)
 
-    def _fit_linear_head(self, names: Sequence[str], pool: Pool, schedule: CohortSchedule, rates: Rates) -> None:
-        heads = {name: self._parameters[name].data.unsqueeze(0) for name in names}
-        features, labels = pool.rows["x"].unsqueeze(0), pool.labels.unsqueeze(0)
-        self._recorded = fit_linear_heads(heads, features, labels, schedule, rates)[0], 1
+    def _fit_linear_head(self, phase: Phase) -> None:
+        heads = {name: self._parameters[name].data.unsqueeze(0) for name in phase.names}
+        features, labels = phase.pool.rows["x"].unsqueeze(0), phase.pool.labels.unsqueeze(0)
+        self._recorded = fit_linear_heads(heads, features, labels, phase.schedule, phase.rates)[0], 1
 
     # -- smaller verbs ------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from torch.func import vmap
 from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import Inputs, chunks, each, select, to_device
-from commonground.engine.clients.base import LocalTraining, Pool
+from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
@@ -261,11 +261,11 @@ class StackedClients(LocalTraining):
             seen += recorded[:, step]
         self.loss = total / seen.clamp(min=1)
 
-    def _fit_linear_head(self, names: Sequence[str], pool: Pool, schedule: CohortSchedule, rates: Rates) -> None:
-        heads = {name: self.values[name] for name in names}
-        clients = len(self.keys)
-        features, labels = pool.rows["x"].unflatten(0, (clients, -1)), pool.labels.unflatten(0, (clients, -1))
-        self.loss = fit_linear_heads(heads, features, labels, schedule, rates)
+    def _fit_linear_head(self, phase: Phase) -> None:
+        heads = {name: self.values[name] for name in phase.names}
+        each_client = (len(self.keys), -1)
+        features, labels = (t.unflatten(0, each_client) for t in (phase.pool.rows["x"], phase.pool.labels))
+        self.loss = fit_linear_heads(heads, features, labels, phase.schedule, phase.rates)
 
     # -- forward ------------------------------------------------------------------------------------------------
 

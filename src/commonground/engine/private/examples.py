@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from commonground.algorithms import Server
-from commonground.engine.clients.base import Extras, Pool
+from commonground.engine.clients.base import Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule, TrainLength
-from commonground.engine.clients.optimizers import Rates
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
@@ -79,16 +78,7 @@ class Counting(SequentialClient):
     def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
         return Pool(self.model, {}, {}, self._zero, self._zero)
 
-    def _descend_privately(
-        self,
-        names: Sequence[str],
-        pool: Pool,
-        schedule: CohortSchedule,
-        rates: Rates,
-        lrs: Sequence[float],
-        extras: Extras,
-        privacy: ExamplePrivacy,
-    ) -> None:
+    def _descend_privately(self, phase: Phase, privacy: ExamplePrivacy) -> None:
         """Nothing."""
 
 

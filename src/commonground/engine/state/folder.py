@@ -26,7 +26,9 @@ from torch import Tensor
 from commonground.access import reason
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset, TableSchema
+from commonground.engine.rows import Rows
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
+from commonground.engine.state.csv_rows import CsvRows
 from commonground.engine.state.files import remove_parts, sync_file, write_atomically
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.spreadsheet import cell, without_apostrophe
@@ -355,15 +357,22 @@ class RunFolder:
         """Write ``clients.csv``; a name is a cell that no spreadsheet computes, the true one is in ``split.json``."""
         write_atomically(self.path / "clients.csv", _lines(rows))
 
-    def clients(self) -> list[dict[str, Any]]:
-        """The rows of ``clients.csv``, numbers as numbers and names as in ``split.json``."""
+    def clients(self) -> Rows:
+        """The rows of ``clients.csv``, numbers as numbers and names as in ``split.json``; each is made when it is asked
+        for.
+        """
         path = self.path / "clients.csv"
         names = self.split()["client_names"] if (self.path / "split.json").is_file() else None
+
+        def made(texts: dict[str, str]) -> dict[str, Any]:
+            row: dict[str, Any] = {key: _number(text) if key != "name" else text for key, text in texts.items()}
+            row["name"] = without_apostrophe(str(row["name"])) if names is None else names[int(row["client"])]
+            return row
+
         try:
-            with path.open(encoding="utf-8", newline="") as file:
-                rows = [{k: _number(v) if k != "name" else v for k, v in row.items()} for row in csv.DictReader(file)]
-            for row in rows:
-                row["name"] = without_apostrophe(str(row["name"])) if names is None else names[int(row["client"])]
+            rows = CsvRows(path.read_bytes(), made)
+            for _ in rows:
+                pass  # what cannot be read is told now
             return rows
         except (OSError, ValueError, TypeError, KeyError, IndexError, csv.Error) as error:
             raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
