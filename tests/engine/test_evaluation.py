@@ -111,9 +111,9 @@ def test_a_test_changes_nothing(engine: str) -> None:
 def test_blocks_by_hand() -> None:
     half = BLOCK_SAMPLES // 2
     sizes = np.array([half, half, 1, BLOCK_SAMPLES + 5, BLOCK_SAMPLES - 1, 1, 1])
-    assert blocks_of(range(7), sizes) == [[0, 1], [2], [3], [4, 5], [6]]
-    assert blocks_of([6, 0], sizes) == [[6, 0]]
-    assert blocks_of([], sizes) == []
+    assert list(blocks_of(range(7), sizes)) == [[0, 1], [2], [3], [4, 5], [6]]
+    assert list(blocks_of([6, 0], sizes)) == [[6, 0]]
+    assert list(blocks_of([], sizes)) == []
 
 
 def test_scores() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -96,17 +97,46 @@ class Scores:
         return Scores(everyone, spread(self.count, 0), spread(self.loss, np.nan), sums, self.task, fine)
 
     @classmethod
-    def gathered(cls, parts: Iterable[Scores]) -> Scores:
-        """As :meth:`join`, without holding all of many blocks: every :data:`TOGETHER` of them become one, in every
-        engine, so that their sums are the same to the last bit.
+    def gathered(cls, parts: Iterable[Scores], clients: int) -> Scores:
+        """As :meth:`join`, without ever holding all of many blocks beside the whole. Every :data:`TOGETHER` of them are
+        added up first, in every engine, so that their sums are the same to the last bit.
+
+        Args:
+            parts: in order.
+            clients: how many they are of.
         """
-        joined: list[Scores] = []
-        few: list[Scores] = []
-        for part in parts:
-            few.append(part)
-            if len(few) == TOGETHER:
-                joined, few = [*joined, cls.join(few)], []
-        return cls.join([*joined, *([cls.join(few)] if few else [])]) if joined else cls.join(few)
+        blocks = iter(parts)
+        few = list(islice(blocks, TOGETHER))
+        first = cls.join(few)
+        if len(first.clients) == clients:
+            return first
+        whole, counts, done = first.with_room(clients), [], 0
+        while few:
+            part = cls.join(few)
+            for room, values in zip(whole.columns, part.columns, strict=True):
+                room[done : done + len(values)] = values
+            done += len(part.clients)
+            counts.append(part.fine)
+            few = list(islice(blocks, TOGETHER))
+        return replace(whole, fine=whole.fine and whole.fine.with_counts_of([each for each in counts if each]))
+
+    @property
+    def columns(self) -> list[npt.NDArray[Any]]:
+        """All arrays [C, …], in one order."""
+        fine = [] if self.fine is None else self.fine.figures.values()
+        return [self.clients, self.count, self.loss, *self.sums.values(), *fine]
+
+    def with_room(self, clients: int) -> Scores:
+        """Arrays like these for so many clients, not filled."""
+
+        def room(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return np.empty((clients, *values.shape[1:]), values.dtype)
+
+        fine = self.fine
+        if fine is not None:
+            fine = replace(fine, figures={name: room(values) for name, values in fine.figures.items()})
+        sums = {name: room(values) for name, values in self.sums.items()}
+        return Scores(room(self.clients), room(self.count), room(self.loss), sums, self.task, fine)
 
     @classmethod
     def join(cls, parts: Sequence[Scores]) -> Scores:
@@ -141,18 +171,19 @@ def spread_of(values: npt.NDArray[np.float64], ranked: npt.NDArray[np.bool_] | N
     }
 
 
-def blocks_of(clients: Sequence[int], test_sizes: npt.NDArray[np.int64]) -> list[list[int]]:
+def blocks_of(clients: Sequence[int], test_sizes: npt.NDArray[np.int64]) -> Iterator[list[int]]:
     """Cut clients, in order, into blocks of at most ``BLOCK_SAMPLES`` test samples (at least one client each)."""
-    blocks: list[list[int]] = []
-    room = 0
+    block: list[int] = []
+    room = BLOCK_SAMPLES
     for client in clients:
         size = int(test_sizes[client])
-        if not blocks or size > room:
-            blocks.append([])
-            room = BLOCK_SAMPLES
-        blocks[-1].append(client)
+        if block and size > room:
+            yield block
+            block, room = [], BLOCK_SAMPLES
+        block.append(client)
         room -= size
-    return blocks
+    if block:
+        yield block
 
 
 def evaluate_block(

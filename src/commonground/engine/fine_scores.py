@@ -51,13 +51,16 @@ class FineScores:
     @classmethod
     def join(cls, parts: Sequence[FineScores]) -> FineScores:
         """Of several sets of clients, one after the other."""
-        first = parts[0]
-        figures = {name: np.concatenate([p.figures[name] for p in parts]) for name in first.figures}
+        figures = {name: np.concatenate([p.figures[name] for p in parts]) for name in parts[0].figures}
+        return replace(parts[0], figures=figures).with_counts_of(parts)
+
+    def with_counts_of(self, parts: Sequence[FineScores]) -> FineScores:
+        """The same with the sums over the rows of these."""
         counts = [
-            {name: np.sum([p.counts[k][name] for p in parts], axis=0) for name in own}
-            for k, own in enumerate(first.counts)
+            {name: np.sum([part.counts[kind][name] for part in parts], axis=0) for name in own}
+            for kind, own in enumerate(self.counts)
         ]
-        return cls(first.kinds, figures, counts)
+        return replace(self, counts=counts)
 
 
 class FineRows:

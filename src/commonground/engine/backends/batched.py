@@ -130,7 +130,7 @@ class BatchedEngine(StoreEngine):
     ) -> Scores:
         """See :meth:`Engine.evaluate`."""
         tests = self._blocks(clients, shared, which, round, detailed)
-        return self.believable(Scores.gathered(tests), round, which)
+        return self.believable(Scores.gathered(tests, len(clients)), round, which)
 
     def _blocks(
         self, clients: Sequence[int], shared: Tensors, which: Which, round: int, detailed: bool

@@ -129,7 +129,7 @@ class SerialEngine(StoreEngine):
     ) -> Scores:
         """See :meth:`Engine.evaluate`."""
         tests = self._blocks(clients, shared, which, round, detailed)
-        return self.believable(Scores.gathered(tests), round, which)
+        return self.believable(Scores.gathered(tests, len(clients)), round, which)
 
     def _blocks(
         self, clients: Sequence[int], shared: Tensors, which: Which, round: int, detailed: bool

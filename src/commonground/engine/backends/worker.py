@@ -148,4 +148,4 @@ def joined(setup: Setup, parts: Sequence[Scores], *, detailed: bool) -> Scores:
     """Workers' scores as one, with the kinds of finer figures that did not travel with them."""
     if detailed:
         parts = [replace(p, fine=p.fine and replace(p.fine, kinds=setup.fine)) for p in parts]
-    return Scores.gathered(parts)
+    return Scores.gathered(parts, sum(len(part.clients) for part in parts))
