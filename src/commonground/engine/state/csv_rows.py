@@ -32,7 +32,6 @@ class CsvRows(Rows):
     """
 
     def __init__(self, content: bytes, made: Callable[[dict[str, str]], dict[str, Any]] | None = None) -> None:
-        content.decode("utf-8")
         self._content, self._made = content, made
         starts, ends = _records(content)
         self._names = self._cells(starts[0], ends[0]) if len(starts) else []

@@ -227,7 +227,7 @@ class RunFolder:
             path = self.path / name
             if not path.is_file():
                 raise RunError(f"'{path}' is missing; put it back or choose another --out")
-            if hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
+            if _sha256(path) != wanted:
                 raise RunError(
                     f"'{path}' is not what the run wrote: it was changed or cut; put it back or choose another --out"
                 )
@@ -380,7 +380,7 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, the last file of a run, with the sha256 of the others and of itself."""
         names = [n for n in ("clients.csv", "rounds.jsonl", SCHEMA, "split.json") if (self.path / n).is_file()]
-        files = {name: hashlib.sha256((self.path / name).read_bytes()).hexdigest() for name in names}
+        files = {name: _sha256(self.path / name) for name in names}
         files["summary.json"] = _summary_sha256(summary, files)
         write_atomically(self.path / "summary.json", json.dumps({**summary, "sha256": files}, indent=2) + "\n")
 
@@ -437,6 +437,12 @@ class RunFolder:
                 f"'{path}' is not what the run wrote: it was changed or cut; remove it, and --resume writes it again"
             )
         return summary, files
+
+
+def _sha256(path: Path) -> str:
+    """Of a file, without holding it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
