@@ -97,8 +97,20 @@ def test_the_next_best_rate_where_the_best_diverges(tmp_path: Path, monkeypatch:
 def test_no_rate_is_left(by: Any, tmp_path: Path) -> None:
     with pytest.raises(UpdateError, match="FedAvg, 3 clients: training diverged with every rate of the grid"):
         sweep([arm()], [0], request(tmp_path), read, RateChoice((TOO_LARGE, 2 * TOO_LARGE), by=by))
-    with pytest.raises(UpdateError, match="finite"):
-        sweep([arm(lr=TOO_LARGE)], [0], request(tmp_path / "fixed"), read)
+    with pytest.raises(UpdateError, match=r"FedAvg, 3 clients: training diverged with every seed .*finite"):
+        sweep([arm(lr=TOO_LARGE)], [0, 1], request(tmp_path / "fixed"), read)
+
+
+def test_without_a_choice_a_seed_that_diverges_has_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverging(algorithm: Any, data: Any, **settings: Any) -> Any:
+        if settings["seed"] == 1:
+            raise UpdateError("not finite")
+        return train(algorithm, data, **settings)
+
+    monkeypatch.setattr("commonground.papers.sweep.train", diverging)
+    found = sweep([arm(lr=0.1)], [0, 1, 2], request(tmp_path), read)["3 clients", "FedAvg"]
+    assert found.details == [(0, 3, 0.1), (2, 3, 0.1)]
+    assert found.diverged == {1: "not finite"}
 
 
 def test_methods_side_by_side(tmp_path: Path) -> None:

@@ -108,12 +108,14 @@ class Measured(Generic[D]):
         rate: the learning rate chosen; None where there was no choice.
         scores: mean validation (or best test) accuracy of every rate; None where training diverged.
         best_on_test: whether accuracies are the best ones on the test set.
+        diverged: what happened, by seed; such a seed has no result. Only where no rate is chosen.
     """
 
     results: list[Result[D]]
     rate: float | None = None
     scores: dict[float, float | None] = field(default_factory=dict)
     best_on_test: bool = False
+    diverged: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def accuracies(self) -> Values:
@@ -153,7 +155,7 @@ def sweep(
         By condition and name of the method.
 
     Raises:
-        UpdateError: an arm diverged, with every rate where there is a choice.
+        UpdateError: an arm diverged: with every rate where there is a choice, else with every seed.
     """
     return _Sweep(arms, seeds, request, read, choice, [] if notes is None else notes).run()
 
@@ -200,10 +202,23 @@ class _Sweep(Generic[D]):
 
     def _measure(self, arm: Arm) -> Measured[D]:
         if self.choice is None:
-            return Measured([self._counted(arm, seed, None) for seed in self.seeds])
+            return self._plain(arm)
         if self.choice.by == "best-on-test":
             return self._best_on_test(arm, self.choice)
         return self._validated(arm, self.choice)
+
+    def _plain(self, arm: Arm) -> Measured[D]:
+        results: list[Result[D]] = []
+        diverged: dict[int, str] = {}
+        for seed in self.seeds:
+            try:
+                results.append(self._counted(arm, seed, None))
+            except UpdateError as error:
+                self.observer.note(f"{arm.title}, seed {seed}: {error}")
+                diverged[seed] = str(error)
+        if not results:
+            raise UpdateError(f"{arm.title}: training diverged with every seed ({diverged[self.seeds[0]]})")
+        return Measured(results, diverged=diverged)
 
     def _validated(self, arm: Arm, choice: RateChoice) -> Measured[D]:
         scores: dict[float, float | None] = {}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from commonground import train
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError, DataError, UpdateError
 from commonground.papers import experiments
 from commonground.papers.experiment import Request
 from commonground.papers.local_steps.fig1 import distinctness
@@ -67,7 +67,7 @@ def test_images_are_as_many_of_each_class_and_others_for_every_seed(tmp_path: Pa
 def test_what_is_measured_is_what_training_gives(tmp_path: Path) -> None:
     settings = ImageSettings(**TINY)
     arms = [Case(1, 0.5), Case(3, 0.5)]
-    found = measure(settings, arms, [4], request(tmp_path))
+    found = measure(settings, arms, [4], request(tmp_path), [])
     data = deal(settings, request(tmp_path), 0.5, 0.0, 4)
     own = train(
         "local-sgd",
@@ -85,8 +85,38 @@ def test_what_is_measured_is_what_training_gives(tmp_path: Path) -> None:
     assert found[arms[1]].test[0] == pytest.approx(100 * (scores[:, 0] * scores[:, 1]).sum() / scores[:, 1].sum())
     assert torch.equal(found[arms[1]].filters[0], own.shared["conv1.weight"])
     assert found[arms[1]].train[0] == training_accuracy(own, data)
-    again = measure(settings, arms, [4], request(tmp_path))  # finished runs are taken as they are
+    again = measure(settings, arms, [4], request(tmp_path), [])  # finished runs are taken as they are
     assert [m.test.tolist() for m in again.values()] == [m.test.tolist() for m in found.values()]
+
+
+def test_a_seed_that_diverges_is_left_out_of_every_case_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = {3: (5,), 1: ()}
+
+    def diverging(algorithm: Any, data: Any, **settings: Any) -> Any:
+        if settings["seed"] in lost[settings["options"].get("steps", 1)]:
+            raise UpdateError("not finite")
+        return train(algorithm, data, **settings)
+
+    monkeypatch.setattr("commonground.papers.sweep.train", diverging)
+    settings, cases, notes = ImageSettings(**TINY), [Case(1, 0.5), Case(3, 0.5)], list[str]()
+    found = measure(settings, cases, [4, 5, 6], request(tmp_path), notes)
+    alone = measure(settings, cases, [4, 6], request(tmp_path), [])
+    for case in cases:
+        assert found[case].seeds == [4, 6]
+        assert found[case].test.tolist() == alone[case].test.tolist()
+    (note,) = notes
+    assert note == (
+        "Local SGD (I = 3), h = 0.5, augmentation none, diverged with seed 5, which is left out of all comparisons: "
+        "not finite"
+    )
+    outcome = run("table1", tmp_path / "table", 6, intervals=[1, 3], heterogeneity=[0.5], augment=["none"])
+    assert {claim.seeds for claim in outcome.claims} == {5}
+    assert note in outcome.notes
+    lost[1] = (4,)
+    with pytest.raises(UpdateError, match=r"no seed is left of 2: Local SGD .* with seed 5"):
+        measure(settings, cases, [4, 5], request(tmp_path / "none"), [])
 
 
 def test_training_accuracy_counts_training_samples(tmp_path: Path) -> None:

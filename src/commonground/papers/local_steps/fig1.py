@@ -69,8 +69,8 @@ def _run(request: Request) -> Outcome:
     seeds = list(request.seed_range(SEEDS))
     h, way = settings.heterogeneity[0], settings.augment[0]
     arms = [Case(i, h, way) for i in intervals]
-    found = measure(settings, arms, seeds, request)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
+    found = measure(settings, arms, seeds, request, outcome.notes)
     numbers = {arm: [distinctness(f) for f in found[arm].filters] for arm in arms}
     parallel, *local = arms
     for arm in local:
@@ -101,9 +101,10 @@ def _run(request: Request) -> Outcome:
     _draw(request.folder, arms, [found[arm].filters[0] for arm in arms])
     outcome.notes = [
         *image_notes(settings, request),
-        f"The picture shows sigmoid({CONTRAST:g} · weight), as the authors draw it, for seed {seeds[0]}. The paper "
-        "compares the pictures by eye and names no number and no interval for its Local SGD; effective rank and "
-        "nearest cosine are ours.",
+        *outcome.notes,
+        f"The picture shows sigmoid({CONTRAST:g} · weight), as the authors draw it, for seed "
+        f"{found[parallel].seeds[0]}. The paper compares the pictures by eye and names no number and no interval for its "
+        "Local SGD; effective rank and nearest cosine are ours.",
     ]
     return outcome
 

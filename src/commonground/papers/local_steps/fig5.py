@@ -43,8 +43,8 @@ def _run(request: Request) -> Outcome:
     seeds = list(request.seed_range(SEEDS))
     h, way, interval = settings.heterogeneity[0], settings.augment[0], max(settings.intervals)
     arms = {(i, noise): Case(i, h, way, noise) for noise in noises for i in (1, interval)}
-    found = measure(settings, list(arms.values()), seeds, request)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
+    found = measure(settings, list(arms.values()), seeds, request, outcome.notes)
     test = {key: found[arm].test for key, arm in arms.items()}
     gaps = np.stack([test[interval, noise] - test[1, noise] for noise in noises], 1)  # [seeds, noises]
     for column, noise in enumerate(noises):
@@ -92,6 +92,7 @@ def _run(request: Request) -> Outcome:
     )
     outcome.notes = [
         *image_notes(settings, request),
+        *outcome.notes,
         "One foreign image per client, for its training and its test images alike. The authors' code subtracts in "
         "uint8, where negative values wrap around, and deals the images of Parallel SGD with h = 0; here nothing but I "
         "differs. The paper prints no values for this figure.",

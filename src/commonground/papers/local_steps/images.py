@@ -19,10 +19,10 @@ from commonground.data.feature_partition import Features
 from commonground.engine import Run
 from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
 from commonground.engine.prepare import prepare_setup
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, UpdateError
 from commonground.keys import numpy_stream
 from commonground.papers.experiment import Request, Settings, value_for
-from commonground.papers.sweep import Arm, sweep
+from commonground.papers.sweep import Arm, Measured, sweep
 from commonground.statistics import Values, detectable_difference
 
 __all__ = [
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 SEEDS = 3
+
+_Figures = tuple[float, float, Tensor, float]  # of a run, see _read
 
 
 class ImageSettings(Settings):
@@ -190,11 +192,13 @@ class Accuracies:
     """What the seeds of a case gave.
 
     Attributes:
+        seeds: those of all cases.
         test, train: [seeds] accuracies of the final global model, in percent.
         filters: per seed the first convolution's weights [filters, channels, height, width].
         seconds: of all rounds, per seed.
     """
 
+    seeds: list[int]
     test: Values
     train: Values
     filters: list[Tensor] = field(repr=False)
@@ -225,13 +229,30 @@ def _source(settings: ImageSettings, data_dir: str | None, seed: int) -> Source:
 
 
 def measure(
-    settings: ImageSettings, cases: Sequence[Case], seeds: Sequence[int], request: Request
+    settings: ImageSettings, cases: Sequence[Case], seeds: Sequence[int], request: Request, notes: list[str]
 ) -> dict[Case, Accuracies]:
-    """Train and test every case with every seed; finished runs in the folder are taken as they are."""
+    """Train and test every case with every seed; finished runs in the folder are taken as they are.
+
+    Seeds stay paired: one with which some case diverges is left out of all of them, and a note says so.
+
+    Raises:
+        UpdateError: no seed is left.
+    """
     dealt = cache(lambda h, noise, seed: deal(settings, request, h, noise, seed))
     arms = {case: _arm(settings, case, partial(dealt, case.heterogeneity, case.noise)) for case in cases}
     found = sweep(list(arms.values()), seeds, request, _read)
-    return {case: _joined(found[arm.key].details) for case, arm in arms.items()}
+    measured = {case: found[arm.key] for case, arm in arms.items()}
+    for case, of_case in measured.items():
+        notes += [
+            f"{name_of(case.interval)}, {case.condition}, diverged with seed {seed}, which is left out of all "
+            f"comparisons: {what}"
+            for seed, what in of_case.diverged.items()
+        ]
+    lost = {seed for of_case in measured.values() for seed in of_case.diverged}
+    kept = [seed for seed in seeds if seed not in lost]
+    if not kept:
+        raise UpdateError(f"no seed is left of {len(seeds)}: {notes[-1]}")
+    return {case: _joined(of_case, seeds, kept) for case, of_case in measured.items()}
 
 
 def _arm(settings: ImageSettings, case: Case, data: Callable[[int], FederatedDataset]) -> Arm:
@@ -256,7 +277,7 @@ def _arm(settings: ImageSettings, case: Case, data: Callable[[int], FederatedDat
     return Arm(case.condition, name_of(case.interval), algorithm, data, run, folder)
 
 
-def _read(run: Run, data: FederatedDataset) -> tuple[float, float, Tensor, float]:
+def _read(run: Run, data: FederatedDataset) -> _Figures:
     """Test and training accuracy in percent, the first convolution's weights, seconds."""
     count = np.array([c["test_samples"] for c in run.clients], dtype=float)
     right = count * np.array([c["global_accuracy"] for c in run.clients], dtype=float)
@@ -265,9 +286,11 @@ def _read(run: Run, data: FederatedDataset) -> tuple[float, float, Tensor, float
     return test, training_accuracy(run, data), first, float(run.summary["seconds"])
 
 
-def _joined(runs: Sequence[tuple[float, float, Tensor, float]]) -> Accuracies:
-    test, train, filters, seconds = zip(*runs, strict=True)
-    return Accuracies(np.array(test), np.array(train), list(filters), np.array(seconds))
+def _joined(measured: Measured[_Figures], seeds: Sequence[int], kept: list[int]) -> Accuracies:
+    """One case with the seeds that no case has lost."""
+    runs = dict(zip([seed for seed in seeds if seed not in measured.diverged], measured.details, strict=True))
+    test, train, filters, seconds = zip(*(runs[seed] for seed in kept), strict=True)
+    return Accuracies(kept, np.array(test), np.array(train), list(filters), np.array(seconds))
 
 
 def training_accuracy(run: Run, data: FederatedDataset) -> float:

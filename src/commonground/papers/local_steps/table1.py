@@ -51,8 +51,8 @@ def _run(request: Request) -> Outcome:
     seeds = request.seed_range(SEEDS)
     columns = [(way, h) for way in settings.augment for h in settings.heterogeneity]
     arms = [Case(i, h, way) for way, h in columns for i in intervals]
-    found = measure(settings, arms, list(seeds), request)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
+    found = measure(settings, arms, list(seeds), request, outcome.notes)
     for arm in arms:
         mean, low, high = (float(v) for v in student_interval(found[arm].test))
         outcome.cells.append(
