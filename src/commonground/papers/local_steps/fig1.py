@@ -103,8 +103,8 @@ def _run(request: Request) -> Outcome:
         *image_notes(settings, request),
         *outcome.notes,
         f"The picture shows sigmoid({CONTRAST:g} · weight), as the authors draw it, for seed "
-        f"{found[parallel].seeds[0]}. The paper compares the pictures by eye and names no number and no interval for its "
-        "Local SGD; effective rank and nearest cosine are ours.",
+        f"{found[parallel].seeds[0]}. The paper compares the pictures by eye and names no number and no interval for "
+        "its Local SGD; effective rank and nearest cosine are ours.",
     ]
     return outcome
 
