@@ -159,7 +159,7 @@ def adapt(
 
 def _write(folder: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """``adapt.json`` and ``adapt.csv``."""
-    from commonground.engine.state.folder import write_atomically
+    from commonground.engine.state.files import write_atomically
 
     write_atomically(folder / "adapt.json", json.dumps({**about, "results": rows}, indent=2) + "\n")
     text = io.StringIO()
@@ -267,7 +267,7 @@ def predict(
     from commonground.adapt.predictors import predictor_of
     from commonground.adapt.tables import predict_table
     from commonground.engine.run import load_run
-    from commonground.engine.state.folder import write_atomically
+    from commonground.engine.state.files import write_atomically
 
     file = table or input_file
     if file is None or (table is not None and input_file is not None):

@@ -140,7 +140,8 @@ def _resumed(sound: Sound, folder: Path) -> str:
     again = go(folder, sound.algorithm, resume=True, observer=notes, **sound.changes)
     rows = rows_without_time(sound.whole.run.history)
     same = again.run.summary["weights_sha256"] == sound.whole.sha
-    if not (same and rows_without_time(again.run.history) == rows == rows_without_time(RunFolder(folder).rows())):
+    written = rows_without_time(RunFolder(folder).rounds.rows())
+    if not (same and rows_without_time(again.run.history) == rows == written):
         return "--resume ends with other numbers"
     if again.run.clients != sound.whole.run.clients:
         return "--resume ends with other figures of clients"

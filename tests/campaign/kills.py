@@ -110,7 +110,7 @@ def campaign(seed: int, count: int, minutes: float) -> Tally:
                 codes.add(code)
             wrong = sorted(str(code) for code in codes - {None, 0, 130, -signal.SIGKILL})
             again = go(out, engine, resume=True, **changes)
-            same = again.sha == whole.sha and rows_without_time(RunFolder(out).rows()) == rows_without_time(
+            same = again.sha == whole.sha and rows_without_time(RunFolder(out).rounds.rows()) == rows_without_time(
                 whole.run.history
             )
             left = [path.name for path in out.rglob("*.part")]

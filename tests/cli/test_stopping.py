@@ -88,7 +88,7 @@ def test_sigterm_to_all_processes_of_a_run(tmp_path: Path) -> None:
     assert (process.returncode, said) == (130, "commonground: interrupted; continue with --resume\n")
     checkpoint = RunFolder(tmp_path / "run").load()
     assert checkpoint is not None
-    assert checkpoint.round == len(RunFolder(tmp_path / "run").rows()) >= 3
+    assert checkpoint.round == len(RunFolder(tmp_path / "run").rounds.rows()) >= 3
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # no worker is left
 

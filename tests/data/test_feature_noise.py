@@ -29,6 +29,7 @@ from commonground.engine import run_training
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.run import load_run
 from commonground.engine.state import folder as run_folder
+from commonground.engine.state.files import write_atomically
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.models import call
 from tests.helpers import EXACT, assert_same_run, engines_changed, made_data, train_whole
@@ -372,7 +373,7 @@ def test_predict_refuses_lost_or_foreign_noise(finished: Path) -> None:
     path.write_bytes(b"half a fi")
     with pytest.raises(RunError, match=r"feature_noise\.safetensors' is not what the run wrote"):
         load_run(finished).predict(x, 0)
-    run_folder.write_atomically(path, save({"images": torch.zeros(3, 8, 8, 1)}))
+    write_atomically(path, save({"images": torch.zeros(3, 8, 8, 1)}))
     with pytest.raises(RunError, match=r"feature_noise\.safetensors' is not what the run wrote"):
         load_run(finished).predict(x, 0)
     path.unlink()

@@ -54,7 +54,7 @@ def assert_holds_round_1(folder: Path, name: str, values: dict[str, Any]) -> Non
     checkpoint = run.load()
     assert checkpoint is not None
     assert checkpoint.round == 1
-    assert [row["round"] for row in run.rows()] == [1]
+    assert [row["round"] for row in run.rounds.rows()] == [1]
     assert run.summary() is None
     plain = "fedrep" if name in ("sendsall",) else "fedavg"
     good = train_whole(
@@ -216,7 +216,7 @@ def test_a_learning_rate_that_is_too_large(engine: str, tmp_path: Path) -> None:
         train("fedavg", named_data(), out=tmp_path / "run", **values)
     folder = RunFolder(tmp_path / "run")
     checkpoint = folder.load()
-    if folder.rows():
+    if folder.rounds.rows():
         assert checkpoint is not None
         assert all(bool(torch.isfinite(t).all()) for t in checkpoint.shared.values())
     else:  # in the first round there is nothing to keep: another rate may be tried in the same folder

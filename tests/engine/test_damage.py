@@ -69,7 +69,7 @@ def test_a_damaged_folder_of_a_stopped_run(algorithm: str, engine: str, times: i
         else:
             assert again.sha == whole.sha, f"{file} {how}"
             assert rows_without_time(again.run.history) == wanted, f"{file} {how}"
-            assert rows_without_time(RunFolder(folder).rows()) == wanted
+            assert rows_without_time(RunFolder(folder).rounds.rows()) == wanted
             if notes.said:
                 assert str(folder) in notes.said[0]
                 assert "\n" not in notes.said[0]

@@ -57,7 +57,7 @@ def test_a_full_disk_at_any_moment(name: str, engine: str, tmp_path: Path, monke
         assert "\n" not in str(caught.value)
         assert str(folder) in str(caught.value)
         assert not list(folder.rglob("*.part"))
-        rows = RunFolder(folder).rows()
+        rows = RunFolder(folder).rounds.rows()
         kept = RunFolder(folder).load(rows=True)
         assert (kept.round if kept is not None else 0) <= len(rows)
         assert go(folder, "fedrep", engine=engine, resume=True).sha == whole.sha
@@ -108,7 +108,7 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
 
 def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.add_row({"round": 1, "personal_accuracy": 0.5})
+    folder.rounds.add({"round": 1, "personal_accuracy": 0.5})
     before = (tmp_path / "rounds.jsonl").read_bytes()
     sha256 = folder.files["rounds.jsonl"]
     real = os.write
@@ -116,7 +116,7 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
         patch.object(os, "write", lambda descriptor, content: real(descriptor, content[:5])),
         pytest.raises(RunError, match=r"rounds.jsonl' cannot be written: No space left on device"),
     ):
-        folder.add_row({"round": 2, "personal_accuracy": 0.5})
+        folder.rounds.add({"round": 2, "personal_accuracy": 0.5})
     assert (tmp_path / "rounds.jsonl").read_bytes() == before
     assert folder.files["rounds.jsonl"] == sha256
 

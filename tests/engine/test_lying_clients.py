@@ -122,7 +122,7 @@ def test_a_lie_does_not_reach_the_run(lie: str, tmp_path: Path) -> None:
         train("fedavg", named_data(), model=seeded(TwoLayer), out=tmp_path / "run", weighting="samples", **VALUES)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 700
-    assert [row["round"] for row in RunFolder(tmp_path / "run").rows()][:1] == [1]
+    assert [row["round"] for row in RunFolder(tmp_path / "run").rounds.rows()][:1] == [1]
     assert not (tmp_path / "run" / "summary.json").exists()
 
 

@@ -17,7 +17,8 @@ import pytest
 from commonground import FederatedDataset, train
 from commonground.algorithms.fedrep import FedRep
 from commonground.engine.backends.base import Engine
-from commonground.engine.state.folder import RunFolder, write_atomically
+from commonground.engine.state.files import write_atomically
+from commonground.engine.state.folder import RunFolder
 from commonground.errors import Interrupted, RunError
 from commonground.keys import numpy_stream
 from tests.campaign.kills import SETTINGS as KILLED
@@ -46,7 +47,7 @@ def go(out: Path | None, engine: str = "serial", **changes: Any) -> Whole:
 def assert_unbroken(broken: Whole, whole: Whole, folder: Path) -> None:
     """Weights, rounds and clients are those of a run that was never stopped."""
     assert broken.sha == whole.sha
-    rows = rows_without_time(RunFolder(folder).rows())
+    rows = rows_without_time(RunFolder(folder).rounds.rows())
     assert rows == rows_without_time(whole.run.history)
     assert rows == rows_without_time(broken.run.history)
     assert broken.run.clients == whole.run.clients
@@ -158,7 +159,7 @@ def test_killed_before_the_first_checkpoint(engine: str, tmp_path: Path) -> None
     with pytest.raises(ValueError, match="display"):
         go(tmp_path, engine, observer=StopAfter(6))
     shutil.rmtree(tmp_path / "checkpoint")
-    assert len(RunFolder(tmp_path).rows()) == 6
+    assert len(RunFolder(tmp_path).rounds.rows()) == 6
     assert_unbroken(go(tmp_path, engine, resume=True), go(None, engine), tmp_path)
 
 
@@ -209,8 +210,8 @@ def test_rounds_after_the_checkpoint_are_repeated(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="display"):
         go(tmp_path, observer=StopAfter(4))
     folder = RunFolder(tmp_path)
-    folder.add_row({"round": 5, "train_loss": 99.0})
-    folder.add_row({"round": 6, "train_loss": 99.0})
+    folder.rounds.add({"round": 5, "train_loss": 99.0})
+    folder.rounds.add({"round": 6, "train_loss": 99.0})
     assert_unbroken(go(tmp_path, resume=True), go(None), tmp_path)
 
 

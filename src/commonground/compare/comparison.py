@@ -25,7 +25,8 @@ from commonground.engine.loop import OnRound, as_one
 from commonground.engine.observer import completed
 from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.setup import Setup
-from commonground.engine.state.folder import RunFolder, write_atomically
+from commonground.engine.state.files import write_atomically
+from commonground.engine.state.folder import RunFolder
 from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.models import own_copy

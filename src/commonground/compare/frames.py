@@ -52,5 +52,5 @@ def _of_runs(
                 files = RunFolder(folder / entry["runs"][number])
                 if not files.exists:
                     raise RunError(f"'{files.path}', a run of the comparison, is not there any more")
-                rows = files.clients() if what == "clients" else files.rows()
+                rows = files.clients() if what == "clients" else files.rounds.rows()
             yield from ({**about, **row} for row in rows)

@@ -23,7 +23,9 @@ from commonground.engine.results import client_rows, summarise, weights_sha256
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
-from commonground.engine.state.folder import RunFolder, describe, plain_settings, write_atomically
+from commonground.engine.state.files import write_atomically
+from commonground.engine.state.folder import RunFolder, plain_settings
+from commonground.engine.state.split_file import describe
 from commonground.engine.trained import States, Trained
 from commonground.errors import RunError
 from commonground.models import FrozenBaseModel, reset_counters, tensors_of

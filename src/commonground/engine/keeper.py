@@ -144,7 +144,7 @@ class Keeper:
         if checkpoint is not None and checkpoint.round != last:
             return None
         self.observer.note(f"the run in '{self.folder.path}' is already finished")
-        rows, clients, path = self.folder.rows(), self.folder.clients(), self.folder.path
+        rows, clients, path = self.folder.rounds.rows(), self.folder.clients(), self.folder.path
         if checkpoint is None:  # removed since; its results are still there
             return Run(self.config, summary, rows, clients, path, partial(read_trained, self.folder))
         tuned = bool(self.config.finetune_epochs)
@@ -164,7 +164,7 @@ class Keeper:
         if checkpoint is None:
             if (self.folder.path / "summary.json").exists():
                 raise RunError(f"the run in '{self.folder.path}' has no checkpoint any more from which it could go on")
-            self.folder.keep_rows(0)
+            self.folder.rounds.keep(0)
             self.folder.begin(self.config, self.setup.data, self.setup.start)
             return
         progress = self.progress
@@ -209,7 +209,7 @@ class Keeper:
         planned = [row if plan.is_due(row["round"]) else not_evaluated(row, task) for row in history]
         if planned != history:
             self.progress.history = planned
-            self.folder.replace_rows(planned)
+            self.folder.rounds.replace(planned)
             self._saved_round = -1  # a checkpoint that knows these lines follows at once
             self.save(engine)
 

@@ -201,7 +201,7 @@ class Loop:
         if engine.missing:
             row["missing"] = len(engine.missing)
         if self.folder is not None:
-            self.folder.add_row(row)
+            self.folder.rounds.add(row)
         # 7. From here on nothing can fail: the round becomes part of the run as a whole.
         counted = [client for client in clients if client not in engine.missing]
         progress.heard[counted] = round

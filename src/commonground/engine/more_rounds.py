@@ -33,8 +33,8 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
     before, now = folder.config().rounds, config.rounds
     if now < before:
         raise RunError(
-            f"the run in '{folder.path}' has {before} rounds, of which {len(folder.rows())} are done; it can go on "
-            f"with as many or more, not with {now}"
+            f"the run in '{folder.path}' has {before} rounds, of which {len(folder.rounds.rows())} are done; it can "
+            f"go on with as many or more, not with {now}"
         )
     why = ""
     if config.lr_schedule != "constant":

@@ -273,4 +273,4 @@ def load_run(
     files.check_results()
     summary = files.summary() or {}
     clients = files.clients() if summary else ClientRows(0, {})
-    return Run(trained.config, summary, files.rows(), clients, files.path, lambda: trained)
+    return Run(trained.config, summary, files.rounds.rows(), clients, files.path, lambda: trained)

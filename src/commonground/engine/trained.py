@@ -408,7 +408,7 @@ def read_trained(
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
         raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
     folder.check_config(checkpoint.settings)
-    folder.check_rows(checkpoint.round, checkpoint.files["rounds.jsonl"])
+    folder.rounds.check(checkpoint.round, checkpoint.files["rounds.jsonl"])
     fixed = ("split.json", SCHEMA, START)
     folder.check_files({name: checkpoint.files[name] for name in fixed if name in checkpoint.files})
     if finished and best is None and checkpoint.round < config.rounds:

@@ -37,7 +37,7 @@ from commonground.engine.backends.serialization import pack
 from commonground.engine.own_model import keep_own_model
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.private.secret import kept_secret
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
 from commonground.network.tuning import Tuning, tuning_setup
 from commonground.quoting import escaped, quoted

@@ -24,7 +24,8 @@ from commonground.engine.observer import Observer
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
-from commonground.engine.state.folder import RunFolder, write_atomically
+from commonground.engine.state.files import write_atomically
+from commonground.engine.state.folder import RunFolder
 from commonground.engine.training import run_training
 from commonground.errors import CommonGroundError, DataError, RunError, UpdateError
 from commonground.network.agreeing import agree_on_tables

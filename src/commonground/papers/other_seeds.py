@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError
 from commonground.report.read import read_json
 from commonground.table import Table

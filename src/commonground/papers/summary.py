@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError
 from commonground.papers.claims import FEWEST
 from commonground.papers.experiment import experiments

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.outcome import Outcome
 from commonground.papers.provenance import commit, version

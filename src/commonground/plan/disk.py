@@ -15,7 +15,7 @@ from commonground.engine.evaluation import Scores
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
-from commonground.engine.state.folder import split_json
+from commonground.engine.state.split_file import split_json
 
 __all__ = ["ever_taking_part", "file_bytes", "free_bytes"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.access import reason
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError
 from commonground.quoting import visible
 from commonground.report.charts import Chart

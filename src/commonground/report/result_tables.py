@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.access import reason
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError
 from commonground.report.compared import Comparison, Method
 from commonground.report.format import number, show

@@ -7,14 +7,9 @@ changed or cut is noticed.
 
 from __future__ import annotations
 
-import csv
-import errno
 import hashlib
-import io
 import json
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +23,11 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset, TableSchema
 from commonground.engine.rows import Rows
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
-from commonground.engine.state.csv_rows import CsvRows
-from commonground.engine.state.files import remove_parts, sync_file, write_atomically
+from commonground.engine.state.clients_file import read_clients, write_clients
+from commonground.engine.state.files import remove_parts, write_atomically
+from commonground.engine.state.round_lines import RoundLines
+from commonground.engine.state.split_file import read_split, split_json
 from commonground.errors import ConfigError, DataError, RunError
-from commonground.spreadsheet import cell, without_apostrophe
 
 __all__ = [
     "FREE",
@@ -39,10 +35,7 @@ __all__ = [
     "SCHEMA",
     "START",
     "RunFolder",
-    "describe",
     "plain_settings",
-    "split_json",
-    "write_atomically",
 ]
 
 # Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
@@ -56,22 +49,22 @@ NOISE = "feature_noise.safetensors"
 START = "initial_model.safetensors"
 SCHEMA = "schema.json"
 
-LINES = 10_000  # clients whose lines are made at once
-
-_DESCRIBED = ("fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes")
-
 
 class RunFolder:
     """The files of one run.
 
     Args:
         path: the folder, created with the first file.
+
+    Attributes:
+        rounds: its ``rounds.jsonl``.
+        checkpoints: its checkpoints.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        self.rounds = RoundLines(self.path / "rounds.jsonl")
         self.checkpoints = CheckpointFolder(self.path / "checkpoint")
-        self._rows_sha = hashlib.sha256()  # of rounds.jsonl, line by line
         self._files: dict[str, str] = {}  # sha256 of the files written at the start
 
     @property
@@ -82,7 +75,7 @@ class RunFolder:
     def check_free(self) -> None:
         """Raise a RunError if another run is here, or the path cannot become a folder."""
         # A run that failed in its first round has left nothing worth keeping.
-        begun = (self.path / "summary.json").exists() or (self.path / "checkpoint").exists() or bool(self.rows())
+        begun = (self.path / "summary.json").exists() or (self.path / "checkpoint").exists() or bool(self.rounds.rows())
         if self.exists and begun:
             raise RunError(f"'{self.path}' already holds a run; add --resume to continue it or choose another --out")
         if self.path.exists() and not self.path.is_dir():
@@ -117,15 +110,7 @@ class RunFolder:
         Raises:
             RunError: it is missing or not readable.
         """
-        path = self.path / "split.json"
-        try:
-            split = dict(json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
-        for key in (*_DESCRIBED, "class_names", "client_names", "preprocess", "train"):
-            if key not in split:
-                raise RunError(f"'{path}' is damaged: it has no '{key}'")
-        return split
+        return read_split(self.path / "split.json")
 
     def schema(self) -> TableSchema | None:
         """The columns of the table that the run was trained on; None if it was no table.
@@ -237,88 +222,12 @@ class RunFolder:
         remove_parts(self.path)
         self.checkpoints.remove_parts()
 
-    # -- rounds -------------------------------------------------------------------------------------------------
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The rounds written so far; a line cut short by a crash is left out."""
-        path = self.path / "rounds.jsonl"
-        rows: list[dict[str, Any]] = []
-        for line in path.read_bytes().splitlines() if path.is_file() else []:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                break
-            if not isinstance(row, dict) or row.get("round") != len(rows) + 1:
-                break
-            rows.append(row)
-        return rows
-
-    def keep_rows(self, rounds: int, sha256: str | None = None) -> list[dict[str, Any]]:
-        """Cut off the lines after a round.
-
-        Args:
-            rounds: lines to keep.
-            sha256: of these lines as they were written.
-
-        Returns:
-            The rows.
-
-        Raises:
-            RunError: they are not what was written.
-        """
-        path = self.path / "rounds.jsonl"
-        whole = path.read_bytes() if path.is_file() else b""
-        kept = b"".join(whole.splitlines(keepends=True)[:rounds])
-        self._rows_sha = hashlib.sha256(kept)
-        if sha256 is not None:
-            self.check_rows(rounds, sha256)
-        if kept != whole:
-            write_atomically(path, kept)
-        return self.rows()
-
-    def check_rows(self, rounds: int, sha256: str) -> None:
-        """Raise a RunError if the lines up to a round are not what the run wrote."""
-        path = self.path / "rounds.jsonl"
-        whole = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(b"".join(whole.splitlines(keepends=True)[:rounds])).hexdigest() != sha256:
-            raise RunError(
-                f"'{path}' is not what the run wrote: of the {rounds} lines that belong to the checkpoint, some were "
-                "changed or are missing; put it back or start again in another --out"
-            )
-
-    def replace_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write all lines anew; a checkpoint that knows them must follow."""
-        content = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        write_atomically(self.path / "rounds.jsonl", content)
-        self._rows_sha = hashlib.sha256(content)
-
-    def add_row(self, row: Mapping[str, Any]) -> None:
-        """Append one round, as one write.
-
-        Raises:
-            RunError: it cannot be written; the file is as before.
-        """
-        line = (json.dumps(row) + "\n").encode()
-        path = self.path / "rounds.jsonl"
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                before = os.fstat(descriptor).st_size
-                if os.write(descriptor, line) < len(line):
-                    os.ftruncate(descriptor, before)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise RunError(f"'{path}' cannot be written: {error.strerror or error}") from None
-        self._rows_sha.update(line)
-
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     @property
     def files(self) -> dict[str, str]:
         """sha256 of the files that belong to a checkpoint taken now, by name."""
-        return {**self._files, "rounds.jsonl": self._rows_sha.hexdigest()}
+        return {**self._files, "rounds.jsonl": self.rounds.sha256}
 
     def save(self, checkpoint: Checkpoint, *, name: str | None = None) -> Path:
         """Write a checkpoint; see :meth:`~commonground.engine.state.checkpoint.CheckpointFolder.save`.
@@ -326,8 +235,7 @@ class RunFolder:
         Raises:
             OSError: it cannot be written.
         """
-        if (self.path / "rounds.jsonl").is_file():
-            sync_file(self.path / "rounds.jsonl")  # a checkpoint must not outlast the lines that belong to it
+        self.rounds.sync()  # a checkpoint must not outlast the lines that belong to it
         return self.checkpoints.save(checkpoint, name)
 
     def load(
@@ -347,35 +255,24 @@ class RunFolder:
         """
         self._files = {name: sha for name, sha in checkpoint.files.items() if name != "rounds.jsonl"}
         self.check_files(self._files)
-        rows = self.keep_rows(checkpoint.round, checkpoint.files["rounds.jsonl"])
+        rows = self.rounds.keep(checkpoint.round, checkpoint.files["rounds.jsonl"])
         (self.path / "summary.json").unlink(missing_ok=True)
         return rows
 
     # -- results ------------------------------------------------------------------------------------------------
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``clients.csv``; a name is a cell that no spreadsheet computes, the true one is in ``split.json``."""
-        write_atomically(self.path / "clients.csv", _lines(rows))
+        """Write ``clients.csv``."""
+        write_clients(self.path / "clients.csv", rows)
 
     def clients(self) -> Rows:
-        """The rows of ``clients.csv``, numbers as numbers and names as in ``split.json``; each is made when it is asked
-        for.
+        """The rows of ``clients.csv``, numbers as numbers and names as in ``split.json``.
+
+        Raises:
+            RunError: it cannot be read.
         """
-        path = self.path / "clients.csv"
         names = self.split()["client_names"] if (self.path / "split.json").is_file() else None
-
-        def made(texts: dict[str, str]) -> dict[str, Any]:
-            row: dict[str, Any] = {key: _number(text) if key != "name" else text for key, text in texts.items()}
-            row["name"] = without_apostrophe(str(row["name"])) if names is None else names[int(row["client"])]
-            return row
-
-        try:
-            rows = CsvRows(path.read_bytes(), made)
-            for _ in rows:
-                pass  # what cannot be read is told now
-            return rows
-        except (OSError, ValueError, TypeError, KeyError, IndexError, csv.Error) as error:
-            raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
+        return read_clients(self.path / "clients.csv", names)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``, the last file of a run, with the sha256 of the others and of itself."""
@@ -445,18 +342,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
-    """The lines of ``clients.csv``, some thousands at a time."""
-    names = list(rows[0])
-    for start in range(0, len(rows), LINES):
-        text = io.StringIO()
-        writer = csv.DictWriter(text, names, lineterminator="\n")
-        if start == 0:
-            writer.writeheader()
-        writer.writerows({**row, "name": cell(str(row["name"]))} for row in rows[start : start + LINES])
-        yield text.getvalue().encode()
-
-
 def plain_settings(config: RunConfig) -> dict[str, Any]:
     """A run's settings as they are after they were written to a file."""
     plain: dict[str, Any] = json.loads(json.dumps(config.model_dump(), default=str))
@@ -465,47 +350,3 @@ def plain_settings(config: RunConfig) -> dict[str, Any]:
 
 def _summary_sha256(summary: Mapping[str, Any], files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps([summary, files]).encode()).hexdigest()
-
-
-def split_json(data: FederatedDataset) -> bytes:
-    """What :func:`describe` tells, as ``split.json`` holds it, without a list in memory for every client."""
-    about = describe(data)
-    text = json.dumps(about)[:-1]
-    parts = [text.encode()]
-    for split in ("train", "test"):
-        counts = data.class_counts(split)
-        parts.append(f', "{split}": ['.encode())
-        for start in range(0, len(counts), LINES):
-            some = json.dumps(counts[start : start + LINES].tolist(), separators=(",", ":"))
-            parts.append((("," if start else "") + some[1:-1]).encode())
-        parts.append(b"]")
-    return b"".join([*parts, b"}\n"])
-
-
-def describe(data: FederatedDataset) -> dict[str, Any]:
-    """What a model needs to know about its inputs; no sample is in it. In ``split.json`` follow, as ``train`` and
-    ``test``, the counts of each client's classes.
-    """
-    p = data.preprocess
-    return {
-        "name": data.name,
-        "fingerprint": data.fingerprint(),
-        "sample_shape": list(data.sample_shape),
-        "task": data.task.name,
-        "task_settings": asdict(data.task),
-        **data.format.about(),
-        "classes": data.classes,
-        "class_names": list(data.class_names),
-        "client_names": None if data.client_names is None else list(data.client_names),
-        "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
-        **({"described": True} if data.described else {}),
-    }
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text

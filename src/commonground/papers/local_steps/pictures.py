@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 
 __all__ = ["write_pictures"]
 

@@ -16,7 +16,7 @@ from commonground.data.sources.base import Source
 from commonground.data.sources.instructions import instruction_data
 from commonground.data.sources.texts import tokenised
 from commonground.engine import Run
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.errors import ConfigError
 from commonground.extras import pip_install
 from commonground.keys import numpy_stream

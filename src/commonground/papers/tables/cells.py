@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from commonground.engine.state.folder import write_atomically
+from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError
 from commonground.report.format import slug
 from commonground.statistics import Values

@@ -1,0 +1,72 @@
+"""``split.json``: what a model needs to know about its inputs, and who holds how many samples of which class."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from commonground.access import reason
+from commonground.data import FederatedDataset
+from commonground.errors import RunError
+
+__all__ = ["describe", "read_split", "split_json"]
+
+LINES = 10_000  # clients whose counts are made text at once
+
+_ALWAYS = (
+    "fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes", "class_names", "client_names",
+    "preprocess", "train",
+)  # fmt: skip
+
+
+def describe(data: FederatedDataset) -> dict[str, Any]:
+    """What a model needs to know about its inputs; no sample is in it. In ``split.json`` follow, as ``train`` and
+    ``test``, the counts of each client's classes.
+    """
+    p = data.preprocess
+    return {
+        "name": data.name,
+        "fingerprint": data.fingerprint(),
+        "sample_shape": list(data.sample_shape),
+        "task": data.task.name,
+        "task_settings": asdict(data.task),
+        **data.format.about(),
+        "classes": data.classes,
+        "class_names": list(data.class_names),
+        "client_names": None if data.client_names is None else list(data.client_names),
+        "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
+        **({"described": True} if data.described else {}),
+    }
+
+
+def split_json(data: FederatedDataset) -> bytes:
+    """The file, made without a list in memory for every client."""
+    about = describe(data)
+    text = json.dumps(about)[:-1]
+    parts = [text.encode()]
+    for split in ("train", "test"):
+        counts = data.class_counts(split)
+        parts.append(f', "{split}": ['.encode())
+        for start in range(0, len(counts), LINES):
+            some = json.dumps(counts[start : start + LINES].tolist(), separators=(",", ":"))
+            parts.append((("," if start else "") + some[1:-1]).encode())
+        parts.append(b"]")
+    return b"".join([*parts, b"}\n"])
+
+
+def read_split(path: Path) -> dict[str, Any]:
+    """The file's content.
+
+    Raises:
+        RunError: it is missing, not readable or not complete.
+    """
+    try:
+        split = dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
+    for key in _ALWAYS:
+        if key not in split:
+            raise RunError(f"'{path}' is damaged: it has no '{key}'")
+    return split
