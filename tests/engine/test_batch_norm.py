@@ -21,8 +21,8 @@ from commonground.engine.backends.base import Engine
 from commonground.engine.backends.checks import validate_update
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.client_tensors import client_model
 from commonground.engine.run import load_run
-from commonground.engine.setup import client_model
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.models import Groups

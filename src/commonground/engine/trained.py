@@ -27,9 +27,9 @@ from commonground.data.tables.schema import TableSchema
 from commonground.devices import resolve_device
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import AddedClients
+from commonground.engine.client_tensors import client_model, client_start
 from commonground.engine.portable import PortableModel, model_inputs
 from commonground.engine.prepare import base_model, build_network, plain_network
-from commonground.engine.setup import client_model, client_start
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest

@@ -1,0 +1,35 @@
+"""What a client keeps, and what its own model is made of, by a method and a model's groups."""
+
+from __future__ import annotations
+
+from commonground.algorithms import Algorithm, Tensors
+from commonground.models import Groups
+
+__all__ = ["client_model", "client_start"]
+
+
+def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:
+    """A client's personal tensors and state before its first round.
+
+    Args:
+        groups: the model's parameter groups.
+        algorithm: says what is personal.
+        initial: the model's initial tensors; BatchNorm statistics that clients keep start from these as well.
+    """
+    personal = {*groups.names(algorithm.personal), *groups.local_statistics}
+    common = {name: value for name, value in initial.items() if name not in groups.local_statistics}
+    return {n: initial[n] for n in groups.whole("all") if n in personal} | algorithm.client_state(common)
+
+
+def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Tensors) -> Tensors:
+    """The tensors in which a client's own model differs from the shared one.
+
+    Args:
+        groups: the model's parameter groups.
+        algorithm: says what the client's model is made of.
+        shared: the shared tensors.
+        own: what the client keeps (see :func:`client_start`), possibly stacked.
+    """
+    statistics = {name: own[name] for name in groups.local_statistics}
+    rest = {name: value for name, value in own.items() if name not in statistics}
+    return algorithm.personal_model(shared, rest) | statistics

@@ -1,0 +1,97 @@
+"""Settings of a run that do not go with its method, or not with each other; each is refused by a sentence."""
+
+from __future__ import annotations
+
+from commonground.aggregation import parse_aggregate
+from commonground.algorithms import Algorithm
+from commonground.config import RunConfig
+from commonground.errors import ConfigError
+
+__all__ = ["check_described", "check_options"]
+
+# Options of `fit`'s steps, beside the optimizer, that a method with steps of its own passes over.
+_OF_STEPS = ("head_lr", "body_lr", "clip_norm", "no_decay_bias")
+
+
+def _check_aggregate(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse a robust aggregate where the method has no mean to put it in the place of, or too few updates come."""
+    aggregate = parse_aggregate(config.aggregate)
+    if config.aggregate == "mean":
+        return
+    if algorithm.own_aggregate:
+        raise ConfigError(
+            f"--aggregate {config.aggregate} takes the mean's place, and {algorithm.title} has none: "
+            f"{algorithm.own_aggregate}"
+        )
+    if config.weighting != "uniform" and not aggregate.weighs:
+        raise ConfigError(
+            f"--aggregate {config.aggregate} cannot weigh updates by {config.weighting}: what a client says of itself "
+            "would decide how much it counts; leave out --weighting"
+        )
+    come = config.participants(config.clients or 1)
+    if come < aggregate.least():
+        raise ConfigError(
+            f"--aggregate {config.aggregate} needs at least {aggregate.least()} updates in a round, and "
+            f"{come} client{'s take' if come != 1 else ' takes'} part; take a larger --participation or a smaller "
+            "number"
+        )
+
+
+def check_options(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse options of local training that a method's own step or loss leaves no room for, and those in vain.
+
+    Raises:
+        ConfigError: names the option, the method and why.
+    """
+    if algorithm.needs_sgd and config.optimizer not in (None, "sgd"):
+        raise ConfigError(
+            f"{algorithm.title} takes steps of SGD alone: {algorithm.needs_sgd}; leave out --optimizer "
+            f"{config.optimizer} (in a comparison write {config.algorithm}:optimizer=sgd)"
+        )
+    if config.server_optimizer != "none" and not algorithm.pseudo_gradient:
+        raise ConfigError(
+            f"--server-optimizer {config.server_optimizer} steps along a round's change of the shared tensors, "
+            f"which is no gradient in {algorithm.title}; leave it away, or take another method"
+        )
+    _check_aggregate(config, algorithm)
+    for name in _OF_STEPS if algorithm.needs_sgd else ():
+        if getattr(config, name):
+            raise ConfigError(
+                f"{algorithm.title} takes plain steps: {algorithm.needs_sgd}; leave out --{name.replace('_', '-')}"
+            )
+    for name in ("class_weights", "loss") if algorithm.own_loss else ():
+        if getattr(config, name) is not None:
+            raise ConfigError(
+                f"{algorithm.title} has a loss of its own: {algorithm.own_loss}; leave out --{name.replace('_', '-')}"
+            )
+    if config.warmup >= config.rounds and config.warmup:
+        raise ConfigError(f"--warmup {config.warmup} leaves none of the {config.rounds} rounds at the full rate")
+    if config.early_stopping is not None and not config.validation_fraction:
+        raise ConfigError(
+            f"--early-stopping {config.early_stopping} needs rows to judge by; add --validation-fraction, such as 0.2"
+        )
+    for name in ("betas", "eps"):
+        if getattr(config, name) is not None and config.optimizer not in ("adam", "adamw"):
+            raise ConfigError(
+                f"--{name} is a setting of adam and adamw, and {algorithm.title} is trained by {config.optimizer}; "
+                f"add --optimizer adamw, or leave out --{name}"
+            )
+    if config.ray_address is not None and config.engine != "ray":
+        raise ConfigError(f"--ray-address {config.ray_address} says where the engine 'ray' computes; add --engine ray")
+    if config.no_decay_bias and not config.weight_decay:
+        raise ConfigError("--no-decay-bias says what --weight-decay spares, and there is no weight decay")
+
+
+def check_described(config: RunConfig) -> None:
+    """Refuse settings for which somebody would have to see all clients' samples.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for flag, given in (
+        ("--metrics full", config.metrics == "full"),
+        ("--class-weights balanced", config.class_weights == "balanced"),
+        ("--feature-noise", bool(config.feature_noise)),
+    ):
+        if given:
+            raise ConfigError(f"{flag} is not possible where the clients' samples stay with them")
