@@ -11,6 +11,7 @@ import pytest
 from commonground.cli import main
 from commonground.errors import RunError
 from commonground.papers.experiment import Experiment, Request, experiments
+from commonground.papers.other_seeds import FILE, write_other_seeds
 from commonground.papers.summary import gather, write_summary
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
@@ -83,6 +84,23 @@ def test_what_other_seeds_judge_otherwise_is_open(tmp_path: Path, capsys: pytest
     assert "has scale 'paper' and" in capsys.readouterr().err
     assert main(["reproduce", "--out", folder, "--other-seeds", folder]) == 2
     assert "begins at seed 0, as another folder does" in capsys.readouterr().err
+
+
+def test_a_claim_that_tells_a_measured_number_is_the_same_from_every_seed(tmp_path: Path) -> None:
+    texts = {
+        0: ("gone after 12 rounds, k = 2", "gone after 40 rounds, k = 4", "all: contradicted in 3 of 9 seeds"),
+        7: ("gone after 15 rounds, k = 2", "gone after 39 rounds, k = 4", "all: not contradicted in 9 seeds"),
+    }
+    for seed, (one, other, every) in texts.items():
+        leave(tmp_path / str(seed), "small", claim(one, True), claim(other, seed == 0), claim(every, seed == 7))
+        file = tmp_path / str(seed) / "reproduction.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": seed, "seeds": None, "set": []}))
+    assert write_other_seeds(tmp_path / "0", [tmp_path / "7"]) == [texts[0][1], texts[0][2]]
+    assert (tmp_path / "0" / FILE).read_text().splitlines()[1:] == [
+        '"gone after 12 rounds, k = 2",holds,holds',
+        '"gone after 40 rounds, k = 4",holds,does not hold',
+        "all: contradicted in 3 of 9 seeds,does not hold,holds",
+    ]
 
 
 def test_remarks_are_carried_along(tmp_path: Path) -> None:

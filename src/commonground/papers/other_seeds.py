@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,15 @@ from commonground.table import Table
 __all__ = ["FILE", "read_other_seeds", "verdict", "write_other_seeds"]
 
 FILE = "other-seeds.csv"
+
+_Claim = tuple[str, int]
+_MEASURED = re.compile(r"after \d+ rounds|(not )?contradicted in (\d+ of )?\d+ seeds|\(shown: [^)]*\)")
+
+
+def _names(texts: Sequence[str]) -> list[_Claim]:
+    """What each claim is from every first seed: its text without measured numbers, and how many before it have that."""
+    bare = [_MEASURED.sub("…", text) for text in texts]
+    return [(text, bare[:place].count(text)) for place, text in enumerate(bare)]
 
 
 def verdict(holds: bool | None) -> str:
@@ -41,7 +51,7 @@ def write_other_seeds(folder: Path, others: Sequence[Path]) -> list[str]:
         RunError: a folder holds no experiment, or another one.
     """
     about = read_json(folder / "reproduction.json")
-    judged: dict[int, dict[str, str]] = {}
+    judged: dict[int, dict[_Claim, str]] = {}
     for place in (folder, *others):
         other = read_json(place / "reproduction.json")
         for key in ("experiment", "scale", "seeds", "set"):
@@ -52,10 +62,14 @@ def write_other_seeds(folder: Path, others: Sequence[Path]) -> list[str]:
                 )
         if int(other["seed"]) in judged:
             raise RunError(f"'{place}' begins at seed {other['seed']}, as another folder does")
-        judged[int(other["seed"])] = {claim["claim"]: verdict(claim["holds"]) for claim in other["claims"]}
-    claims = judged[int(about["seed"])]
+        names = _names([claim["claim"] for claim in other["claims"]])
+        judged[int(other["seed"])] = {
+            name: verdict(claim["holds"]) for name, claim in zip(names, other["claims"], strict=True)
+        }
+    texts = [claim["claim"] for claim in about["claims"]]
     rows: list[dict[str, Any]] = [
-        {"claim": text, **{f"from {seed}": found.get(text, "") for seed, found in judged.items()}} for text in claims
+        {"claim": text, **{f"from {seed}": found.get(name, "") for seed, found in judged.items()}}
+        for text, name in zip(texts, _names(texts), strict=True)
     ]
     write_atomically(folder / FILE, Table.of("other seeds", rows).to_csv())
     return [row["claim"] for row in rows if _wavers(row)]
