@@ -113,6 +113,7 @@ def test_blocks_by_hand() -> None:
     sizes = np.array([half, half, 1, BLOCK_SAMPLES + 5, BLOCK_SAMPLES - 1, 1, 1])
     assert list(blocks_of(range(7), sizes)) == [[0, 1], [2], [3], [4, 5], [6]]
     assert list(blocks_of([6, 0], sizes)) == [[6, 0]]
+    assert list(blocks_of([3, 3], sizes)) == [[3], [3]]
     assert list(blocks_of([], sizes)) == []
 
 

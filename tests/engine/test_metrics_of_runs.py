@@ -220,6 +220,16 @@ def test_the_worst_tenth_is_of_clients_with_enough_rows(tmp_path: Path) -> None:
     assert "10th percentile of 4 clients with at least 24 test samples" in write_report(tmp_path).read_text("utf-8")
 
 
+def test_percentiles_of_a_comparison_are_of_those_clients_too(tmp_path: Path) -> None:
+    done = compare(["fedrep"], rare(), 1, tmp_path, local_only=False, engine="serial", worst_min_rows=24, **SETTINGS)
+    (run,) = done.runs["fedrep"]
+    kept = [row["personal_accuracy"] for row in run.clients if row["test_samples"] >= 24]
+    assert len(kept) == 4  # one of them has just as many
+    (entry,) = done.result["methods"]
+    found = {name: each["mean"] for name, each in entry["percentiles"].items()}
+    assert found == pytest.approx({name: np.percentile(kept, int(name[1:])) for name in found})
+
+
 def test_rare_classes_are_told_of(tmp_path: Path) -> None:
     run = train("fedrep", rare(), engine="serial", out=tmp_path, **SETTINGS)
     y = rare().y_test

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ import pytest
 from commonground import FederatedDataset, train
 from commonground.algorithms.fedrep import FedRep
 from commonground.engine.backends.base import Engine
-from commonground.engine.state.files import write_atomically
+from commonground.engine.state import round_lines
+from commonground.engine.state.checkpoint import CheckpointFolder
+from commonground.engine.state.files import sync_file, write_atomically
 from commonground.engine.state.folder import RunFolder
+from commonground.engine.state.round_lines import RoundLines
 from commonground.errors import Interrupted, RunError
 from commonground.keys import numpy_stream
 from tests.campaign.kills import SETTINGS as KILLED
@@ -360,6 +363,26 @@ def test_a_run_without_training_writes_valid_json(tmp_path: Path) -> None:
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_are_on_the_disk_before_the_checkpoint_that_knows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*given: Any) -> Any:
+            order.append(name)
+            return function(*given)
+
+        return noting
+
+    monkeypatch.setattr(RoundLines, "sync", noted("rounds", RoundLines.sync))
+    monkeypatch.setattr(round_lines, "sync_file", noted("synced", sync_file))
+    monkeypatch.setattr(CheckpointFolder, "save", noted("checkpoint", CheckpointFolder.save))
+    train("fedavg", "digits", clients=2, rounds=2, out=tmp_path, model="linear")
+    assert order
+    assert order == ["rounds", "synced", "checkpoint"] * (len(order) // 3)
 
 
 def test_files_are_written_beside_and_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,11 @@ def test_rows_of_clients_are_made_when_they_are_asked_for() -> None:
     assert [row["client"] for row in rows[10:13]] == [10, 11, 12]
     assert rows == list(rows)
     assert rows != list(rows)[:-1]
+    np.testing.assert_array_equal(rows.numbers("personal_accuracy"), scores._values)
+    assert rows.numbers("rounds").tolist() == [1.0] * 500
+    assert rows.numbers("client").tolist() == list(range(500))  # made one by one
+    for name in ("name", "global_accuracy", "nothing"):  # words, empty, and not there
+        assert np.isnan(rows.numbers(name)).all()
     with pytest.raises(IndexError):
         rows[500]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from commonground import train
 from commonground.compare import compare
+from commonground.engine.state.csv_rows import CsvRows
 from commonground.report import write_report
 from commonground.report.compared import read_comparison
 from commonground.report.gains import within_run
@@ -45,11 +47,24 @@ def test_a_run_with_both_models_shows_both_ends(tmp_path: Path) -> None:
         assert f'data-value="{gain.train!r}"' in body
 
 
+def test_among_equal_gains_those_of_more_tests_come_first_then_those_of_the_file(tmp_path: Path) -> None:
+    train("fedavg", "digits", clients=4, rounds=1, finetune_epochs=1, out=tmp_path / "run")
+    heads = "name,train_samples,test_samples,personal_accuracy,global_accuracy"
+    lines = ("a,9,3,0.5,0.25", "b,9,7,0.5,0.25", "c,9,,0.5,0.25", "d,9,7,0.75,0.5", "e,9,1,0.75,0.25", "f,9,1,,0.25")
+    clients = CsvRows("\n".join([heads, *lines]).encode())
+    gains = within_run(replace(read_run(tmp_path / "run"), clients=clients))
+    assert gains is not None
+    assert [gains.gain(place).client for place in range(5)] == ["e", "b", "d", "a", "c"]
+    assert len(gains) == 5
+
+
 def test_more_of_an_error_is_no_gain(tmp_path: Path) -> None:
     train("fedavg", regression_data(), rounds=2, model="mlp", model_options={"hidden": [8]}, finetune_epochs=2,
           out=tmp_path / "run")  # fmt: skip
     gains = within_run(read_run(tmp_path / "run"))
     assert gains is not None
+    assert gains.better.tolist() == [gains.gain(place).better for place in range(len(gains))]
+    assert gains.better.tolist() == sorted(gains.better, reverse=True)
     for row in rows(tmp_path / "run"):
         found = (gains.gain(place) for place in range(len(gains)))
         better = next(gain.better for gain in found if gain.client == row["name"])

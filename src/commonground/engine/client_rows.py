@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.engine.rows import Rows
+from commonground.engine.rows import Rows, number_in
 
 __all__ = ["ClientRows", "Column", "Numbers"]
 
@@ -46,8 +46,10 @@ class ClientRows(Rows):
     def numbers(self, name: str) -> npt.NDArray[np.float64]:
         """See :meth:`Rows.numbers`; all digits."""
         column = self._columns.get(name)
-        if not isinstance(column, np.ndarray):
+        if column is None:
             return np.full(self._clients, np.nan)
+        if callable(column):
+            return np.fromiter(map(number_in, map(column, range(self._clients))), np.float64, self._clients)
         return column.astype(np.float64)
 
     def __len__(self) -> int:

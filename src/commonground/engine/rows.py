@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
@@ -9,7 +10,15 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "number_in"]
+
+
+def number_in(cell: object) -> float:
+    """What a cell holds as a number; NaN where it is none."""
+    try:
+        return float(str(cell))
+    except ValueError:
+        return math.nan
 
 
 class Rows(Sequence[dict[str, Any]]):

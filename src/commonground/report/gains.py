@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from commonground.tasks import Headline
 __all__ = ["Gain", "Gains", "between_runs", "gain_chart", "gain_table", "within_run"]
 
 MOST_DOTS, ENDS = 200, 10
+
+N = TypeVar("N", float, npt.NDArray[np.float64])
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ def within_run(run: RunFiles) -> Gains | None:
     known = np.flatnonzero(np.isfinite(own) & np.isfinite(other))
     if not len(known) or (own[known] == other[known]).all():
         return None
-    better = (own - other) * (1 if headline.higher_is_better else -1)
+    better = _better(headline, own, other)
     places = known[_order(better[known], tests[known])]
 
     def gain(place: int) -> Gain:
@@ -127,8 +130,13 @@ def _name(row: Mapping[str, str]) -> str:
 
 
 def _gain(headline: Headline, name: str, row: Mapping[str, str], own: float, other: float) -> Gain:
-    better = own - other if headline.higher_is_better else other - own
-    return Gain(name, as_number(row.get("train_samples")), as_number(row.get("test_samples")), own, other, better)
+    train, test = (as_number(row.get(f"{split}_samples")) for split in ("train", "test"))
+    return Gain(name, train, test, own, other, _better(headline, own, other))
+
+
+def _better(headline: Headline, own: N, other: N) -> N:
+    """By how much."""
+    return own - other if headline.higher_is_better else other - own
 
 
 def _order(better: npt.NDArray[np.float64], tests: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.engine.rows import Rows
+from commonground.engine.rows import Rows, number_in
 
 __all__ = ["CsvRows"]
 
@@ -50,7 +49,7 @@ class CsvRows(Rows):
         if name not in self._names:
             return np.full(len(self), np.nan)
         place = self._names.index(name)
-        return np.fromiter((_number(cells[place]) for cells in self._texts()), np.float64, len(self))
+        return np.fromiter((number_in(cells[place]) for cells in self._texts()), np.float64, len(self))
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -84,10 +83,3 @@ def _records(content: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int6
     starts = np.append(0, ends)[: len(ends)]
     full = ~np.isin(letters[starts], (NEWLINE, RETURN))
     return starts[full], ends[full]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text) if text else math.nan
-    except ValueError:
-        return math.nan
