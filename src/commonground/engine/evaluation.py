@@ -85,16 +85,12 @@ class Scores:
         order = np.argsort(everyone)
         places = order[np.searchsorted(everyone, self.clients, sorter=order)]
 
-        def spread(values: npt.NDArray[Any], fill: float) -> npt.NDArray[Any]:
-            whole = np.full((len(everyone), *values.shape[1:]), fill, dtype=values.dtype)
+        def spread(values: npt.NDArray[Any], untested: float) -> npt.NDArray[Any]:
+            whole = np.full((len(everyone), *values.shape[1:]), untested, dtype=values.dtype)
             whole[places] = values
             return whole
 
-        fine = self.fine
-        if fine is not None:
-            fine = replace(fine, figures={name: spread(value, np.nan) for name, value in fine.figures.items()})
-        sums = {name: spread(value, 0) for name, value in self.sums.items()}
-        return Scores(everyone, spread(self.count, 0), spread(self.loss, np.nan), sums, self.task, fine)
+        return replace(self._with_each(spread), clients=everyone)
 
     @classmethod
     def gathered(cls, parts: Iterable[Scores], clients: int) -> Scores:
@@ -110,10 +106,11 @@ class Scores:
         first = cls.join(few)
         if len(first.clients) == clients:
             return first
-        whole, counts, done = first.with_room(clients), [], 0
+        whole = first._with_each(lambda values, _: np.empty((clients, *values.shape[1:]), values.dtype))
+        counts, done = [], 0
         while few:
             part = cls.join(few)
-            for room, values in zip(whole.columns, part.columns, strict=True):
+            for room, values in zip(whole._columns, part._columns, strict=True):
                 room[done : done + len(values)] = values
             done += len(part.clients)
             counts.append(part.fine)
@@ -121,22 +118,18 @@ class Scores:
         return replace(whole, fine=whole.fine and whole.fine.with_counts_of([each for each in counts if each]))
 
     @property
-    def columns(self) -> list[npt.NDArray[Any]]:
+    def _columns(self) -> list[npt.NDArray[Any]]:
         """All arrays [C, …], in one order."""
         fine = [] if self.fine is None else self.fine.figures.values()
         return [self.clients, self.count, self.loss, *self.sums.values(), *fine]
 
-    def with_room(self, clients: int) -> Scores:
-        """Arrays like these for so many clients, not filled."""
-
-        def room(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return np.empty((clients, *values.shape[1:]), values.dtype)
-
+    def _with_each(self, of: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> Scores:
+        """Another array for each one [C, …], made of it and of what stands there for a client without a test."""
         fine = self.fine
         if fine is not None:
-            fine = replace(fine, figures={name: room(values) for name, values in fine.figures.items()})
-        sums = {name: room(values) for name, values in self.sums.items()}
-        return Scores(room(self.clients), room(self.count), room(self.loss), sums, self.task, fine)
+            fine = replace(fine, figures={name: of(values, np.nan) for name, values in fine.figures.items()})
+        sums = {name: of(values, 0) for name, values in self.sums.items()}
+        return Scores(of(self.clients, 0), of(self.count, 0), of(self.loss, np.nan), sums, self.task, fine)
 
     @classmethod
     def join(cls, parts: Sequence[Scores]) -> Scores:
