@@ -25,7 +25,8 @@ from commonground.data.checks import (
     usual_samples,
     whole_numbers,
 )
-from commonground.data.formats import InputFormat, Numbers, format_class, format_of, pack_named
+from commonground.data.columns import Rows, client_columns
+from commonground.data.formats import InputFormat, Numbers, format_class, format_of
 from commonground.data.grouped import clients_of_samples
 from commonground.data.names import numbered
 from commonground.data.rows import AnySamples, joined, read_samples
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from commonground.data.sources.base import Source
 
 __all__ = ["FederatedDataset"]
-
-Rows = npt.ArrayLike | Mapping[str, npt.ArrayLike]
-"""One client's samples: an array, or several by name."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,41 +163,7 @@ class FederatedDataset:
         Raises:
             DataError: as the class itself; also arrays of different shapes.
         """
-        if not isinstance(clients, Sequence):
-            raise DataError(
-                f"the clients of {name!r} are {type(clients).__name__}; a list of (x_train, y_train, x_test, y_test) "
-                "is needed"
-            )
-        if not clients:
-            raise DataError(f"the data set {name!r} has no clients; at least one is needed")
-        for client, parts in enumerate(clients):
-            if not isinstance(parts, tuple | list) or len(parts) != 4:
-                raise DataError(f"client {client} of {name!r} is not (x_train, y_train, x_test, y_test)")
-        try:
-            columns: list[list[Array]] = [
-                [pack_named(part) if isinstance(part, Mapping) else np.asanyarray(part) for part in parts]
-                for parts in zip(*clients, strict=True)
-            ]
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise DataError(f"the clients of {name!r} must hold arrays: {error}") from None
-        for client in range(len(clients)):
-            for x, y, split in ((columns[0], columns[1], "training"), (columns[2], columns[3], "test")):
-                if len(np.atleast_1d(x[client])) != len(np.atleast_1d(y[client])):
-                    raise DataError(
-                        f"client {client} of {name!r} has {len(x[client])} {split} samples but "
-                        f"{len(y[client])} {split} labels"
-                    )
-            for x, split in ((columns[0], "training"), (columns[2], "test")):
-                if x[client].dtype.names != columns[0][0].dtype.names:
-                    raise DataError(
-                        f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
-                        f"the inputs {_inputs(x[client])}, those of client 0 {_inputs(columns[0][0])}"
-                    )
-                if x[client].shape[1:] != columns[0][0].shape[1:]:
-                    raise DataError(
-                        f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
-                        f"the shape {x[client].shape[1:]}, those of client 0 {columns[0][0].shape[1:]}"
-                    )
+        columns = client_columns(name, clients)
         try:
             form = format_class(columns[0][0]) or Numbers
             x_train, x_test = (joined(columns[place], writable=form.numbered) for place in (0, 2))
@@ -483,10 +447,6 @@ class FederatedDataset:
 
     def __repr__(self) -> str:
         return f"<FederatedDataset {self.describe()}>"
-
-
-def _inputs(x: Array) -> str:
-    return ", ".join(x.dtype.names) if x.dtype.names else "one unnamed array"
 
 
 def _sizes(offsets: Indices) -> Indices:

@@ -1,0 +1,69 @@
+"""Clients' arrays as they are given, as columns: training samples, their targets, test samples, their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from commonground.data.arrays import Array
+from commonground.data.formats import pack_named
+from commonground.errors import DataError
+
+__all__ = ["Rows", "client_columns"]
+
+Rows = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+"""One client's samples: an array, or several by name."""
+
+
+def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows, npt.ArrayLike]]) -> list[list[Array]]:
+    """For each of ``x_train``, ``y_train``, ``x_test`` and ``y_test`` one array per client.
+
+    Args:
+        name: of the data set, for messages.
+        clients: as of :meth:`~commonground.data.FederatedDataset.from_arrays`.
+
+    Raises:
+        DataError: they are no such tuples, there are none, or their arrays do not fit together.
+    """
+    if not isinstance(clients, Sequence):
+        raise DataError(
+            f"the clients of {name!r} are {type(clients).__name__}; a list of (x_train, y_train, x_test, y_test) "
+            "is needed"
+        )
+    if not clients:
+        raise DataError(f"the data set {name!r} has no clients; at least one is needed")
+    for client, parts in enumerate(clients):
+        if not isinstance(parts, tuple | list) or len(parts) != 4:
+            raise DataError(f"client {client} of {name!r} is not (x_train, y_train, x_test, y_test)")
+    try:
+        columns: list[list[Array]] = [
+            [pack_named(part) if isinstance(part, Mapping) else np.asanyarray(part) for part in parts]
+            for parts in zip(*clients, strict=True)
+        ]
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"the clients of {name!r} must hold arrays: {error}") from None
+    for client in range(len(clients)):
+        for x, y, split in ((columns[0], columns[1], "training"), (columns[2], columns[3], "test")):
+            if len(np.atleast_1d(x[client])) != len(np.atleast_1d(y[client])):
+                raise DataError(
+                    f"client {client} of {name!r} has {len(x[client])} {split} samples but "
+                    f"{len(y[client])} {split} labels"
+                )
+        for x, split in ((columns[0], "training"), (columns[2], "test")):
+            if x[client].dtype.names != columns[0][0].dtype.names:
+                raise DataError(
+                    f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
+                    f"the inputs {_inputs(x[client])}, those of client 0 {_inputs(columns[0][0])}"
+                )
+            if x[client].shape[1:] != columns[0][0].shape[1:]:
+                raise DataError(
+                    f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
+                    f"the shape {x[client].shape[1:]}, those of client 0 {columns[0][0].shape[1:]}"
+                )
+    return columns
+
+
+def _inputs(x: Array) -> str:
+    return ", ".join(x.dtype.names) if x.dtype.names else "one unnamed array"
