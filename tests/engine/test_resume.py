@@ -126,6 +126,22 @@ def test_ctrl_c_during_an_evaluation(algorithm: str, engine: str, tmp_path: Path
     assert_unbroken(again, go(None, engine, algorithm=algorithm, options=options), tmp_path)
 
 
+@pytest.mark.parametrize(("algorithm", "options"), [("fedrep", {"head_epochs": 2}), ("ditto", {}), ("scaffold", {})])
+def test_engines_that_are_bit_equal_take_turns(algorithm: str, options: dict[str, int], tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"algorithm": algorithm, "options": options}
+    for last, engine in ((2, "processes"), (3, "serial"), (4, "processes")):
+        with pytest.raises(ValueError, match="the display broke"):
+            go(tmp_path, engine, observer=StopAfter(last), resume=last > 2, **changes)
+        assert RunFolder(tmp_path).config().engine == engine
+    with pytest.raises(RunError, match="would go on with engine batched instead of serial, and its numbers would not"):
+        go(tmp_path, "batched", resume=True, **changes)
+    with pytest.raises(RunError, match="was started with engine = 'processes', not 'messages'"):
+        go(tmp_path, "messages", resume=True, **changes)  # whose clients remember what is theirs
+    again = go(tmp_path, "serial", resume=True, **changes)
+    assert_unbroken(again, go(None, **changes), tmp_path)
+    assert again.run.summary["engine"] == "serial"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_fault_during_an_evaluation(engine: str, tmp_path: Path) -> None:
     def failing(engine: Engine) -> None:
@@ -243,7 +259,7 @@ CHANGES: dict[str, Any] = {
     "seed": 2,
     "batch_size": 5,
     "participation": 1.0,
-    "engine": "batched",
+    "engine": "messages",
     "weighting": "samples",
     "momentum": 0.0,
     "options": {"head_epochs": 3},

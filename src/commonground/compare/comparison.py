@@ -26,7 +26,7 @@ from commonground.engine.observer import completed
 from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.files import write_atomically
-from commonground.engine.state.folder import RunFolder
+from commonground.engine.state.folder import FREE, RunFolder
 from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.models import own_copy
@@ -352,7 +352,7 @@ class _Comparing:
             for seed in self.seeds if len(self.candidates[label]) == 1 else ():
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
-                    folder.check_same(config.model_copy(update={"seed": seed}), free=("workers", "ray_address"))
+                    folder.check_same(config.model_copy(update={"seed": seed}), free=FREE - {"rounds"})
 
     # -- runs ---------------------------------------------------------------------------------------------------
 

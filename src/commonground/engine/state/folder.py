@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 # Settings that may differ when a run is continued: they do not touch its numbers. (Of the number of rounds that is true
-# of some runs only: see commonground.engine.more_rounds.)
-FREE = frozenset({"workers", "ray_address", "rounds"})
+# of some runs only: see commonground.engine.more_rounds; of engines that are not bit-equal the numerics tell.)
+FREE = frozenset({"engine", "workers", "ray_address", "rounds"})
 
 # Settings that touch no more than the last bits of its numbers: they may differ if the user says so.
 NUMERIC_SETTINGS = frozenset({"threads", "precision", "device"})
@@ -155,7 +155,7 @@ class RunFolder:
         for name in ("summary.json", "clients.csv"):
             (self.path / name).unlink(missing_ok=True)
         before = self.config()
-        if any(getattr(config, name) != getattr(before, name) for name in ("rounds", *NUMERIC_SETTINGS)):
+        if any(getattr(config, name) != getattr(before, name) for name in (*FREE, *NUMERIC_SETTINGS)):
             write_atomically(self.path / "config.toml", config.to_toml())
 
     def config(self) -> RunConfig:
@@ -195,7 +195,8 @@ class RunFolder:
             self.check_config(before, free=FREE | numeric)
         now = plain_settings(config)
         for key, value in plain_settings(self.config()).items():
-            if key not in free and key not in numeric and now[key] != value:
+            kept_apart = key == "engine" and "messages" in (value, now[key])  # its clients remember what is theirs
+            if (kept_apart or key not in free) and key not in numeric and now[key] != value:
                 accept = ", accept other numbers with --allow-other-numerics" if key in NUMERIC_SETTINGS else ""
                 raise RunError(
                     f"the run in '{self.path}' was started with {key} = {value!r}, not {now[key]!r}; resume it with "
