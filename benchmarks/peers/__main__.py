@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -68,6 +69,7 @@ def main(
     out: Path | None,
 ) -> None:
     """Time rounds of other simulators beside ours, in turns; a peer that is not here is said and skipped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended as well
     if not peers:
         raise click.UsageError("name at least one peer, such as --peer fedrep_authors=PATH")
     if sampled > clients:

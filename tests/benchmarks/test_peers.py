@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -119,6 +122,28 @@ def test_a_peer_that_is_missing_or_breaks_is_said_and_skipped(stubs: Path) -> No
     few = CliRunner().invoke(main, ["--peer", "own_peers.stub_slow", "--clients", "5"])
     assert "10 of 5 clients" in few.output
     assert "there is no peer 'nobody'" in CliRunner().invoke(main, ["--peer", "nobody"]).output
+
+
+def test_a_peer_does_not_outlive_the_benchmark(stubs: Path) -> None:
+    peer = stubs / "own_peers" / "stub_slow.py"
+    peer.write_text(peer.read_text().replace("while True:", "while time.sleep(600) is None:"))
+    words = ["--peer", f"own_peers.stub_slow={stubs}", "--method", "fedavg", "--random", "2", "--clients", "5"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(stubs), str(Path(__file__).parents[2])])}
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.peers", *words, "--sampled", "1"], env=environment
+    ) as running:
+        until = time.monotonic() + 120
+        while not (stubs / "order").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        found = psutil.Process(running.pid).children(recursive=True)
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) != 0
+    assert (stubs / "order").exists()
+    assert found
+    _, alive = psutil.wait_procs(found, 20)
+    for process in alive:
+        process.kill()
+    assert not alive
 
 
 def test_the_clock_leaves_out_what_warms_up_and_ends_by_itself() -> None:
