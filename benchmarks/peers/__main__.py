@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,6 +15,7 @@ import click
 from benchmarks.peers import samples
 from benchmarks.peers.common import NAMES, Missing, Work
 from benchmarks.peers.harness import Asked, Failed, beside
+from commonground.stopping import stops_raise
 
 METHODS = ("fedrep", "fedavg")
 
@@ -69,12 +69,11 @@ def main(
     out: Path | None,
 ) -> None:
     """Time rounds of other simulators beside ours, in turns; a peer that is not here is said and skipped."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended as well
     if not peers:
         raise click.UsageError("name at least one peer, such as --peer fedrep_authors=PATH")
     if sampled > clients:
         raise click.UsageError(f"{sampled} of {clients} clients cannot take part in a round")
-    with tempfile.TemporaryDirectory(prefix="peers-") as folder:
+    with stops_raise(), tempfile.TemporaryDirectory(prefix="peers-") as folder:  # what was started is ended in any case
         work = Work(
             "fedrep", folder, str(Path(data_dir).absolute()) if data_dir else "", per_client, clients, sampled,
             rounds=rounds, cores=int(cores == "one"),
