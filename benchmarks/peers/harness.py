@@ -98,13 +98,14 @@ def child(asked: Asked, words: Sequence[str], cores: int, seconds: float = 3600)
 
 def _watched(process: subprocess.Popen[bytes], seconds: float) -> int:
     """The most memory of a process until it ends."""
-    most, until = 0, time.monotonic() + seconds
+    most, until, pause = 0, time.monotonic() + seconds, 0.01
     while process.poll() is None:
         if time.monotonic() > until:
             raise Failed(f"it did not end within {seconds:.0f} s")
         most = max(most, memory(process.pid))
         with suppress(subprocess.TimeoutExpired):
-            process.wait(0.2)
+            process.wait(pause)
+        pause = min(0.2, 2 * pause)  # a short one is seen several times, too
     return most
 
 
