@@ -48,6 +48,7 @@ def one_core_peak() -> float:
     torch.set_num_threads(1)
     best = 0.0
     for batch, c_in, c_out, side, kernel in PEAK_SHAPES:
+        # What PyTorch says of the types of `to` leaves a memory format by itself out.
         layer = nn.Conv2d(c_in, c_out, kernel).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = torch.randn(batch, c_in, side, side).contiguous(memory_format=torch.channels_last)
         with torch.no_grad():

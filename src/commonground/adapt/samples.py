@@ -58,7 +58,7 @@ def _read_array(path: Path) -> Any:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever NumPy's parser lets through
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
 
 

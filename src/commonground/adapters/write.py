@@ -145,7 +145,7 @@ def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names
         before = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity_error()
         try:
-            model.base.save_pretrained(str(folder))  # type: ignore[operator]
+            model.base.save_pretrained(str(folder))  # type: ignore[operator]  # a method, which PyTorch takes for a tensor
         finally:
             transformers.logging.set_verbosity(before)
 

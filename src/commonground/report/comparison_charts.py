@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def comparison_charts(comparison: Comparison, place: str, prefix: str) -> Iterab
         yield _differences(comparison, here, prefix)
     headline, unit = comparison.headline, unit_of(comparison.headline)
     for key, name in ((headline.personal, ""), (headline.shared, "global-")):
-        lines = _lines(comparison.methods, lambda run, key=key: run.curve(key))  # type: ignore[misc]
+        lines = _lines(comparison.methods, methodcaller("curve", key))
         if not lines or (key == headline.shared and _says_nothing_new(comparison)):
             continue
         which = "the one global model" if name else "what each client uses"
@@ -72,7 +73,7 @@ def comparison_charts(comparison: Comparison, place: str, prefix: str) -> Iterab
             y_unit="number",
         )
     for metric in extra_metrics([row for run in runs for row in run.rounds], headline):
-        lines = _lines(comparison.methods, lambda run, key=metric.key: run.curve(key))  # type: ignore[misc]
+        lines = _lines(comparison.methods, methodcaller("curve", metric.key))
         yield LineChart(
             name=prefix + file_name(metric.key),
             title=metric.title,

@@ -23,6 +23,7 @@ class _Folded(nn.Module):
         self.model = model
 
     def forward(self, inputs: Inputs, route: Tensor) -> Tensor:
+        # A module gives any attribute, says PyTorch; who is folded has this method.
         out: Tensor = self.model.folded(inputs, route)  # type: ignore[operator]
         return out
 

@@ -228,9 +228,10 @@ class SequentialOptimizer:
         self._optimizer.zero_grad()
         _check_depends(loss, self._parameters)
         loss.backward()
-        for name, parameter in self._parameters.items() if correction is not None else ():
-            if name in correction and parameter.grad is not None:  # type: ignore[operator]
-                parameter.grad.add_(correction[name])  # type: ignore[index]
+        for name, change in (correction or {}).items():
+            parameter = self._parameters.get(name)
+            if parameter is not None and parameter.grad is not None:
+                parameter.grad.add_(change)
         self._move()
 
     def along(self, gradients: Tensors, lr: float, active: Tensor | None) -> None:

@@ -53,10 +53,7 @@ def read_clients(path: Path, names: Sequence[str] | None) -> Rows:
         return row
 
     try:
-        rows = CsvRows(path.read_bytes(), made)
-        for _ in rows:
-            pass  # what cannot be read is told now
-        return rows
+        return CsvRows(path.read_bytes(), made)
     except (OSError, ValueError, TypeError, KeyError, IndexError, csv.Error) as error:
         raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
 

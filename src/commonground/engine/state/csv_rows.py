@@ -26,7 +26,7 @@ class CsvRows(Rows):
         made: what becomes of a row's texts; by default they stay.
 
     Raises:
-        ValueError: it is no UTF-8, or a row has more or fewer cells than the first line.
+        ValueError: it is no UTF-8, or a row has more or fewer cells than the first line; also whatever ``made`` raises.
         csv.Error: it is no CSV.
     """
 
@@ -35,9 +35,11 @@ class CsvRows(Rows):
         starts, ends = _records(content)
         self._names = self._cells(starts[0], ends[0]) if len(starts) else []
         self._starts, self._ends = starts[1:], ends[1:]
-        for place, cells in enumerate(self._texts()):
+        for place, cells in enumerate(self._texts(), 1):  # what cannot be read is told now
             if len(cells) != len(self._names):
-                raise ValueError(f"row {place + 1} has {len(cells)} cells, not {len(self._names)}")
+                raise ValueError(f"row {place} has {len(cells)} cells, not {len(self._names)}")
+            if made is not None:
+                self._dict(cells)
 
     @property
     def names(self) -> list[str]:
