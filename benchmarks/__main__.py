@@ -9,16 +9,12 @@ measured beside it.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from benchmarks import figures
 from benchmarks.lifecycle import LIFECYCLE
 from benchmarks.rounds import ROUNDS, time_rounds
-from commonground.engine.backends.processes import default_workers
 
 REPEATS = 5
 
@@ -39,20 +35,13 @@ def main() -> None:
         rows[name] = time_rounds(name, repeats) if name in ROUNDS else LIFECYCLE[name](repeats)
         print(f"{name}: {_told(rows[name])}", flush=True)
     words = "python -m benchmarks" + (f" --only {flags.only}" if len(wanted) < len(names) else "")
-    result = {
-        "command": words + (" --short" if flags.short else ""),
-        "machine": f"{platform.machine()}, {default_workers()} cores",
-        "torch": torch.__version__,
-        "rows": rows,
-    }
-    if flags.out:
-        flags.out.parent.mkdir(parents=True, exist_ok=True)
-        flags.out.write_text(json.dumps(result, indent=1) + "\n")
+    command = words + (" --short" if flags.short else "")
+    figures.write(figures.of_this_machine(command) | {"rows": rows}, flags.out)
 
 
 def _told(row: dict[str, Any]) -> str:
-    figures = {name: value for name, value in row.items() if isinstance(value, int | float)}
-    return f"{row['what']}; " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+    numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
+    return f"{row['what']}; " + ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
 
 
 if __name__ == "__main__":

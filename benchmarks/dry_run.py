@@ -10,10 +10,8 @@ Memory is the largest resident set of one process, with the report not yet writt
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing as mp
 import os
-import platform
 import resource
 import tempfile
 import time
@@ -22,16 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from benchmarks.cifar_round import cifar_like, digit_like
-from benchmarks.lora_round import packaged_bert, random_texts
-from commonground import FederatedDataset, load_data
-from commonground.engine.backends.processes import default_workers
+from benchmarks import figures
+from benchmarks.data import cifar, digit_like, digits, linear, packaged_bert, random_texts
+from commonground import FederatedDataset
 from commonground.engine.results import peak_rss
 from commonground.engine.training import prepared, run_training
-from commonground.errors import DataError
 from commonground.plan import plan_of
 from commonground.report import write_run_report
 
@@ -44,30 +37,6 @@ class Case:
     method: str
     data: Callable[[], FederatedDataset]
     settings: dict[str, Any] = field(default_factory=dict)
-
-
-def linear(clients: int = 1000) -> FederatedDataset:
-    """Regression in 20 dimensions, ten rows each."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(clients * 12, 20)).astype(np.float32)
-    y = (x @ rng.normal(size=20) + rng.normal(size=len(x))).astype(np.float32)
-    parts = [(x[i::clients], y[i::clients]) for i in range(clients)]
-    return FederatedDataset.from_arrays(
-        [(a[:10], b[:10], a[10:], b[10:]) for a, b in parts], name="linear", task="regression"
-    )
-
-
-def cifar() -> FederatedDataset:
-    """CIFAR-10 over 100 clients, or random images of its shape."""
-    try:
-        return load_data("cifar10", 100, classes_per_client=2, download=False)
-    except DataError:
-        return cifar_like()
-
-
-def digits(clients: int) -> FederatedDataset:
-    """Small real images."""
-    return load_data("digits", clients, classes_per_client=2)
 
 
 CASES = {
@@ -109,18 +78,13 @@ def main() -> None:
         rows[name] = {"what": CASES[name].what, "planned": planned, "real": real, "ratio": {
             key: round(planned[key] / real[key], 3) for key in ("seconds", "peak_bytes", "disk_bytes", "sent_bytes")
         }}  # fmt: skip
-        figures = (f"{key} {planned[key]:,.4g} / {real[key]:,.4g}" for key in rows[name]["ratio"])
-        print(f"{name}: {'; '.join(figures)}; {rows[name]['ratio']}", flush=True)
-    result = {
-        "command": "python -m benchmarks.dry_run" + (" --wall" if flags.wall else ""),
+        told = (f"{key} {planned[key]:,.4g} / {real[key]:,.4g}" for key in rows[name]["ratio"])
+        print(f"{name}: {'; '.join(told)}; {rows[name]['ratio']}", flush=True)
+    result = figures.of_this_machine("python -m benchmarks.dry_run" + (" --wall" if flags.wall else "")) | {
         "seconds_of": "the clock" if flags.wall else "the processor, all processes together",
-        "machine": f"{platform.machine()}, {default_workers()} cores",
-        "torch": torch.__version__,
         "rows": rows,
     }
-    if flags.out:
-        flags.out.parent.mkdir(parents=True, exist_ok=True)
-        flags.out.write_text(json.dumps(result, indent=1) + "\n")
+    figures.write(result, flags.out)
 
 
 def _apart(name: str, what: str, clock: Callable[[], float]) -> dict[str, Any]:
@@ -129,9 +93,9 @@ def _apart(name: str, what: str, clock: Callable[[], float]) -> dict[str, Any]:
     process = mp.get_context("spawn").Process(target=_planned if what == "plan" else _real, args=(there, name, clock))
     process.start()
     there.close()
-    figures: dict[str, Any] = here.recv()
+    found: dict[str, Any] = here.recv()
     process.join()
-    return figures
+    return found
 
 
 def _setup(name: str) -> Any:

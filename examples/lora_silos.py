@@ -25,9 +25,9 @@ def made_model(folder: Path) -> Path:
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]").save_pretrained(folder)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    model = BertForSequenceClassification(BertConfig(vocab_size=len(words), initializer_range=0.2, **size))
-    model.save_pretrained(folder)
+    size = BertConfig(vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+    size.update({"intermediate_size": 64, "initializer_range": 0.2})
+    BertForSequenceClassification(size).save_pretrained(folder)
     return folder
 
 

@@ -6,6 +6,7 @@ commonground train examples/new_algorithm.py:WarmHead --set head_epochs=3    # t
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 import commonground as cg
@@ -36,7 +37,8 @@ class WarmHead(Algorithm):
         """One client's round, in the order in which a paper would write it."""
 
         def near(own: Tensors, received: Tensors) -> Tensor:
-            return 0.5 * self.mu * sum((own[name] - received[name]).square().sum() for name in received)
+            moved = [(own[name] - received[name]).square().sum() for name in received]
+            return 0.5 * self.mu * torch.stack(moved).sum()
 
         client.fit("head", epochs=self.head_epochs)
         client.fit("all", epochs=self.joint_epochs, penalty=near)

@@ -39,7 +39,7 @@ class Peer(common.Peer):
         server = ServerApp()
         server.main()(_server(work, clock))
         cores = len(os.sched_getaffinity(0))
-        backend = {"init_args": {"num_cpus": cores}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        backend: Any = {"init_args": {"num_cpus": cores}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
         run_simulation(server, _client(work), work.clients, "ray", backend)
         if len(clock.evaluation) != clock.rounds + clock.skipped:
             raise RuntimeError(f"Flower's simulation ended after {len(clock.evaluation)} rounds")
@@ -58,16 +58,21 @@ def _server(work: common.Work, clock: Clock) -> Any:
         arrays = ArrayRecord(whole(work.net).state_dict())
         for round in range(1, work.rounds + 2):
             sent = strategy.configure_train(round, arrays, ConfigRecord(), grid)
-            arrays, _ = strategy.aggregate_train(round, grid.send_and_receive(sent))
+            averaged, _ = strategy.aggregate_train(round, grid.send_and_receive(sent))
+            arrays = averaged or arrays  # none where no client answered
             clock.trained()
             sent = strategy.configure_evaluate(round, arrays, ConfigRecord(), grid)
             found = strategy.aggregate_evaluate(round, grid.send_and_receive(sent))
             try:
-                clock.tested(float(found["accuracy"]))
+                clock.tested(_accuracy(found))
             except Enough:
                 return
 
     return main
+
+
+def _accuracy(found: Any) -> float:
+    return float(found["accuracy"])
 
 
 def _client(work: common.Work) -> Any:

@@ -83,7 +83,8 @@ class _Judged(nn.Module):
         self.net = net
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.net(x)
+        out: Tensor = self.net(x)
+        return out
 
     def loss(self, x: Tensor, y: Tensor, is_eval: bool = False) -> Tensor:
         self.eval() if is_eval else self.train()
