@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +46,34 @@ def asked(seed: int, count: int = 3) -> list[dict[str, Any]]:
     ]
 
 
-class Held:
-    """Holds the first pass until all others wait, and counts passes and their rows."""
+class Passes:
+    """Notes the rows of every request of each pass; the first pass waits until it may go on."""
 
-    def __init__(self, models: RunModels, monkeypatch: pytest.MonkeyPatch, others: int) -> None:
-        self.passes: list[list[int]] = []
-        whole, line = models._pass, models._joining
+    def __init__(self, models: RunModels, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[list[int]] = []
+        self.go = threading.Event()
+        whole = models._pass
 
         def passed(client: str, requests: Sequence[Sequence[Any]]) -> Any:
-            self.passes.append([len(rows) for rows in requests])
-            if len(self.passes) == 1:
-                while line._lines[client].users < others + 1:
-                    threading.Event().wait(0.001)
+            self.seen.append([len(rows) for rows in requests])
+            assert self.go.wait(10)
             return whole(client, requests)
 
         monkeypatch.setattr(models, "_pass", passed)
+
+    def asked(self, models: RunModels, client: str, requests: Sequence[Any]) -> list[Any]:
+        """What all get that ask while the first is being answered: answers, or the sentence of a refusal."""
+
+        async def all_of_them() -> list[Any]:
+            first = asyncio.create_task(models.asked(client, requests[0]))
+            while not self.seen:
+                await asyncio.sleep(0.001)
+            rest = [asyncio.create_task(models.asked(client, rows)) for rows in requests[1:]]
+            await asyncio.sleep(0)
+            self.go.set()
+            return list(await asyncio.gather(first, *rest, return_exceptions=True))
+
+        return [str(one) if isinstance(one, CommonGroundError) else one for one in asyncio.run(all_of_them())]
 
 
 def said(models: RunModels, client: str, rows: Any) -> Any:
@@ -73,12 +86,9 @@ def said(models: RunModels, client: str, rows: Any) -> Any:
 def test_what_waits_is_one_pass(models: RunModels, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [asked(i, 1 + i % 4) for i in range(9)]
     alone = [models.predict("north", rows) for rows in requests]
-    held = Held(models, monkeypatch, 8)
-    with ThreadPoolExecutor(9) as pool:
-        together = list(pool.map(lambda rows: models.predict("north", rows), requests))
-    assert len(held.passes) == 2
-    assert len(held.passes[0]) == 1
-    assert sorted(held.passes[0] + held.passes[1]) == sorted(map(len, requests))
+    passes = Passes(models, monkeypatch)
+    together = passes.asked(models, "north", requests)
+    assert passes.seen == [[len(requests[0])], [len(rows) for rows in requests[1:]]]
     for own, wanted in zip(together, alone, strict=True):
         assert [a.answer for a in own] == [a.answer for a in wanted]
         for one, other in zip(own, wanted, strict=True):
@@ -96,22 +106,23 @@ def test_a_bad_row_fails_its_own_request(models: RunModels, monkeypatch: pytest.
     ]
     wanted = [said(models, "south", rows) for rows in (*good, *bad)]
     assert [isinstance(answer, str) for answer in wanted] == [False] * 4 + [True] * 4
-    held = Held(models, monkeypatch, 7)
-    with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(lambda rows: said(models, "south", rows), (*good, *bad)))
+    passes = Passes(models, monkeypatch)
+    got = passes.asked(models, "south", [*good, *bad])
     assert [g if isinstance(g, str) else [a.answer for a in g] for g in got] == [
         w if isinstance(w, str) else [a.answer for a in w] for w in wanted
     ]
-    assert max(map(len, held.passes)) >= 4
+    assert max(map(len, passes.seen)) >= 4
 
 
-def test_clients_are_never_joined(models: RunModels, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_are_never_joined(models: RunModels) -> None:
     rows = asked(0)
     alone = {client: models.predict(client, rows) for client in ("north", "south")}
     assert alone["north"] != alone["south"]
-    with ThreadPoolExecutor(8) as pool:
-        got = list(pool.map(lambda i: models.predict(("north", "south")[i % 2], rows), range(40)))
-    for i, own in enumerate(got):
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(models.asked(("north", "south")[i % 2], rows) for i in range(40)))
+
+    for i, own in enumerate(asyncio.run(all_of_them())):
         for one, other in zip(own, alone[("north", "south")[i % 2]], strict=True):
             assert one.values == pytest.approx(other.values, abs=1e-6)
 
@@ -171,30 +182,75 @@ def test_forms_tell_apart_what_is_read_differently() -> None:
     assert _form([row, row]) == _form([{**row, "a": 3.0}])
 
 
-def test_a_pass_has_a_bound_and_errors_reach_who_asked() -> None:
-    seen: list[list[int]] = []
-    begun, go = threading.Event(), threading.Event()
+class Slow:
+    """Doubles numbers, but not 13, and writes down every pass; each waits until it may go on."""
 
-    def answer(client: str, numbers: list[int]) -> list[int | Exception]:
-        seen.append(numbers)
-        begun.set()
-        go.wait(5)
-        if 13 in numbers:
-            raise ValueError("unlucky")
-        return [number * 2 for number in numbers]
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[int]]] = []
+        self.go = threading.Event()
 
-    joining: Joining[int, int] = Joining(answer, most=10)
-    with ThreadPoolExecutor(12) as pool:
-        first = pool.submit(joining.ask, "a", 1, 50)  # more than fit, alone
-        begun.wait(5)
-        rest = [pool.submit(joining.ask, "a", number, 4) for number in (2, 3, 4, 5)]
-        other = pool.submit(joining.ask, "b", 6, 1)  # another client does not wait for this one's pass
-        while len(seen) < 2 or joining._lines["a"].users < 5:
-            threading.Event().wait(0.001)
-        go.set()
-        assert [future.result(5) for future in (first, *rest, other)] == [2, 4, 6, 8, 10, 12]
-        with pytest.raises(ValueError, match="unlucky"):
-            joining.ask("a", 13, 1)
-    assert seen[:2] == [[1], [6]]
-    assert max(map(len, seen)) == 2
-    assert not joining._lines
+    def __call__(self, client: str, numbers: list[int]) -> list[int | Exception]:
+        self.seen.append((client, numbers))
+        assert self.go.wait(10)
+        return [ValueError("unlucky") if number == 13 else number * 2 for number in numbers]
+
+    async def begun(self, passes: int) -> None:
+        while len(self.seen) < passes:
+            await asyncio.sleep(0.001)
+
+
+def test_a_pass_has_a_bound_and_clients_take_turns() -> None:
+    slow = Slow()
+
+    async def asking() -> list[Any]:
+        joining: Joining[int, int] = Joining(slow, few=10)
+        first = asyncio.create_task(joining.ask("a", 1, 10))
+        await slow.begun(1)
+        rest = [asyncio.create_task(joining.ask(client, number, 4)) for client, number in
+                (("a", 2), ("b", 13), ("a", 4), ("a", 5), ("b", 6))]  # fmt: skip
+        await asyncio.sleep(0.05)
+        assert len(slow.seen) == 1  # one pass at a time
+        slow.go.set()
+        found = await asyncio.gather(first, *rest, return_exceptions=True)
+        assert not joining._lines
+        assert joining._passes is None
+        return found
+
+    *numbers, last = asyncio.run(asking())
+    assert [n for n in numbers if isinstance(n, int)] == [2, 4, 8, 10]
+    assert last == 12
+    assert isinstance(numbers[2], ValueError)  # 13 alone
+    assert slow.seen == [("a", [1]), ("a", [2, 4]), ("b", [13, 6]), ("a", [5])]
+
+
+def test_a_long_request_waits_for_nobody_and_nobody_for_it() -> None:
+    slow = Slow()
+
+    async def asking() -> list[int]:
+        joining: Joining[int, int] = Joining(slow, few=10)
+        tasks = [asyncio.create_task(joining.ask("a", number, rows)) for number, rows in ((1, 11), (2, 1), (3, 50))]
+        await slow.begun(3)
+        slow.go.set()
+        return await asyncio.gather(*tasks)
+
+    assert asyncio.run(asking()) == [2, 4, 6]
+    assert sorted(slow.seen) == [("a", [1]), ("a", [2]), ("a", [3])]
+
+
+def test_an_error_of_a_pass_reaches_all_who_asked_and_who_has_gone_is_left_out() -> None:
+    slow = Slow()
+
+    def fails(client: str, numbers: list[int]) -> list[int | Exception]:
+        slow(client, numbers)
+        raise RuntimeError("no model")
+
+    async def asking() -> None:
+        joining: Joining[int, int] = Joining(fails, few=10)
+        tasks = [asyncio.create_task(joining.ask("a", number, 1)) for number in range(3)]
+        await slow.begun(1)
+        tasks[1].cancel()
+        slow.go.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in found] == [RuntimeError, asyncio.CancelledError, RuntimeError]
+
+    asyncio.run(asking())

@@ -25,7 +25,7 @@ from commonground.serve.joining import Joining
 
 __all__ = ["Answer", "RunModels"]
 
-MOST_ROWS = 10_000  # of one pass
+FEW_ROWS = 256  # of requests that are answered together: milliseconds
 
 Row = Mapping[str, str | float | bool | None]
 Asked = tuple[Any, Sequence[Any]]  # rows, and before them their form
@@ -45,7 +45,7 @@ class Answer:
 
 
 class RunModels:
-    """The models of a run's clients. All methods may be called from several threads.
+    """The models of a run's clients. All methods but :meth:`asked` may be called from several threads.
 
     Args:
         run: in a folder, of numbers, images or a table; no language model.
@@ -65,7 +65,7 @@ class RunModels:
         self._models: OrderedDict[int, PortableModel] = OrderedDict()
         self._lock = threading.Lock()
         self._adding = threading.Lock()
-        self._joining: Joining[Asked, list[Answer]] = Joining(self._answers, MOST_ROWS)
+        self._joining: Joining[Asked, list[Answer]] = Joining(self._answers, FEW_ROWS)
 
     @property
     def columns(self) -> list[str]:
@@ -76,9 +76,6 @@ class RunModels:
     def predict(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Answer]:
         """What a client's own model says.
 
-        Requests of one client that come while another one of it is answered are answered together (:mod:`.joining`);
-        the answers are those that each would get alone, up to rounding in their last digits.
-
         Args:
             client: its name.
             rows: of a table, a mapping from column names to cells each; else samples as nested lists of numbers.
@@ -87,7 +84,18 @@ class RunModels:
             ConfigError: there is no such client.
             DataError: the rows are not of the training rows' form.
         """
-        return self._joining.ask(client, (_form(rows), rows), len(rows))
+        (said,) = self._answers(client, [(_form(rows), rows)])
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def asked(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Answer]:
+        """As :meth:`predict`, for many who ask at once, in one event loop.
+
+        Requests of one client that come while others are answered are answered together (:mod:`.joining`); the answers
+        are those that each would get alone, up to rounding in their last digits.
+        """
+        return await self._joining.ask(client, (_form(rows), rows), len(rows))
 
     def _answers(self, client: str, asked: Sequence[Asked]) -> list[list[Answer] | Exception]:
         """Answers to several requests of one client: those of one form in one pass, each alone if that fails, so that a
