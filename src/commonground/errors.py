@@ -32,6 +32,10 @@ class RunError(CommonGroundError):
     """A run's folder is missing, belongs to another run, or holds something unreadable."""
 
 
+class BusyError(RunError):
+    """Another process works in a folder."""
+
+
 class UpdateError(CommonGroundError):
     """A client's update is not finite, incomplete or of the wrong shape; it has not reached the average."""
 

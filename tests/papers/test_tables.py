@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing as mp
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 from commonground import train
 from commonground.cli import main
+from commonground.engine.state.lock import locked
 from commonground.errors import ConfigError, RunError
 from commonground.models.networks import ConvNet
 from commonground.papers import experiments
@@ -22,7 +25,7 @@ from commonground.papers.flute.table1 import TABLE as FLUTE
 from commonground.papers.outcome import Outcome
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import far_cells
-from commonground.papers.tables.fill import work_for
+from commonground.papers.tables.fill import fill, work_for
 from commonground.papers.tables.judge import outcome_of, reported, run_table
 from commonground.papers.tables.queue import ORDER, next_stage, stages
 from commonground.papers.tables.status import hours_left, missing_work, status_table
@@ -179,8 +182,6 @@ def test_time_over_keeps_the_run_for_the_next_time(tmp_path: Path) -> None:
     assert outcome.cells == []
     assert "Time ran out" in " ".join(outcome.notes)
     store, work = CellStore(folder), work_for(TABLE, [COLUMN], [ROWS[0]], [PAPER], [0], {})
-    from commonground.papers.tables.fill import fill
-
     moments = iter([0.0, 2.0, 2.0, 2.0, 2.0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("commonground.papers.tables.fill.time.monotonic", lambda: next(moments))
@@ -191,6 +192,54 @@ def test_time_over_keeps_the_run_for_the_next_time(tmp_path: Path) -> None:
     cell = CellStore(folder).get((COLUMN.label, "FedRep", "", 0))
     assert cell is not None
     assert cell.weights_sha256 == run.summary["weights_sha256"]
+
+
+def _measured(folder: Path, methods: tuple[str, ...]) -> None:
+    run_table(TABLE, request(folder, methods=methods, seeds=2))
+
+
+def test_processes_fill_one_folder_together(filled: Path, tmp_path: Path) -> None:
+    """No cell is lost, none is measured twice, and the numbers are those of one process."""
+    both = mp.get_context("spawn")
+    others = [both.Process(target=_measured, args=(tmp_path, methods)) for methods in (("fedrep",), ("fedavg",))]
+    for one in others:
+        one.start()
+    for one in others:
+        one.join()
+    assert [one.exitcode for one in others] == [0, 0]
+    alone, together = ({cell.key: cell.weights_sha256 for cell in CellStore(f).all()} for f in (filled, tmp_path))
+    assert together == alone
+    for kind in ("clients", "curves"):
+        rows = [sorted((f / kind / "digits-6-2.csv").read_text().splitlines()) for f in (filled, tmp_path)]
+        assert rows[0] == rows[1]
+    assert not (tmp_path / "runs").exists()
+    assert not list(tmp_path.rglob("*.busy"))
+
+
+def test_cells_that_two_stores_add_are_all_there(filled: Path, tmp_path: Path) -> None:
+    one, other = CellStore(tmp_path), CellStore(tmp_path)
+    cells = CellStore(filled).all()
+    for n, cell in enumerate(cells):
+        (one, other)[n % 2].add(cell, [0.5], {1: {"accuracy": 0.5}})
+    assert {cell.key for cell in CellStore(tmp_path).all()} == {cell.key for cell in cells}
+
+
+def test_a_run_that_another_process_has_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (work,) = work_for(TABLE, [COLUMN], [ROWS[3]], [PAPER], [0], {})
+    with locked(work.place(tmp_path).with_suffix(".busy")):
+        outcome = run_table(TABLE, request(tmp_path, methods=("fedrep", "apfl")))
+    assert {cell.method for cell in outcome.cells} == {"FedRep"}
+    assert "APFL, digits (6, 2), seed 0, is being measured by another process." in outcome.notes
+
+
+def test_a_cell_that_came_meanwhile_is_not_measured_again(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, work = CellStore(tmp_path), work_for(TABLE, [COLUMN], [ROWS[0]], [PAPER], [0], {})
+    copytree(filled, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr("commonground.papers.tables.fill.train", lambda *_, **__: pytest.fail("it trains"))
+    assert fill(TABLE, work, store, request(tmp_path)) == ([], True)
+    assert len(store) == len(CellStore(filled))
 
 
 def test_a_cell_that_diverges_is_told_and_has_no_value(tmp_path: Path) -> None:

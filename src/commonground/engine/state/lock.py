@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from commonground.access import reason
-from commonground.errors import RunError
+from commonground.errors import BusyError, RunError
 
 __all__ = ["locked", "wait_until_free"]
 
@@ -28,14 +28,16 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from training in a folder meanwhile; a process that dies lets go of it.
+def locked(path: Path, wait: bool = False) -> Iterator[None]:
+    """Keep other processes from working in a folder meanwhile; a process that dies lets go of it.
 
     Args:
         path: the folder; it is made if it is not there, and removed again if nothing was written.
+        wait: until another process that has it lets go of it.
 
     Raises:
-        RunError: another process has it, or the path cannot become a folder.
+        BusyError: another process has it.
+        RunError: the path cannot become a folder.
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"'{path}' is a file; --out needs a folder")
@@ -47,9 +49,9 @@ def locked(path: Path) -> Iterator[None]:
         raise RunError(f"the folder '{path}' cannot be written: {reason(error, path)}") from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            raise RunError(f"another process is training in '{path}'; choose another --out") from None
+            raise BusyError(f"another process is training in '{path}'; choose another --out") from None
         except OSError:
             pass  # a file system without locks
         _held.add(descriptor)

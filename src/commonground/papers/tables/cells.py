@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from commonground.engine.state.files import write_atomically
+from commonground.engine.state.lock import locked
 from commonground.errors import RunError
 from commonground.report.format import slug
 from commonground.statistics import Values
@@ -88,7 +89,7 @@ class Measurement:
 
 
 class CellStore:
-    """The cells of a folder. Reading a folder without any gives none.
+    """The cells of a folder. Reading a folder without any gives none; several processes may add to one.
 
     Args:
         folder: of an experiment's results.
@@ -100,8 +101,16 @@ class CellStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._cells: dict[CellKey, Measurement] = {}
-        for line in _read(folder / CELLS):
-            cell = _measurement(line, folder / CELLS)
+        self.read()
+
+    def read(self) -> None:
+        """Take what the file holds by now.
+
+        Raises:
+            RunError: it is damaged.
+        """
+        for line in _read(self.folder / CELLS):
+            cell = _measurement(line, self.folder / CELLS)
             self._cells[cell.key] = cell
 
     def __contains__(self, key: CellKey) -> bool:
@@ -163,6 +172,11 @@ class CellStore:
         Raises:
             RunError: the folder cannot be written.
         """
+        with locked(self.folder, wait=True):
+            self._add(cell, clients, curves)
+
+    def _add(self, cell: Measurement, clients: Iterable[float], curves: Curves) -> None:
+        self.read()
         self._cells[cell.key] = cell
         names = {"method": cell.method, "variant": cell.variant, "seed": cell.seed}
         accuracies = " ".join(str(round(value * UNIT)) for value in clients)

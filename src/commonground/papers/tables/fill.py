@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import torch
 
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.engine import Run, train
-from commonground.errors import DataError, UpdateError
+from commonground.engine.state.lock import locked
+from commonground.errors import BusyError, DataError, UpdateError
 from commonground.papers.experiment import Request
 from commonground.papers.provenance import commit, version
 from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measurement
@@ -82,7 +84,7 @@ def work_for(
 def fill(
     table: PaperTable, work: Sequence[Work], store: CellStore, request: Request, until: float | None = None
 ) -> tuple[list[str], bool]:
-    """Train what is missing; a run that was interrupted goes on.
+    """Train what is missing; a run that was interrupted goes on. Several processes may fill one folder together.
 
     Args:
         table: the printed table.
@@ -109,12 +111,38 @@ def fill(
         if until is not None and time.monotonic() >= until:
             return notes, False
         try:
-            if not _measure(table, one, store, request, observer, step, until):
-                return notes, False
+            with _alone(one, store):
+                store.read()
+                if all(key in store for key in one.cells()):
+                    continue  # another process has measured it meanwhile
+                if not _measure(table, one, store, request, observer, step, until):
+                    return notes, False
+        except BusyError:
+            notes.append(f"{one.arm.title}, seed {one.seed}, is being measured by another process.")
         except DataError as error:
             without.add(one.arm.column.label)
             notes.append(f"{one.arm.column.label} was left out: {error}")
+    store.read()
     return notes, True
+
+
+@contextmanager
+def _alone(one: Work, store: CellStore) -> Iterator[None]:
+    """Keep a run to this process, and make and remove the folders above it.
+
+    Raises:
+        BusyError: another process has it.
+    """
+    above = one.place(store.folder).parents[:3]  # the method's, the column's and all runs'
+    with locked(store.folder, wait=True):  # nobody removes what is made for another run
+        above[0].mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(one.place(store.folder).with_suffix(".busy")):
+            yield
+    finally:
+        with locked(store.folder, wait=True), suppress(OSError):  # another run is in it
+            for folder in above:
+                folder.rmdir()
 
 
 def _measure(
@@ -154,9 +182,6 @@ def _measure(
         cell = _cell(table, arm, one.seed, run, diverged, minutes, request)
         store.add(cell, *_details(run, arm))
     shutil.rmtree(folder, ignore_errors=True)
-    for above in folder.parents[:3]:  # the method's, the column's and all runs'
-        if above.is_dir() and not any(above.iterdir()):
-            above.rmdir()
     return True
 
 
