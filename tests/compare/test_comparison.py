@@ -23,7 +23,7 @@ from commonground.errors import CommonGroundError, ConfigError, Interrupted, Run
 from commonground.statistics import holm
 from tests.helpers import made_data, training
 
-module = import_module("commonground.compare.comparison")
+module = import_module("commonground.compare.comparing")
 
 SMALL: dict[str, Any] = {
     "clients": 5, "classes_per_client": 4, "rounds": 3, "engine": "serial", "batch_size": 50,

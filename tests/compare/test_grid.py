@@ -21,7 +21,7 @@ from commonground.data.model_inputs import ModelInputs
 from commonground.errors import ConfigError, DataError, UpdateError
 from tests.helpers import digits, made_data
 
-module = import_module("commonground.compare.comparison")
+module = import_module("commonground.compare.comparing")
 
 
 def test_the_split_takes_training_samples_only():
@@ -104,7 +104,7 @@ def test_tuning_never_touches_a_test_sample(monkeypatch):
     """Every row any run reads is recorded, with the array it came from."""
     tuning = False
     read: list[tuple[bool, FederatedDataset, str, set[int]]] = []
-    rows, run_training, load = ModelInputs.rows, module.run_training, module._Comparing._load
+    rows, run_training, load = ModelInputs.rows, module.run_training, module.Comparing._load
     loaded: dict[int, FederatedDataset] = {}
 
     def recorded(self, split, index):
@@ -124,7 +124,7 @@ def test_tuning_never_touches_a_test_sample(monkeypatch):
 
     monkeypatch.setattr(ModelInputs, "rows", recorded)
     monkeypatch.setattr(module, "run_training", marked)
-    monkeypatch.setattr(module._Comparing, "_load", kept)
+    monkeypatch.setattr(module.Comparing, "_load", kept)
     result = compare(["fedrep", "fedavg+ft"], seeds=2, grid={"lr": [0.01, 0.1]}, **SMALL).to_dict()
 
     while_tuning = [(data, split, index) for during, data, split, index in read if during]

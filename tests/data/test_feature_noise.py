@@ -425,7 +425,7 @@ def test_tuning_and_runs_of_a_comparison_have_the_same_noise(by_name: bool, monk
         return run(setup, **kwargs)
 
     # By the module itself: under the package's name stands the function of that name.
-    monkeypatch.setattr(import_module("commonground.compare.comparison"), "run_training", looking)
+    monkeypatch.setattr(import_module("commonground.compare.comparing"), "run_training", looking)
     source: Any = "digits" if by_name else load_data("digits", 4, partition="features:0.5")
     split: dict[str, Any] = {"clients": 4, "partition": "features:0.5"} if by_name else {}
     compare(["fedavg", "fedrep"], source, seeds=2, grid={"lr": [0.05, 0.1]}, local_only=False, rounds=1, local_epochs=1,

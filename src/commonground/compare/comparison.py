@@ -1,47 +1,34 @@
-"""Several methods on the same splits, initial weights and client samples, over several seeds."""
+"""Several methods on the same splits, initial weights and client samples, over several seeds, and what they show."""
 
 from __future__ import annotations
 
 import copy
 import json
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
 from commonground.algorithms import Algorithm
-from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
-from commonground.compare.methods import COMMON, Method, as_text, folder_name
-from commonground.compare.observer import ComparisonObserver, Silent, Step
-from commonground.compare.results import Tuning, summarize
-from commonground.config import RunConfig
+from commonground.compare.comparing import Comparing
+from commonground.compare.observer import ComparisonObserver, Silent
+from commonground.compare.results import summarize
 from commonground.data import FederatedDataset
-from commonground.engine import Run, run_training
-from commonground.engine.loop import OnRound, as_one
+from commonground.engine import Run
+from commonground.engine.loop import OnRound
 from commonground.engine.observer import completed
-from commonground.engine.prepare import check_objects, prepare_setup
-from commonground.engine.setup import Setup
 from commonground.engine.state.files import write_atomically
-from commonground.engine.state.folder import FREE, RunFolder
-from commonground.engine.tracked import Track, Tracking
-from commonground.errors import ConfigError, RunError, UpdateError
-from commonground.models import own_copy
+from commonground.engine.tracked import Track
+from commonground.errors import RunError
 from commonground.notebook import html_table, report_link
-from commonground.suggest import meant
-from commonground.tasks import Headline
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
 __all__ = ["Comparison", "compare"]
-
-# Settings of a run that must be equal in every run of a comparison's folder.
-_SAME = sorted(COMMON - {"algorithm", "options", "seed"})
 
 
 @dataclass(frozen=True)
@@ -200,7 +187,7 @@ def compare(
         settings["target"] = target
     elif target is not None:
         to_accuracy = target
-    work = _Comparing(
+    work = Comparing(
         methods, data, seeds, Path(out) if out is not None else None, reference, to_accuracy, grid or {}, local_only,
         model, validation, completed(observer, Silent()), data_dir, settings, on_round, track,
     )  # fmt: skip
@@ -221,247 +208,6 @@ def compare(
     if work.out is not None:
         _write(comparison, work.out)
     return comparison
-
-
-class _Comparing:
-    """A comparison in progress."""
-
-    def __init__(
-        self,
-        methods: Sequence[str | Algorithm],
-        data: FederatedDataset | str,
-        seeds: int,
-        out: Path | None,
-        reference: str | None,
-        target: float | None,
-        grid: Mapping[str, Sequence[Any]],
-        local_only: bool,
-        model: str | nn.Module | None,
-        validation: float,
-        observer: ComparisonObserver,
-        data_dir: str | None,
-        settings: Mapping[str, Any],
-        on_round: OnRound | Sequence[OnRound] | None,
-        track: Track,
-    ) -> None:
-        if isinstance(methods, str) or not methods:
-            raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
-        check_objects(data, model)
-        if seeds < 1:
-            raise ConfigError(f"the number of seeds is {seeds}; at least 1 is needed")
-        if target is not None and not 0 < target <= 1:
-            raise ConfigError(f"the target {target:g} is no accuracy; give a number above 0 and at most 1, such as 0.8")
-        if not 0 < validation < 1:
-            raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
-        self.data, self.out, self.validation, self.target = data, out, validation, target
-        self.observer, self.data_dir = observer, data_dir
-        self.on_round, self.track = as_one(on_round), track
-        Tracking(track, out)  # refuses trackers that cannot be
-        self.module = model if isinstance(model, nn.Module) else None
-        self.common = dict(settings)
-        self.common["data"] = data if isinstance(data, str) else data.name
-        if model is not None:
-            self.common["model"] = model if isinstance(model, str) else type(model).__name__
-        for key in {"algorithm"} & set(settings):
-            raise ConfigError(f"'{key}' is no setting of a comparison; name the methods")
-        first = RunConfig.make({k: v for k, v in self.common.items() if k != "options"}).seed
-        self.seeds = range(first, first + seeds)
-        self.notes: list[str] = []
-        self.tuning: list[Tuning] = []
-        self.same_clients = not isinstance(data, str)
-        self.methods = self._methods(methods, local_only)
-        self.grid = check_grid(grid)
-        self._check_options()
-        self.candidates = {label: candidates(method, self.grid) for label, method in self.methods.items()}
-        self.configs = self._configs()
-        self.reference = self._reference(reference) if reference is not None else next(iter(self.methods))
-
-    # -- checks before anything runs ----------------------------------------------------------------------------
-
-    def _methods(self, texts: Sequence[str | Algorithm], local_only: bool) -> dict[str, Method]:
-        methods: dict[str, Method] = {}
-        for method in map(Method.parse, texts):
-            if method.label in methods:
-                raise ConfigError(f"the method '{method.label}' is named twice with the same settings")
-            method.make()
-            methods[method.label] = method
-        if local_only and all(method.name != "local" for method in methods.values()):
-            methods["local"] = Method("local")
-            self.notes.append("Local Only was added as the yardstick; --no-local-only leaves it out.")
-            self.observer.note(self.notes[-1])
-        return methods
-
-    def _check_options(self) -> None:
-        for where, keys in (("the grid's setting", self.grid), ("the setting", self.common.get("options", {}))):
-            for key in keys:
-                if where == "the grid's setting" and key in COMMON:
-                    raise ConfigError(f"{where} '{key}' must be equal for all methods and candidates; give it once")
-                if not any(method.has(key) for method in self.methods.values()):
-                    near = meant(key, [known for method in self.methods.values() for known in method.known])
-                    raise ConfigError(f"no method of this comparison has {where} '{key}'{near}")
-
-    def _configs(self) -> dict[str, list[RunConfig]]:
-        """Every method's configuration with the first seed, one per candidate."""
-        found: dict[tuple[str, str], str] = {}
-        configs: dict[str, list[RunConfig]] = {}
-        for label, method in self.methods.items():
-            configs[label] = [method.config(self.common, chosen) for chosen in self.candidates[label]]
-            first = configs[label][0]
-            same = (repr(method.make(first.options)), repr(first.model_copy(update={"options": {}})))
-            if same in found:
-                raise ConfigError(f"the methods '{found[same]}' and '{label}' are the same with identical settings")
-            found[same] = label
-        return configs
-
-    def _reference(self, text: str) -> str:
-        """The label of the reference method."""
-        known = ", ".join(self.methods)
-        named = [label for label, method in self.methods.items() if text in (method.name, method.title)]
-        if text in self.methods:
-            return text
-        try:
-            parsed: Method | None = Method.parse(text)
-        except ConfigError:
-            parsed = None
-        same = [label for label, method in self.methods.items() if method == parsed] or named
-        if len(same) != 1:
-            which = "none" if not same else "more than one"
-            near = "" if same else meant(text, self.methods)
-            raise ConfigError(f"the reference '{text}'{near} names {which} of the compared methods; they are {known}")
-        return same[0]
-
-    def _check_folder(self, resolved: Mapping[str, RunConfig]) -> None:
-        """Every run that is already there must belong to this comparison."""
-        if self.out is None:
-            return
-        if RunFolder(self.out).exists:
-            raise RunError(f"'{self.out}' holds a single run; choose another --out for the comparison")
-        if self.out.exists() and not self.out.is_dir():
-            raise RunError(f"'{self.out}' is a file; --out needs a folder")
-        one = next(iter(resolved.values()))
-        for path in sorted(self.out.glob("*/seed-*/config.toml")):
-            before = RunFolder(path.parent).config()
-            for key in _SAME:
-                old, new = getattr(before, key), getattr(one, key)
-                if old != new:
-                    raise RunError(
-                        f"'{self.out}' holds a comparison with {key} = {old!r}, not {new!r} (see '{path.parent}'); "
-                        "choose another --out"
-                    )
-        for label, config in resolved.items():
-            for seed in self.seeds if len(self.candidates[label]) == 1 else ():
-                folder = RunFolder(self._folder(label, seed) or self.out)
-                if folder.exists:
-                    folder.check_same(config.model_copy(update={"seed": seed}), free=FREE - {"rounds"})
-
-    # -- runs ---------------------------------------------------------------------------------------------------
-
-    def run(self) -> dict[str, list[Run]]:
-        """All runs, by label, in the order of the seeds."""
-        runs: dict[str, list[Run]] = {label: [] for label in self.methods}
-        steps = self._steps()
-        self.observer.plan(steps)
-        remaining = iter(steps)
-        names: set[tuple[str, ...] | None] = set()
-        for seed in self.seeds:
-            data = self._load(seed)
-            if self.target is not None and data.task.metric != "accuracy":
-                raise ConfigError(
-                    f"the target is an accuracy, and {data.name} is judged by {Headline.of(data.task).name}; leave it "
-                    "out"
-                )
-            names.add(data.client_names)
-            if seed == self.seeds[0]:
-                self.observer.note(f"{len(self.methods)} methods on {data.describe()}; {len(self.seeds)} seeds")
-                self._check_folder({label: self._setup(label, 0, seed, data).config for label in self.methods})
-            for label in self.methods:
-                chosen = self._tune(label, seed, data, remaining)
-                setup = self._setup(label, chosen, seed, data)
-                step = self.observer.step(next(remaining))
-                try:
-                    run = run_training(
-                        setup,
-                        out=self._folder(label, seed),
-                        resume=True,
-                        observer=step,
-                        on_round=partial(self._hear, label, seed),
-                        track=self.track,
-                    )
-                except UpdateError as error:
-                    raise type(error)(f"{self.methods[label].title}, seed {seed}: {error}") from None
-                # What is in files needs no room in memory.
-                runs[label].append(run.in_files(self.module, self.methods[label].given))
-        self.same_clients = self.same_clients or (len(names) == 1 and None not in names)
-        return runs
-
-    def _hear(self, label: str, seed: int, row: dict[str, Any]) -> None:
-        if self.on_round is not None:
-            self.on_round({"method": label, "seed": seed, **row})
-
-    def _steps(self) -> list[Step]:
-        """All runs in their order."""
-        plan: list[tuple[str, int, int, Mapping[str, Any] | None]] = []
-        for seed in self.seeds:
-            for label, method in self.methods.items():
-                tried = zip(self.configs[label], self.candidates[label], strict=True)
-                if len(self.candidates[label]) > 1:
-                    plan += [(method.title, seed, config.rounds, candidate) for config, candidate in tried]
-                plan.append((method.title, seed, self.configs[label][0].rounds, None))
-        return [Step(number, len(plan), *rest) for number, rest in enumerate(plan, 1)]
-
-    def _load(self, seed: int) -> FederatedDataset:
-        given = None if isinstance(self.data, str) else self.data
-        changed = any(self.common.get(key) for key in ("feature_noise", "train_samples", "test_samples"))
-        if given is not None and not changed:
-            return given
-        # As a single run would load it, with all its defaults, and limited and noisy before it is split further.
-        return self._setup(next(iter(self.methods)), 0, seed, given).data
-
-    def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None, **changed: Any) -> Setup:
-        config = self.configs[label][candidate].model_copy(update={"seed": seed, **changed})
-        given = self.methods[label].make(config.options) if self.methods[label].given is not None else None
-        module = None if self.module is None else own_copy(self.module)
-        return prepare_setup(config, data, module, given, data_dir=self.data_dir)
-
-    def _folder(self, label: str, seed: int) -> Path | None:
-        return None if self.out is None else self.out / self.methods[label].folder / f"seed-{seed}"
-
-    def _tune(self, label: str, seed: int, data: FederatedDataset, steps: Iterator[Step]) -> int:
-        """Try every candidate on validation data made of training samples; the number of the best one."""
-        tried = self.candidates[label]
-        if len(tried) == 1:
-            return 0
-        inner, headline = validation_split(data, self.validation, seed), Headline.of(data.task)
-        whole = self._folder(label, seed)
-        scores: list[float | None] = []
-        for number, candidate in enumerate(tried):
-            folder = None if whole is None else whole.parent / "tuning" / whole.name / folder_name(as_text(candidate))
-            # Validation data were limited before they were split off; each part is smaller than the limit.
-            setup = self._setup(label, number, seed, inner, train_samples=None, test_samples=None)
-            try:
-                run = run_training(setup, out=folder, resume=True, observer=self.observer.step(next(steps)))
-            except UpdateError as error:
-                # A rate that is too large is an answer, not the end of the comparison.
-                self.observer.note(f"{self.methods[label].title} with {as_text(candidate, ', ')}: {error}")
-                scores.append(None)
-                continue
-            if folder is not None:
-                for rest in ("checkpoint", "clients", "finetuning"):  # its score is all that is needed
-                    shutil.rmtree(folder / rest, ignore_errors=True)
-            scores.append(run.summary["metrics"][setup.rank.key]["mean"])
-            headline = Headline.ranking(run.summary)
-        chosen = headline.best(scores)
-        if chosen is None:
-            raise UpdateError(f"{self.methods[label].title}, seed {seed}: training diverged with every candidate")
-        best = scores.index(chosen)  # the first of equally good ones
-        self.tuning.append(Tuning(label, seed, tried, scores, best))
-        self.observer.note(
-            f"{self.methods[label].title}, seed {seed}: chosen {as_text(tried[best], ', ')} "
-            f"(validation {headline.name} {headline.show(chosen)})"
-        )
-        for note in edge_notes([(self.methods[label].title, on_edge(tried, best))]):
-            self.observer.note(note)
-        return best
 
 
 def _write(comparison: Comparison, folder: Path) -> None:
