@@ -13,7 +13,7 @@ from commonground.report.compared import Comparison, Method
 from commonground.report.format import number, unit_of, unit_of_change
 from commonground.report.metrics import extra_metrics
 from commonground.report.read import RunFiles
-from commonground.report.run import file_name, split_chart, splits
+from commonground.report.run_charts import file_name, split_chart, splits
 
 __all__ = ["comparison_charts"]
 
