@@ -2,8 +2,8 @@
 
 The setting of FedRep's Table 1: CIFAR-10 over 100 clients of 2 classes, a tenth of them per round, batches of 10, ten
 epochs on the head and one on the body. Prints seconds per round, the arithmetic done per second and its share of the
-fp32 convolution peak, which is measured in the same process before and after every round, so that a noisy machine
-hits both. Then the scaling of a round with the number of clients that exist, at 50 sampled.
+fp32 convolution peak, which is measured on all cores before and after every round, so that a noisy machine hits both.
+Then the scaling of a round with the number of clients that exist, at 50 sampled.
 
     python -m benchmarks.cifar_round [--rounds 6] [--engine processes] [--data-dir DIR] [--out results/bench.json]
 
@@ -73,6 +73,7 @@ def bench_cifar(engine_name: str, rounds: int, data_dir: str | None) -> dict[str
             )
     finally:
         engine.close()
+        meter.close()
     result = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
     print(
         f"{data.name}, engine {engine_name}, median of {rounds} rounds: {result['seconds']:.2f} s per round, "

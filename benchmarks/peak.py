@@ -61,7 +61,8 @@ class PeakOfAllCores:
         self._pipes = []
         for _ in range(cores):
             here, there = mp.Pipe()
-            mp.Process(target=_serve, args=(there,), daemon=True).start()
+            mp.get_context("spawn").Process(target=_serve, args=(there,), daemon=True).start()
+            there.close()  # a process that dies is heard of
             self._pipes.append(here)
 
     def measure(self) -> float:
@@ -70,6 +71,12 @@ class PeakOfAllCores:
             pipe.send(True)
         found: list[float] = [pipe.recv() for pipe in self._pipes]
         return sum(found)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.send(False)
+            pipe.close()
 
 
 def _serve(pipe: Connection) -> None:

@@ -65,10 +65,11 @@ class Passes:
         """What all get that ask while the first is being answered: answers, or the sentence of a refusal."""
 
         async def all_of_them() -> list[Any]:
-            first = asyncio.create_task(models.asked(client, requests[0]))
-            while not self.seen:
-                await asyncio.sleep(0.001)
-            rest = [asyncio.create_task(models.asked(client, rows)) for rows in requests[1:]]
+            first = asyncio.create_task(models.asked(client, requests[0], 1))
+            async with asyncio.timeout(10):
+                while not self.seen:
+                    await asyncio.sleep(0.001)
+            rest = [asyncio.create_task(models.asked(client, rows, 1)) for rows in requests[1:]]
             await asyncio.sleep(0)
             self.go.set()
             return list(await asyncio.gather(first, *rest, return_exceptions=True))
@@ -120,7 +121,7 @@ def test_clients_are_never_joined(models: RunModels) -> None:
     assert alone["north"] != alone["south"]
 
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*(models.asked(("north", "south")[i % 2], rows) for i in range(40)))
+        return await asyncio.gather(*(models.asked(("north", "south")[i % 2], rows, 1) for i in range(40)))
 
     for i, own in enumerate(asyncio.run(all_of_them())):
         for one, other in zip(own, alone[("north", "south")[i % 2]], strict=True):
@@ -195,23 +196,26 @@ class Slow:
         return [ValueError("unlucky") if number == 13 else number * 2 for number in numbers]
 
     async def begun(self, passes: int) -> None:
-        while len(self.seen) < passes:
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while len(self.seen) < passes:
+                await asyncio.sleep(0.001)
 
 
 def test_a_pass_has_a_bound_and_clients_take_turns() -> None:
     slow = Slow()
 
     async def asking() -> list[Any]:
-        joining: Joining[int, int] = Joining(slow, few=10)
+        joining: Joining[int, int] = Joining(slow, small=10)
         first = asyncio.create_task(joining.ask("a", 1, 10))
         await slow.begun(1)
         rest = [asyncio.create_task(joining.ask(client, number, 4)) for client, number in
-                (("a", 2), ("b", 13), ("a", 4), ("a", 5), ("b", 6))]  # fmt: skip
+                (("a", 2), ("b", 13), ("a", 4), ("a", 5), ("b", 6), ("a", 7))]  # fmt: skip
         await asyncio.sleep(0.05)
         assert len(slow.seen) == 1  # one pass at a time
+        rest.pop().cancel()  # it is not computed
+        await asyncio.sleep(0)
         slow.go.set()
-        found = await asyncio.gather(first, *rest, return_exceptions=True)
+        found = await asyncio.wait_for(asyncio.gather(first, *rest, return_exceptions=True), 10)
         assert not joining._lines
         assert joining._passes is None
         return found
@@ -227,7 +231,7 @@ def test_a_long_request_waits_for_nobody_and_nobody_for_it() -> None:
     slow = Slow()
 
     async def asking() -> list[int]:
-        joining: Joining[int, int] = Joining(slow, few=10)
+        joining: Joining[int, int] = Joining(slow, small=10)
         tasks = [asyncio.create_task(joining.ask("a", number, rows)) for number, rows in ((1, 11), (2, 1), (3, 50))]
         await slow.begun(3)
         slow.go.set()
@@ -235,6 +239,31 @@ def test_a_long_request_waits_for_nobody_and_nobody_for_it() -> None:
 
     assert asyncio.run(asking()) == [2, 4, 6]
     assert sorted(slow.seen) == [("a", [1]), ("a", [2]), ("a", [3])]
+
+
+def test_so_many_long_requests_run_at_once_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    slow = Slow()
+
+    async def asking() -> list[int]:
+        joining: Joining[int, int] = Joining(slow, small=10)
+        tasks = [asyncio.create_task(joining.ask("a", number, 11)) for number in range(5)]
+        await slow.begun(2)
+        await asyncio.sleep(0.05)
+        assert len(slow.seen) == 2
+        slow.go.set()
+        return await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+    assert asyncio.run(asking()) == [0, 2, 4, 6, 8]
+
+
+def test_too_few_answers_are_an_error_of_all() -> None:
+    async def asking() -> list[Any]:
+        joining: Joining[int, int] = Joining(lambda client, numbers: numbers[1:], small=10)
+        asked = asyncio.gather(*(joining.ask("a", n, 1) for n in range(3)), return_exceptions=True)
+        return list(await asyncio.wait_for(asked, 10))
+
+    assert [str(one) for one in asyncio.run(asking())] == ["2 answers to 3 requests"] * 3
 
 
 def test_an_error_of_a_pass_reaches_all_who_asked_and_who_has_gone_is_left_out() -> None:
@@ -245,7 +274,7 @@ def test_an_error_of_a_pass_reaches_all_who_asked_and_who_has_gone_is_left_out()
         raise RuntimeError("no model")
 
     async def asking() -> None:
-        joining: Joining[int, int] = Joining(fails, few=10)
+        joining: Joining[int, int] = Joining(fails, small=10)
         tasks = [asyncio.create_task(joining.ask("a", number, 1)) for number in range(3)]
         await slow.begun(1)
         tasks[1].cancel()

@@ -59,7 +59,9 @@ def _server(work: common.Work, clock: Clock) -> Any:
         for round in range(1, work.rounds + 2):
             sent = strategy.configure_train(round, arrays, ConfigRecord(), grid)
             averaged, _ = strategy.aggregate_train(round, grid.send_and_receive(sent))
-            arrays = averaged or arrays  # none where no client answered
+            if averaged is None:
+                raise RuntimeError("no client answered")
+            arrays = averaged
             clock.trained()
             sent = strategy.configure_evaluate(round, arrays, ConfigRecord(), grid)
             found = strategy.aggregate_evaluate(round, grid.send_and_receive(sent))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,14 +148,22 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
     from commonground.terminal import standard_output
 
     began = time.perf_counter()
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext
     if chosen.table is not None:
-        # First of all, so that a folder of cells says whose they are however this ends.
+        from commonground.papers.tables.cells import CellStore
         from commonground.papers.tables.judge import there
 
-        write_outcome(there(chosen.table, request), chosen, about(request, chosen, 0.0), request.folder)
+        alone = CellStore(request.folder).alone
+        with alone():  # first of all, so that a folder of cells says whose they are however this ends
+            write_outcome(there(chosen.table, request), chosen, about(request, chosen, 0.0), request.folder)
     outcome = chosen.run(request)
-    write_outcome(outcome, chosen, about(request, chosen, time.perf_counter() - began), request.folder)
-    page = write_reproduction_report(request.folder)
+    with alone():
+        if chosen.table is not None:  # with what other processes have added meanwhile
+            now = there(chosen.table, request)
+            now.notes += [note for note in outcome.notes if note not in now.notes]
+            outcome = now
+        write_outcome(outcome, chosen, about(request, chosen, time.perf_counter() - began), request.folder)
+        page = write_reproduction_report(request.folder)
     if request.quiet:
         return
     console = standard_output()

@@ -42,4 +42,6 @@ def test_a_round_is_timed_beside_the_peak(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_peak_of_all_cores_is_their_sum() -> None:
-    assert PeakOfAllCores(1).measure() > 1
+    meter = PeakOfAllCores(1)
+    assert meter.measure() > 1
+    meter.close()

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commonground import train
+from commonground import engine, train
 from commonground.cli import main
-from commonground.engine.state.lock import locked
+from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError
 from commonground.models.networks import ConvNet
 from commonground.papers import experiments
@@ -23,7 +23,8 @@ from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.table1 import TABLE as FEDREP
 from commonground.papers.flute.table1 import TABLE as FLUTE
 from commonground.papers.outcome import Outcome
-from commonground.papers.tables.cells import CellStore
+from commonground.papers.tables import fill as fill_module
+from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.differences import far_cells
 from commonground.papers.tables.fill import fill, work_for
 from commonground.papers.tables.judge import outcome_of, reported, run_table
@@ -194,26 +195,58 @@ def test_time_over_keeps_the_run_for_the_next_time(tmp_path: Path) -> None:
     assert cell.weights_sha256 == run.summary["weights_sha256"]
 
 
-def _measured(folder: Path, methods: tuple[str, ...]) -> None:
-    run_table(TABLE, request(folder, methods=methods, seeds=2))
+def _measured(folder: Path, seeds: int) -> None:
+    """What a command of its own does, with a line for every training."""
+    whole = engine.train
+
+    def train(*given: Any, **settings: Any) -> Any:
+        with open(folder / "trainings", "a") as log:
+            log.write(f"{settings['out'].relative_to(folder)}\n")
+        return whole(*given, **settings)
+
+    setattr(fill_module, "train", train)  # noqa: B010 - this process ends with it
+    Experiment("a-table", "title", "a paper", lambda asked: run_table(TABLE, asked), table=TABLE)
+    words = ["reproduce", "a-table", "--scale", "paper", "--methods", "fedrep,fedavg", "--seeds", str(seeds)]
+    assert main([*words, "--quiet", "--out", str(folder)]) == 0
 
 
 def test_processes_fill_one_folder_together(filled: Path, tmp_path: Path) -> None:
-    """No cell is lost, none is measured twice, and the numbers are those of one process."""
-    both = mp.get_context("spawn")
-    others = [both.Process(target=_measured, args=(tmp_path, methods)) for methods in (("fedrep",), ("fedavg",))]
-    for one in others:
+    """All with the same list: no cell is lost, none is measured twice, and the numbers are those of one process."""
+    three = [mp.get_context("spawn").Process(target=_measured, args=(tmp_path, 2)) for _ in range(3)]
+    for one in three:
         one.start()
-    for one in others:
+    for one in three:
         one.join()
-    assert [one.exitcode for one in others] == [0, 0]
+    assert [one.exitcode for one in three] == [0, 0, 0]
+    trainings = (tmp_path / "trainings").read_text().splitlines()
+    assert sorted(trainings) == sorted(set(trainings))
+    assert len(trainings) == 4
     alone, together = ({cell.key: cell.weights_sha256 for cell in CellStore(f).all()} for f in (filled, tmp_path))
     assert together == alone
     for kind in ("clients", "curves"):
         rows = [sorted((f / kind / "digits-6-2.csv").read_text().splitlines()) for f in (filled, tmp_path)]
         assert rows[0] == rows[1]
+    assert "FedAvg" in (tmp_path / "table.csv").read_text()
     assert not (tmp_path / "runs").exists()
-    assert not list(tmp_path.rglob("*.busy"))
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def _added(folder: Path, seeds: range, cell: Measurement) -> None:
+    store = CellStore(folder)
+    for seed in seeds:
+        store.add(replace(cell, seed=seed), [0.5], {1: {"accuracy": 0.5}})
+
+
+def test_processes_add_cells_at_once(filled: Path, tmp_path: Path) -> None:
+    cell = CellStore(filled).all()[0]
+    spawn = mp.get_context("spawn")
+    three = [spawn.Process(target=_added, args=(tmp_path, range(n, 60, 3), cell)) for n in range(3)]
+    for one in three:
+        one.start()
+    for one in three:
+        one.join()
+    assert CellStore(tmp_path).seeds(cell.column, cell.method) == list(range(60))
+    assert len(CellStore(tmp_path).curves(cell.column)) == 60
 
 
 def test_cells_that_two_stores_add_are_all_there(filled: Path, tmp_path: Path) -> None:
@@ -224,12 +257,34 @@ def test_cells_that_two_stores_add_are_all_there(filled: Path, tmp_path: Path) -
     assert {cell.key for cell in CellStore(tmp_path).all()} == {cell.key for cell in cells}
 
 
-def test_a_run_that_another_process_has_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (work,) = work_for(TABLE, [COLUMN], [ROWS[3]], [PAPER], [0], {})
-    with locked(work.place(tmp_path).with_suffix(".busy")):
+def test_a_run_that_another_process_has_is_left_to_it(tmp_path: Path) -> None:
+    with locked_file(tmp_path / ".runs-digits-6-2-apfl-seed-0.lock"):
         outcome = run_table(TABLE, request(tmp_path, methods=("fedrep", "apfl")))
     assert {cell.method for cell in outcome.cells} == {"FedRep"}
-    assert "APFL, digits (6, 2), seed 0, is being measured by another process." in outcome.notes
+    assert "APFL, digits (6, 2), seed 0, was being measured by another process." in outcome.notes
+
+
+def test_what_another_process_has_measured_by_the_end_is_there(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of FedAvg is another's while APFL is trained, and done when that is."""
+    whole = engine.train
+
+    def train(*given: Any, **settings: Any) -> Any:
+        copytree(filled, tmp_path, dirs_exist_ok=True)
+        return whole(*given, **settings)
+
+    monkeypatch.setattr("commonground.papers.tables.fill.train", train)
+    with locked_file(tmp_path / ".runs-digits-6-2-fedavg-seed-0.lock"):
+        outcome = run_table(TABLE, request(tmp_path, methods=("fedavg", "apfl")))
+    assert {cell.method for cell in outcome.cells} == {"FedRep", "FedAvg", "FedAvg+FT", "APFL"}
+    assert not [note for note in outcome.notes if "another process" in note]
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RunError, match="runs/digits-6-2/fedrep/seed-0' cannot be written"):
+        run_table(TABLE, request(tmp_path, methods=("fedrep",)))
 
 
 def test_a_cell_that_came_meanwhile_is_not_measured_again(

@@ -172,9 +172,9 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         return page(models.columns)
 
     @app.post("/v1/predict", responses=REFUSALS)
-    async def predict(body: Rows, client: Annotated[str, Depends(client_of)]) -> Predictions:
+    async def predict(body: Rows, client: Annotated[str, Depends(client_of)], request: Request) -> Predictions:
         """What the asking client's own model says of rows."""
-        answers = await models.asked(client, body.rows)
+        answers = await models.asked(client, body.rows, int(request.headers["content-length"]))
         rows_seen.inc(len(answers))
         said = [Said(answer=a.answer, values=a.values) for a in answers]
         return Predictions(client=client, predictions=said)

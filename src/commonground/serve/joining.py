@@ -1,12 +1,13 @@
 """Requests that arrive together, answered together: what waits while a pass runs is one pass afterwards.
 
-One pass of few rows runs at a time, whoever asks: most of its time is the interpreter's, of which a process has one,
-and threads that fight for it answer half as many requests.
+One small pass runs at a time, whoever asks: most of its time is the interpreter's, of which a process has one, and
+threads that fight for it answer half as many requests. Large requests run beside it, as many as there are cores.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -24,7 +25,7 @@ class _Ticket(Generic[Asked, Said]):
     """A request that waits for its answer or error."""
 
     asked: Asked
-    rows: int
+    size: int
     answer: asyncio.Future[Said]
 
 
@@ -34,28 +35,30 @@ class Joining(Generic[Asked, Said]):
 
     Args:
         answer: from a client and its requests to an answer or an error for each, in their order; called in a thread.
-        few: rows of a pass of several requests; a request of more is a pass of its own, beside the others.
+        small: the size of a pass of several requests; a larger request is a pass of its own, beside the others.
     """
 
-    def __init__(self, answer: Callable[[str, list[Asked]], Sequence[Said | Exception]], few: int) -> None:
-        self._answer, self._few = answer, few
+    def __init__(self, answer: Callable[[str, list[Asked]], Sequence[Said | Exception]], small: int) -> None:
+        self._answer, self._small = answer, small
         self._lines: dict[str, list[_Ticket[Asked, Said]]] = {}
         self._passes: asyncio.Task[None] | None = None
+        self._large = asyncio.Semaphore(os.cpu_count() or 1)
 
-    async def ask(self, client: str, asked: Asked, rows: int) -> Said:
+    async def ask(self, client: str, asked: Asked, size: int) -> Said:
         """The answer to one request.
 
         Args:
             client: whose it is.
             asked: what is asked.
-            rows: how many rows that are.
+            size: by which requests are small or large, such as their bytes.
 
         Raises:
             Exception: the request's own error.
         """
-        ticket = _Ticket[Asked, Said](asked, rows, asyncio.get_running_loop().create_future())
-        if rows > self._few:
-            await self._pass(client, [ticket])
+        ticket = _Ticket[Asked, Said](asked, size, asyncio.get_running_loop().create_future())
+        if size > self._small:
+            async with self._large:
+                await self._pass(client, [ticket])
         else:
             self._lines.setdefault(client, []).append(ticket)
             if self._passes is None:
@@ -67,22 +70,23 @@ class Joining(Generic[Asked, Said]):
         try:
             while self._lines:
                 client = next(iter(self._lines))
-                waiting = self._lines.pop(client)
-                count, rows = 0, 0
-                while count < len(waiting) and rows + waiting[count].rows <= self._few:
-                    rows += waiting[count].rows
+                waiting = [ticket for ticket in self._lines.pop(client) if not ticket.answer.done()]
+                count, size = 0, 0
+                while count < len(waiting) and (not count or size + waiting[count].size <= self._small):
+                    size += waiting[count].size
                     count += 1
                 if waiting[count:]:
                     self._lines[client] = waiting[count:]  # behind all others
-                await self._pass(client, waiting[:count])
+                if waiting:
+                    await self._pass(client, waiting[:count])
         finally:
             self._passes = None
 
     async def _pass(self, client: str, tickets: list[_Ticket[Asked, Said]]) -> None:
-        asked = [ticket.asked for ticket in tickets]
         try:
-            answers = await run_in_threadpool(self._answer, client, asked)
-            assert len(answers) == len(tickets)
+            answers = await run_in_threadpool(self._answer, client, [ticket.asked for ticket in tickets])
+            if len(answers) != len(tickets):
+                raise RuntimeError(f"{len(answers)} answers to {len(tickets)} requests")
         except Exception as error:
             answers = [error for _ in tickets]
         for ticket, answer in zip(tickets, answers, strict=True):

@@ -25,10 +25,9 @@ from commonground.serve.joining import Joining
 
 __all__ = ["Answer", "RunModels"]
 
-FEW_ROWS = 256  # of requests that are answered together: milliseconds
+SMALL = 16 * 1024  # bytes of requests that are answered together; longer ones would keep others waiting
 
 Row = Mapping[str, str | float | bool | None]
-Asked = tuple[Any, Sequence[Any]]  # rows, and before them their form
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class RunModels:
         self._models: OrderedDict[int, PortableModel] = OrderedDict()
         self._lock = threading.Lock()
         self._adding = threading.Lock()
-        self._joining: Joining[Asked, list[Answer]] = Joining(self._answers, FEW_ROWS)
+        self._joining: Joining[Sequence[Any], list[Answer]] = Joining(self._answers, SMALL)
 
     @property
     def columns(self) -> list[str]:
@@ -84,30 +83,30 @@ class RunModels:
             ConfigError: there is no such client.
             DataError: the rows are not of the training rows' form.
         """
-        (said,) = self._answers(client, [(_form(rows), rows)])
+        (said,) = self._answers(client, [rows])
         if isinstance(said, Exception):
             raise said
         return said
 
-    async def asked(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Answer]:
-        """As :meth:`predict`, for many who ask at once, in one event loop.
+    async def asked(self, client: str, rows: Sequence[Row] | Sequence[Any], size: int) -> list[Answer]:
+        """As :meth:`predict`, for many who ask at once, in one event loop; ``size`` is the request's, in bytes.
 
         Requests of one client that come while others are answered are answered together (:mod:`.joining`); the answers
         are those that each would get alone, up to rounding in their last digits.
         """
-        return await self._joining.ask(client, (_form(rows), rows), len(rows))
+        return await self._joining.ask(client, rows, size)
 
-    def _answers(self, client: str, asked: Sequence[Asked]) -> list[list[Answer] | Exception]:
+    def _answers(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Answer] | Exception]:
         """Answers to several requests of one client: those of one form in one pass, each alone if that fails, so that a
         request fails by its own rows only.
         """
         answers: dict[int, list[Answer] | Exception] = {}
         forms: dict[Any, list[int]] = {}
-        for place, (form, _) in enumerate(asked):
-            forms.setdefault(form, []).append(place)
+        for place, rows in enumerate(asked):
+            forms.setdefault(_form(rows), []).append(place)
         for places in forms.values():
             try:
-                said = self._pass(client, [asked[place][1] for place in places])
+                said = self._pass(client, [asked[place] for place in places])
             except Exception as error:
                 said = [error] if len(places) == 1 else [self._answers(client, [asked[p]])[0] for p in places]
             answers |= dict(zip(places, said, strict=True))

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder."""
+"""One process at a time: in a run's folder, or at anything that a file stands for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from commonground.access import reason
 from commonground.errors import BusyError, RunError
 
-__all__ = ["locked", "wait_until_free"]
+__all__ = ["locked", "locked_file", "wait_until_free"]
 
 _held: set[int] = set()
 
@@ -28,12 +28,11 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
-def locked(path: Path, wait: bool = False) -> Iterator[None]:
-    """Keep other processes from working in a folder meanwhile; a process that dies lets go of it.
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from training in a folder meanwhile; a process that dies lets go of it.
 
     Args:
         path: the folder; it is made if it is not there, and removed again if nothing was written.
-        wait: until another process that has it lets go of it.
 
     Raises:
         BusyError: another process has it.
@@ -49,7 +48,7 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
         raise RunError(f"the folder '{path}' cannot be written: {reason(error, path)}") from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BusyError(f"another process is training in '{path}'; choose another --out") from None
         except OSError:
@@ -62,6 +61,55 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
         if made:
             with suppress(OSError):
                 path.rmdir()
+
+
+@contextmanager
+def locked_file(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Keep other processes, and this one, from what a file stands for. It is there meanwhile; what a process that died
+    has left of it locks nobody out.
+
+    Where a file system has no locks, there is none.
+
+    Args:
+        path: the file, in a folder that is made if it is not there.
+        wait: until whoever has it lets go of it; without a limit.
+
+    Raises:
+        BusyError: another one has it.
+        RunError: it cannot be made.
+    """
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise RunError(f"'{path}' cannot be written: {reason(error, path)}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(descriptor)
+            raise BusyError(f"another process has '{path}'") from None
+        except OSError:
+            break  # a file system without locks
+        if _is(descriptor, path):
+            break
+        os.close(descriptor)  # who had it has removed it meanwhile
+    _held.add(descriptor)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()  # before others can have it
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    """Whether a file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
 def wait_until_free(path: Path, seconds: float) -> None:

@@ -11,6 +11,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from commonground.engine.state.files import write_atomically
-from commonground.engine.state.lock import locked
+from commonground.engine.state.lock import locked_file
 from commonground.errors import RunError
 from commonground.report.format import slug
 from commonground.statistics import Values
@@ -103,8 +104,12 @@ class CellStore:
         self._cells: dict[CellKey, Measurement] = {}
         self.read()
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep the folder's small files from other processes; not for long, since they wait."""
+        return locked_file(self.folder / ".cells.lock", wait=True)
+
     def read(self) -> None:
-        """Take what the file holds by now.
+        """Take what other processes have added to the file by now.
 
         Raises:
             RunError: it is damaged.
@@ -172,7 +177,7 @@ class CellStore:
         Raises:
             RunError: the folder cannot be written.
         """
-        with locked(self.folder, wait=True):
+        with self.alone():
             self._add(cell, clients, curves)
 
     def _add(self, cell: Measurement, clients: Iterable[float], curves: Curves) -> None:

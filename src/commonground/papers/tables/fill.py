@@ -6,17 +6,18 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from commonground.access import reason
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.engine import Run, train
-from commonground.engine.state.lock import locked
-from commonground.errors import BusyError, DataError, UpdateError
+from commonground.engine.state.lock import locked_file
+from commonground.errors import BusyError, DataError, RunError, UpdateError
 from commonground.papers.experiment import Request
 from commonground.papers.provenance import commit, version
 from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measurement
@@ -105,44 +106,55 @@ def fill(
     observer.plan(steps)
     notes: list[str] = []
     without: set[str] = set()
+    others: list[Work] = []
     for one, step in zip(missing, steps, strict=True):
         if one.arm.column.label in without:
             continue
         if until is not None and time.monotonic() >= until:
             return notes, False
-        try:
-            with _alone(one, store):
-                store.read()
-                if all(key in store for key in one.cells()):
-                    continue  # another process has measured it meanwhile
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(_alone(one, store))
+            except BusyError:
+                others.append(one)
+                continue
+            store.read()
+            if all(key in store for key in one.cells()):
+                continue  # another process has measured it meanwhile
+            try:
                 if not _measure(table, one, store, request, observer, step, until):
                     return notes, False
-        except BusyError:
-            notes.append(f"{one.arm.title}, seed {one.seed}, is being measured by another process.")
-        except DataError as error:
-            without.add(one.arm.column.label)
-            notes.append(f"{one.arm.column.label} was left out: {error}")
+            except DataError as error:
+                without.add(one.arm.column.label)
+                notes.append(f"{one.arm.column.label} was left out: {error}")
     store.read()
+    left = [one for one in others if any(key not in store for key in one.cells())]
+    notes += [f"{one.arm.title}, seed {one.seed}, was being measured by another process." for one in left]
     return notes, True
 
 
 @contextmanager
 def _alone(one: Work, store: CellStore) -> Iterator[None]:
-    """Keep a run to this process, and make and remove the folders above it.
+    """Keep a run from other processes; its folder is there meanwhile, and afterwards if something is in it.
 
     Raises:
         BusyError: another process has it.
+        RunError: the folder cannot be written.
     """
-    above = one.place(store.folder).parents[:3]  # the method's, the column's and all runs'
-    with locked(store.folder, wait=True):  # nobody removes what is made for another run
-        above[0].mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(one.place(store.folder).with_suffix(".busy")):
+    place = one.place(store.folder)
+    name = "-".join(place.relative_to(store.folder).parts)
+    with locked_file(store.folder / f".{name}.lock"):
+        try:
+            with store.alone():  # who removes what is empty does so alone as well
+                place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"the folder '{place}' cannot be written: {reason(error, place)}") from None
+        try:
             yield
-    finally:
-        with locked(store.folder, wait=True), suppress(OSError):  # another run is in it
-            for folder in above:
-                folder.rmdir()
+        finally:
+            with store.alone(), suppress(OSError):  # something is in it
+                for folder in (place, *place.parents[:3]):  # the method's, the column's and all runs'
+                    folder.rmdir()
 
 
 def _measure(
@@ -181,7 +193,8 @@ def _measure(
         minutes = (time.monotonic() - began) / 60 if run is None else _minutes(run)
         cell = _cell(table, arm, one.seed, run, diverged, minutes, request)
         store.add(cell, *_details(run, arm))
-    shutil.rmtree(folder, ignore_errors=True)
+    for inside in folder.iterdir():  # the folder itself goes with the lock
+        shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
     return True
 
 
