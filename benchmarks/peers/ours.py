@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import commonground as cg
 from benchmarks.peers import common, samples
@@ -26,20 +27,21 @@ class Peer(common.Peer):
         """A run like any other; only its test of a round is timed apart."""
         options = {"head_epochs": work.head_epochs, "body_epochs": work.body_epochs} if work.method == "fedrep" else {}
         timed = clock.testing(Loop._evaluate, _accuracy)
-        setattr(Loop, "_evaluate", timed)  # noqa: B010 - what is a test and what a round is told apart there
-        cg.train(
-            work.method,
-            samples.dealt(work),
-            model="cnn" if work.net == "cnn" else whole(work.net),
-            rounds=work.rounds + 1,
-            participation=work.sampled / work.clients,
-            batch_size=work.batch,
-            local_epochs=work.body_epochs if work.method == "fedrep" else work.epochs,
-            lr=work.lr,
-            momentum=work.momentum,
-            precision=work.precision,
-            options=options,
-        )
+        # What is a test and what a round is told apart there.
+        with patch.object(Loop, "_evaluate", timed):
+            cg.train(
+                work.method,
+                samples.dealt(work),
+                model="cnn" if work.net == "cnn" else whole(work.net),
+                rounds=work.rounds + 1,
+                participation=work.sampled / work.clients,
+                batch_size=work.batch,
+                local_epochs=work.body_epochs if work.method == "fedrep" else work.epochs,
+                lr=work.lr,
+                momentum=work.momentum,
+                precision=work.precision,
+                options=options,
+            )
 
 
 def _accuracy(scores: dict[str, Any]) -> float:
