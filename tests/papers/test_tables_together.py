@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -14,7 +16,7 @@ import pytest
 from commonground import engine
 from commonground.cli import main
 from commonground.engine.state.lock import locked_file
-from commonground.errors import RunError
+from commonground.errors import BusyError, RunError
 from commonground.papers.experiment import Experiment
 from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.fill import fill, work_for
@@ -92,21 +94,39 @@ def test_a_run_that_another_process_has_is_left_to_it(tmp_path: Path) -> None:
     assert "APFL, digits (6, 2), seed 0, was being measured by another process." in outcome.notes
 
 
-def test_what_another_process_has_measured_by_the_end_is_there(
-    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The run of FedAvg is another's while APFL is trained, and done when that is."""
-    whole = engine.train
+def test_what_another_process_has_measured_by_the_end_is_there(filled: Path, tmp_path: Path) -> None:
+    """It has the run when this one comes to it, and is done before this one's end."""
 
-    def train(*given: Any, **settings: Any) -> Any:
+    @contextmanager
+    def busy(path: Path) -> Iterator[None]:
         copytree(filled, tmp_path, dirs_exist_ok=True)
-        return whole(*given, **settings)
+        raise BusyError("another process has it")
+        yield
 
-    monkeypatch.setattr("commonground.papers.tables.fill.train", train)
-    with locked_file(tmp_path / ".runs-digits-6-2-fedavg-seed-0.lock"):
-        outcome = run_table(TABLE, request(tmp_path, methods=("fedavg", "apfl")))
-    assert {cell.method for cell in outcome.cells} == {"FedRep", "FedAvg", "FedAvg+FT", "APFL"}
+    with patch("commonground.papers.tables.fill.locked_file", busy):
+        outcome = run_table(TABLE, request(tmp_path, methods=("fedavg",)))
+    assert {cell.method for cell in outcome.cells} == {"FedRep", "FedAvg", "FedAvg+FT"}
     assert not [note for note in outcome.notes if "another process" in note]
+
+
+def test_folders_of_runs_come_and_go_while_others_wait(tmp_path: Path) -> None:
+    """Or one process would remove an empty folder in which another is about to make its own."""
+    seen = []
+
+    def watched(name: str) -> Any:
+        whole = getattr(Path, name)
+
+        def call(path: Path, *given: Any, **more: Any) -> Any:
+            if path == tmp_path / "runs" / "digits-6-2" / "fedrep" / "seed-0":
+                seen.append((name, (tmp_path / ".cells.lock").exists()))
+            return whole(path, *given, **more)
+
+        return patch.object(Path, name, call)
+
+    with watched("mkdir"), watched("rmdir"):
+        run_table(TABLE, request(tmp_path, methods=("fedrep",)))
+    assert seen[0] == ("mkdir", True)
+    assert seen[-1] == ("rmdir", True)
 
 
 def test_a_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
