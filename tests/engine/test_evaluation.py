@@ -17,8 +17,9 @@ from torch.func import functional_call
 from commonground import FederatedDataset, load_run, train
 from commonground.console import result_table
 from commonground.engine.backends.base import Engine
-from commonground.engine.evaluation import BLOCK_SAMPLES, Scores, blocks_of
+from commonground.engine.evaluation import BLOCK_SAMPLES, blocks_of
 from commonground.engine.evaluation_plan import PANEL
+from commonground.engine.scores import Scores
 from commonground.models import ConvNet, use_keyed_dropout
 from commonground.report import write_run_report
 from commonground.tasks import Classification, Regression

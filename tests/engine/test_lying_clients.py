@@ -17,7 +17,7 @@ from commonground.engine.backends.base import Engine
 from commonground.engine.backends.checks import check_scores
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.serialization import pack, unpack
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import NotFiniteError, RunError, UpdateError

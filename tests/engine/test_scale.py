@@ -14,8 +14,8 @@ from commonground import FederatedDataset, load_run, train
 from commonground.engine.backends import checks
 from commonground.engine.backends.serial import SerialEngine
 from commonground.engine.client_rows import ClientRows
-from commonground.engine.evaluation import Scores
 from commonground.engine.results import client_rows
+from commonground.engine.scores import Scores
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.training import prepared
 from commonground.quoting import escaped, quoted
@@ -95,7 +95,7 @@ class Figures:
 def test_rows_of_clients_take_each_array_once() -> None:
     """Not once for every client, which at 100,000 clients took most of a run's time."""
     scores: Any = Figures(500)
-    rows = client_rows(tiny_clients(500), [1] * 500, scores, scores)
+    rows = client_rows(tiny_clients(500), [1] * 500, scores, scores.headline)
     assert scores.asked == 2
     assert [row["personal_accuracy"] for row in rows] == scores.headline.tolist()
 
@@ -197,7 +197,7 @@ def test_rows_of_clients_are_made_when_they_are_asked_for() -> None:
 
 
 def test_figures_of_very_many_clients_have_six_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonground.engine.client_rows.ALL_DIGITS_UP_TO", 2)
+    monkeypatch.setattr("commonground.engine.client_rows.MANY", 2)
     rows = ClientRows(
         3, {"loss": np.array([0.6620769070609471, 1.0, 1234567.89]), "rounds": np.array([12345678, 0, 1])}
     )
@@ -219,7 +219,7 @@ def test_parts_of_a_test_are_joined_as_they_come(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Scores, "join", classmethod(joined))
     monkeypatch.setattr("commonground.engine.evaluation.BLOCK_SAMPLES", 1)
-    monkeypatch.setattr("commonground.engine.evaluation.TOGETHER", 9)
+    monkeypatch.setattr("commonground.engine.scores.TOGETHER", 9)
     parts = engine.evaluate(range(40), setup.initial_shared, "global", detailed=True)
     assert parts.clients.tolist() == list(range(40))
     assert parts.headline.tolist() == whole.headline.tolist()

@@ -82,6 +82,7 @@ def test_rows_and_columns_by_the_names_people_write() -> None:
         "APFL",
         "Local Only",
     ]
+    assert [row.name for row in FLUTE.choose_rows(["FLUTE*", "fedrep-star"])] == ["FLUTE*", "FedRep*"]
     assert [c.label for c in FEDREP.choose_columns(["cifar-10 (100,2)"])] == ["CIFAR-10 (100, 2)"]
     assert len(FEDREP.choose_columns([])) == 7
     with pytest.raises(ConfigError, match=r"no method 'fedrap' \(did you mean 'fedrep'\?\)"):

@@ -25,6 +25,7 @@ from commonground.data.checks import (
     usual_samples,
     whole_numbers,
 )
+from commonground.data.class_counts import class_counts, classes_held
 from commonground.data.columns import Rows, client_columns
 from commonground.data.formats import InputFormat, Numbers, format_class, format_of
 from commonground.data.grouped import clients_of_samples
@@ -386,21 +387,7 @@ class FederatedDataset:
 
     def class_counts(self, split: Literal["train", "test"] = "train") -> Indices:
         """Samples per client and class (label, target), int64 [clients, classes]."""
-        if split == "train":
-            y, index, sizes = self.y_train, self.train_index, self.train_sizes
-        elif split == "test":
-            y, index, sizes = self.y_test, self.test_index, self.test_sizes
-        else:
-            raise DataError(f"A split is 'train' or 'test', not {split!r}")
-        if self.described:
-            return np.zeros((self.clients, self.classes), dtype=np.int64)
-        label, owner = self.task.label_of(y), np.repeat(np.arange(self.clients), sizes)
-        if label is not None:
-            cell = owner * self.classes + label[index]
-            return np.bincount(cell, minlength=self.clients * self.classes).reshape(self.clients, self.classes)
-        counts = np.zeros((self.clients, self.classes), dtype=np.int64)
-        np.add.at(counts, owner, self.task.members(y, self.classes)[index].astype(np.int64))
-        return counts
+        return class_counts(self, split)
 
     def strata(self, split: Literal["train", "test"]) -> Indices:
         """What samples are chosen evenly over, int64 [N]: their classes; one number for all where there are none."""
@@ -433,13 +420,12 @@ class FederatedDataset:
     def describe(self) -> str:
         """One line for people: name, clients, samples and their spread, classes."""
         train, test = self.train_sizes, self.test_sizes
-        held = (self.class_counts("train") > 0).sum(axis=1)
         parts = (
             f"{self.clients:,} clients",
             f"{train.sum():,} training samples ({_spread(train)} each)",
             f"{test.sum():,} test samples ({_spread(test)} each)",
             "" if self.validation_index is None else f"{len(self.validation_index):,} held out for validation",
-            self.task.describe(self.classes, _spread(held)),
+            self.task.describe(self.classes, _spread(classes_held(self))),
             self.format.describe(),
             "" if self.noise is None else f"feature noise {self.noise.strength:g}",
         )
@@ -468,6 +454,6 @@ def _hash_array(digest: hashlib._Hash, field: str, values: Array) -> None:
     digest.update(values.data)
 
 
-def _spread(values: Indices) -> str:
+def _spread(values: npt.NDArray[Any]) -> str:
     low, high = int(values.min()), int(values.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.engine.narrow import MANY
 from commonground.engine.rows import Rows, number_in
 
 __all__ = ["ClientRows", "Column", "Numbers"]
@@ -16,9 +17,7 @@ __all__ = ["ClientRows", "Column", "Numbers"]
 Numbers = npt.NDArray[Any]
 Column = Numbers | Callable[[int], Any] | None
 
-# Beyond this many clients, figures are told to six digits (float32 has seven): half of the bytes.
-ALL_DIGITS_UP_TO = 100_000
-DIGITS = 6
+DIGITS = 6  # of figures of very many clients
 
 
 class ClientRows(Rows):
@@ -32,7 +31,7 @@ class ClientRows(Rows):
 
     def __init__(self, clients: int, columns: dict[str, Column]) -> None:
         self._clients, self._columns = clients, columns
-        self._digits = None if clients <= ALL_DIGITS_UP_TO else DIGITS
+        self._digits = None if clients <= MANY else DIGITS
 
     @property
     def names(self) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from commonground.tasks import FineFigures
 from commonground.tasks.bounds import Figures
 
-__all__ = ["FineRows", "FineScores"]
+__all__ = ["AddedCounts", "FineRows", "FineScores"]
 
 Counts = Mapping[str, npt.NDArray[np.float64]]
 
@@ -52,15 +52,36 @@ class FineScores:
     def join(cls, parts: Sequence[FineScores]) -> FineScores:
         """Of several sets of clients, one after the other."""
         figures = {name: np.concatenate([p.figures[name] for p in parts]) for name in parts[0].figures}
-        return replace(parts[0], figures=figures).with_counts_of(parts)
+        added = AddedCounts()
+        for part in parts:
+            added.add(part.counts)
+        return replace(parts[0], figures=figures, counts=added.sums())
 
-    def with_counts_of(self, parts: Sequence[FineScores]) -> FineScores:
-        """The same with the sums over the rows of these."""
-        counts = [
-            {name: np.sum([part.counts[kind][name] for part in parts], axis=0) for name in own}
-            for kind, own in enumerate(self.counts)
-        ]
-        return replace(self, counts=counts)
+
+class AddedCounts:
+    """The sums of several sets of clients, added up as they come: those of one set may take half a megabyte."""
+
+    def __init__(self) -> None:
+        self._arrays: list[dict[str, npt.NDArray[np.float64]]] = []
+        self._numbers: list[dict[str, list[npt.NDArray[np.float64]]]] = []
+
+    def add(self, counts: Sequence[Counts]) -> None:
+        """Take in one set's, for each kind; they may be used elsewhere."""
+        if not self._arrays:
+            self._arrays = [{name: v.copy() for name, v in own.items() if v.size != 1} for own in counts]
+            self._numbers = [{name: [v] for name, v in own.items() if v.size == 1} for own in counts]
+            return
+        for own, arrays, numbers in zip(counts, self._arrays, self._numbers, strict=True):
+            for name, value in own.items():
+                if value.size != 1:
+                    arrays[name] += value
+                else:
+                    numbers[name].append(value)
+
+    def sums(self) -> list[Counts]:
+        """Of all of them, for each kind."""
+        pairs = zip(self._arrays, self._numbers, strict=True)
+        return [arrays | {name: np.sum(each, axis=0) for name, each in numbers.items()} for arrays, numbers in pairs]
 
 
 class FineRows:

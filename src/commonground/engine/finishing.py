@@ -11,7 +11,7 @@ import torch
 
 from commonground.algorithms import Tensors
 from commonground.algorithms.head_tuning import HeadTuning
-from commonground.engine.backends.base import Engine
+from commonground.engine.backends.base import Engine, Which
 from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.importance import FILE as IMPORTANCE
@@ -19,8 +19,9 @@ from commonground.engine.importance import column_importance
 from commonground.engine.private.secret import remove_secret
 from commonground.engine.private.summary import privacy_summary, with_epsilons
 from commonground.engine.progress import Progress
-from commonground.engine.results import client_rows, summarise, weights_sha256
+from commonground.engine.results import GlobalTest, client_rows, summarise, weights_sha256
 from commonground.engine.run import Run
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.files import write_atomically
@@ -56,21 +57,11 @@ def finish(
         RunError: the results cannot be written.
     """
     config, plan = setup.config, EvaluationPlan(setup)
-    asked, everyone = plan.finals, range(setup.data.clients)
     stopped = progress.done < config.rounds and not (stopping is not None and stopping.exhausted)
     early = {} if stopping is None or stopped else stopping.summary()
-    # The last round's test is the final one, unless it covered a panel only, was before a resume, or came unexpectedly.
-    all_scores = progress.last_scores or {
-        which: engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True).among(everyone)
-        for which in plan.kinds
-    }
-    scores, global_scores = all_scores.get("personal") or all_scores["global"], all_scores.get("global")
-    judge, shared = engine, progress.shared
-    if tuned is not None:
-        judge, shared = tuned
-        # One round more than before, or clients who answer messages would test the heads they had then.
-        scores = judge.evaluate(asked, shared, "personal", config.rounds + 1, detailed=True).among(everyone)
-    clients = client_rows(setup.data, progress.took_part, scores, global_scores)
+    judge, shared = tuned or (engine, progress.shared)
+    scores, global_test = _last_test(setup, plan, progress, engine, tuned)
+    clients = client_rows(setup.data, progress.took_part, scores, None if global_test is None else global_test.headline)
     clients = with_epsilons(setup, len(progress.history), clients)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
     summary = summarise(
@@ -79,13 +70,14 @@ def finish(
         progress.history,
         progress.totals,
         scores,
-        global_scores,
+        global_test,
         sha256,
         rounds=progress.done,
         stopped=stopped,
         last=progress.models_of,
-        asked=asked,
+        asked=plan.finals,
     )
+    del scores  # the clients' rows have what is told of them
     summary |= early | privacy_summary(setup, len(progress.history), progress.shared)
     path = None if folder is None else folder.path
     if folder is not None:
@@ -107,6 +99,36 @@ def finish(
             if not stopped:
                 remove_secret(folder.path)
     return Run(config, summary, progress.history, clients, path, lambda: trained)
+
+
+def _last_test(
+    setup: Setup,
+    plan: EvaluationPlan,
+    progress: Progress,
+    engine: Engine,
+    tuned: tuple[Engine, Tensors] | None,
+) -> tuple[Scores, GlobalTest | None]:
+    """What the models say that are each client's own, and what is told of the one shared model if there is one."""
+    asked, everyone = plan.finals, range(setup.data.clients)
+
+    def tested(which: Which) -> Scores:
+        # The last round's test, unless it covered a panel only, was before a resume, or came unexpectedly.
+        known = progress.last_scores.get(which)
+        if known is not None:
+            return known
+        return engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True).among(everyone)
+
+    scores = tested("global") if "global" in plan.kinds else None
+    global_test = None if scores is None else GlobalTest.of(scores, setup.config.worst_min_rows)
+    if tuned is not None or "personal" in plan.kinds:
+        scores = None  # of very many clients there is no room for both
+    if tuned is not None:
+        judge, shared = tuned
+        # One round more than before, or clients who answer messages would test the heads they had then.
+        scores = judge.evaluate(asked, shared, "personal", setup.config.rounds + 1, detailed=True).among(everyone)
+    elif scores is None:
+        scores = tested("personal")
+    return scores, global_test
 
 
 @contextlib.contextmanager
@@ -145,7 +167,8 @@ def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States 
         model,
         setup.groups,
         {name: value.cpu() for name, value in shared.items()},
-        json.loads(json.dumps(describe(setup.data))) | {"train": setup.data.class_counts("train")},
+        setup.data.clients,
+        json.loads(json.dumps(describe(setup.data))),
         kept,
         setup.start is not None and not is_code(str(config.model)),
         setup.data.schema,

@@ -21,7 +21,6 @@ from commonground.engine.backends.checks import settle
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.factory import EngineOf, make_engine
 from commonground.engine.early_stopping import EarlyStopping, validation_key
-from commonground.engine.evaluation import Scores, spread_of
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.finishing import finish
 from commonground.engine.interrupt import StopFlag
@@ -33,6 +32,7 @@ from commonground.engine.progress import Progress
 from commonground.engine.results import rounded
 from commonground.engine.run import Run
 from commonground.engine.sampling import sample_clients
+from commonground.engine.scores import Scores, spread_of
 from commonground.engine.server_round import EXTREME, Growth, conclude
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder

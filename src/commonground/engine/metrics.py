@@ -20,8 +20,9 @@ from torch import Tensor
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.evaluation import Scores, blocks_of, evaluate_block, run_with, spread_of
+from commonground.engine.evaluation import blocks_of, evaluate_block, run_with
 from commonground.engine.neural_collapse import nc2_metrics
+from commonground.engine.scores import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.keys import numpy_stream

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import Which
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.models import base_sha256_of
 

@@ -8,6 +8,7 @@ import platform
 import resource
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,41 +19,63 @@ import torch
 
 from commonground.algorithms import Algorithm, Tensors
 from commonground.data import FederatedDataset
+from commonground.data.class_counts import class_totals, classes_held
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.pooled import pooled_steps
 from commonground.engine.client_rows import ClientRows, Column, Numbers
-from commonground.engine.evaluation import Scores, spread_of
+from commonground.engine.scores import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.digests import digest
 
-__all__ = ["client_rows", "peak_rss", "rounded", "summarise", "weights_sha256"]
+__all__ = ["GlobalTest", "client_rows", "peak_rss", "rounded", "summarise", "weights_sha256"]
 
 
 def client_rows(
-    data: FederatedDataset, took_part: Numbers | Sequence[int], scores: Scores, global_scores: Scores | None
+    data: FederatedDataset, took_part: Numbers | Sequence[int], scores: Scores, shared: Numbers | None
 ) -> ClientRows:
     """The rows of ``clients.csv``, one for every client.
 
     Args:
         data: the clients' samples.
         took_part: rounds of each client.
-        scores, global_scores: of the model that is each client's own, and of the one shared model if there is one.
+        scores: of the model that is each client's own.
+        shared: headline metric of the one shared model, if there is one.
     """
     task = data.task
     own = {f"personal_{name}": values for name, values in scores.metrics.items()}
-    shared = None if global_scores is None else global_scores.headline
     columns: dict[str, Column] = {
         "client": int,
         "name": data.client_name,
         "train_samples": data.train_sizes,
         "test_samples": scores.count,
-        "classes": None if data.described else (data.class_counts("train") > 0).sum(1),
+        "classes": None if data.described else classes_held(data),
         "rounds": np.asarray(took_part),
         **own,
         f"global_{task.metric}": shared,
         "test_loss": scores.loss,
     }
     return ClientRows(data.clients, columns)
+
+
+@dataclass(frozen=True)
+class GlobalTest:
+    """What is told of the test of the one shared model: of very many clients there is no room for all scores of two.
+
+    Attributes:
+        headline: [clients] the task's headline metric.
+        mean: of it over the clients.
+        metrics: as in ``summary.json``.
+    """
+
+    headline: Numbers
+    mean: float | None
+    metrics: Mapping[str, Mapping[str, float | None]]
+
+    @classmethod
+    def of(cls, scores: Scores, least_rows: int) -> GlobalTest:
+        """Of its scores; clients with fewer than ``least_rows`` rows count in no worst tenth."""
+        headline = scores.headline
+        return cls(headline, spread_of(headline)["mean"], _metrics(scores, _ranked(scores, least_rows)))
 
 
 def weights_sha256(clients: int, engine: Engine, shared: Tensors) -> str:
@@ -69,7 +92,7 @@ def summarise(
     history: Sequence[Mapping[str, Any]],
     totals: Mapping[str, Any],
     scores: Scores,
-    global_scores: Scores | None,
+    global_test: GlobalTest | None,
     weights_sha256: str,
     *,
     rounds: int,
@@ -84,7 +107,8 @@ def summarise(
         engine: that computed it.
         history: its rounds' lines.
         totals: bytes, seconds and fingerprints.
-        scores, global_scores: as of :func:`client_rows`.
+        scores: of the model that is each client's own.
+        global_test: of the one shared model, if there is one.
         weights_sha256: of :func:`weights_sha256`.
         rounds: done; a client's own model has no lines of them.
         asked: clients of the last test.
@@ -92,7 +116,7 @@ def summarise(
         last: the round whose models these are, if not the history's last.
     """
     config, task, metric = setup.config, setup.data.task, setup.data.task.metric
-    ranked = scores.count >= config.worst_min_rows
+    ranked = _ranked(scores, config.worst_min_rows)
     headline, until = spread_of(scores.headline, ranked), history[:last]
     tuned = config.finetune_epochs > 0 and not stopped
     return {
@@ -114,10 +138,10 @@ def summarise(
         **setup.algorithm.summary_fields(),
         **({"table": dict(setup.data.about)} if setup.data.about else {}),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
-        f"global_{metric}": None if global_scores is None else spread_of(global_scores.headline)["mean"],
+        f"global_{metric}": None if global_test is None else global_test.mean,
         f"global_{metric}_last10": _last10(until, f"global_{metric}"),
         "metrics": _metrics(scores, ranked),
-        "global_metrics": None if global_scores is None else _metrics(global_scores, ranked),
+        "global_metrics": None if global_test is None else global_test.metrics,
         "worst_tenth": {"min_rows": config.worst_min_rows, "clients": int(ranked.sum())},
         **({"final_test": {"clients": len(asked)}} if len(asked) < setup.data.clients else {}),
         **_missing(setup.data, totals, scores, asked),
@@ -165,8 +189,10 @@ def _options(setup: Setup) -> dict[str, Any]:
 def _missing(data: FederatedDataset, totals: Mapping[str, Any], scores: Scores, asked: Sequence[int]) -> dict[str, Any]:
     """Whose rounds did not count, and who did not answer in the last test; nothing where that did not happen."""
     refused = {data.client_name(int(c)): {"rounds": n, "why": why} for c, (n, why) in totals["refused"].items()}
-    among = np.asarray(asked)
-    lost = [data.client_name(int(c)) for c in among[scores.count[among] == 0]]
+    untested = np.flatnonzero(scores.count == 0)
+    if len(asked) < data.clients:
+        untested = np.intersect1d(untested, asked, assume_unique=True)
+    lost = [data.client_name(int(c)) for c in untested]
     return {**({"refused": refused} if refused else {}), **({"lost_clients": lost} if lost else {})}
 
 
@@ -182,10 +208,14 @@ def _majority(setup: Setup) -> dict[str, Any]:
     data = setup.data
     if not data.task.softmax or data.described:
         return {}
-    test, train = (data.class_counts(split).sum(0) for split in ("test", "train"))
+    test, train = class_totals(data, "test"), class_totals(data, "train")
     most = int(test.argmax())
     shares = {"train_share": float(train[most] / train.sum()), "test_share": float(test[most] / test.sum())}
     return {"majority": {"class": data.class_names[most], **shares}}
+
+
+def _ranked(scores: Scores, least_rows: int) -> npt.NDArray[np.bool_]:
+    return scores.count >= least_rows
 
 
 def _metrics(scores: Scores, ranked: npt.NDArray[np.bool_]) -> dict[str, dict[str, float | None]]:

@@ -17,6 +17,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
+from commonground.data.class_counts import class_totals
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
@@ -111,9 +112,7 @@ class Setup:
         model = model.to(resolve_device(config.device))
         weights = None
         if config.class_weights is not None:
-            weights = class_weights(
-                config.class_weights, data.task, data.class_counts("train").sum(0), data.class_names
-            )
+            weights = class_weights(config.class_weights, data.task, class_totals(data), data.class_names)
         setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights, own_metrics or {})
         setup = replace(setup, behaviour=setup._try_model())
         setup.prepare_model()

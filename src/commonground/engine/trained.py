@@ -73,7 +73,8 @@ class Trained:
         network: the network with initial weights.
         groups: its parameter groups.
         shared: the server's final tensors.
-        split: what ``split.json`` says of the data.
+        clients: number of clients that trained.
+        split: what ``split.json`` says of the data, but for the clients' samples of each class.
         given: whether the network was made from a module, so that it cannot be built anew by name.
         schema: of a table, what its columns are.
     """
@@ -84,6 +85,7 @@ class Trained:
     network: nn.Module
     groups: Groups
     shared: Tensors = field(repr=False)
+    clients: int
     split: dict[str, Any] = field(repr=False)
     _kept: States | Checkpoint = field(repr=False)
     given: bool = False
@@ -94,11 +96,6 @@ class Trained:
     def where(self) -> str:
         """What to call the run in a message."""
         return "this run" if self.path is None else f"the run in '{self.path}'"
-
-    @property
-    def clients(self) -> int:
-        """Number of clients that trained."""
-        return len(self.split["train"])
 
     @cached_property
     def names(self) -> list[str]:
@@ -421,7 +418,20 @@ def read_trained(
     schema = folder.schema() if SCHEMA in checkpoint.files else None
     if tuned:
         algorithm = HeadTuning(config.finetune_epochs)
-    return Trained(path, config, algorithm, network, groups, checkpoint.shared, split, checkpoint, given, schema)
+    about = {name: value for name, value in split.items() if name not in ("train", "test")}
+    return Trained(
+        path,
+        config,
+        algorithm,
+        network,
+        groups,
+        checkpoint.shared,
+        len(split["train"]),
+        about,
+        checkpoint,
+        given,
+        schema,
+    )
 
 
 def _check_code(

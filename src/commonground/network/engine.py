@@ -17,7 +17,7 @@ from commonground.engine.backends.base import Which
 from commonground.engine.backends.checks import odd_updates, settle
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.messages import MessageEngine
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import RunError, UpdateError
 from commonground.network.limits import Limits

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from commonground.engine.backends.base import Which, payload_bytes
-from commonground.engine.evaluation import Scores
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.sampling import sample_clients
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.split_file import split_json
 

@@ -14,9 +14,9 @@ from commonground.algorithms import Server, Tensors
 from commonground.engine.backends.base import Engine, Which, payload_bytes
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.factory import make_engine
-from commonground.engine.evaluation import Scores
 from commonground.engine.loop import Loop
 from commonground.engine.observer import Silent
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 
 __all__ = ["Clock", "Rehearsal", "Rehearsed"]

@@ -10,9 +10,9 @@ import numpy as np
 
 from commonground.engine.backends.base import Which
 from commonground.engine.backends.processes import default_workers
-from commonground.engine.evaluation import Scores
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.sampling import sample_clients
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.plan.ledger import Kind, kind_of
 from commonground.plan.memory import Memory, measured

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from commonground.algorithms import Tensors
 from commonground.engine.backends.checks import check_scores
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.segment import Segment
 from commonground.engine.state.store import PersonalStore

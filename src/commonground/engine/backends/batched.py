@@ -12,8 +12,9 @@ from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
-from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.evaluation import blocks_of, evaluate_block
 from commonground.engine.private.clients import protected
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, RunError
 from commonground.models import FrozenBaseModel

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.divergence import why_not_finite
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import NotFiniteError, UpdateError
 from commonground.quoting import quoted
@@ -229,6 +229,8 @@ def _largest_weight(dtype: torch.dtype) -> float:
 
 # -- what a test says -----------------------------------------------------------------------------------------------
 
+CHECKED = 50_000  # clients at once, whose figures take copies
+
 
 def check_scores(setup: Setup, scores: Scores, round: int, which: str = "personal") -> None:
     """Refuse figures of a test that are not finite, or cannot be: of another number of samples than a client has, or
@@ -237,11 +239,17 @@ def check_scores(setup: Setup, scores: Scores, round: int, which: str = "persona
     Raises:
         UpdateError: naming client, round and figure.
     """
+    for start in range(0, len(scores.clients), CHECKED):
+        _check_scores(setup, scores.between(start, start + CHECKED), round, which)
+
+
+def _check_scores(setup: Setup, scores: Scores, round: int, which: str) -> None:
     owned = setup.judged(which)[1][scores.clients]
     for c in np.flatnonzero(scores.count != owned)[:1]:
         whose = who(setup, int(scores.clients[c]), round)
         raise UpdateError(f"the test of {whose} is of {scores.count[c]} samples, and the client has {owned[c]}")
-    _refuse_figure(setup, scores, "loss", ~(np.abs(scores.loss) <= LARGEST_FIGURE), scores.loss, round)
+    loss = scores.loss.astype(np.float64, copy=False)
+    _refuse_figure(setup, scores, "loss", ~(np.abs(loss) <= LARGEST_FIGURE), loss, round)
     bounds = setup.data.task.score_bounds(setup.data.classes)
     for name, sums in scores.sums.items():
         _refuse_figure(setup, scores, name, ~(np.abs(sums) <= LARGEST_FIGURE), sums, round)

@@ -41,8 +41,8 @@ from commonground.engine.backends.message_kinds import (
     read_answer,
 )
 from commonground.engine.backends.serialization import pack, unpack
-from commonground.engine.evaluation import Scores
 from commonground.engine.fine_scores import FineScores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.segment import Segment

@@ -34,7 +34,8 @@ from commonground.engine.backends.worker import (
     to_arrays,
     to_tensors,
 )
-from commonground.engine.evaluation import Scores, blocks_of
+from commonground.engine.evaluation import blocks_of
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import RunError
 

@@ -20,7 +20,7 @@ from commonground.devices import use_precision
 from commonground.engine.backends.base import Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.worker import Answer, Arrays, Trained, Worker, answered, to_arrays
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, RunError

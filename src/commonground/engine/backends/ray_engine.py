@@ -25,7 +25,7 @@ from commonground.engine.backends.ray_log import LoggedRound, RoundLog, array_by
 from commonground.engine.backends.ray_session import Session
 from commonground.engine.backends.ray_tasks import Task, Tasks, copies
 from commonground.engine.backends.worker import Arrays, Trained, joined, largest_first, to_arrays, to_tensors
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.segment import Segment
 from commonground.errors import ConfigError

@@ -9,8 +9,9 @@ from commonground.algorithms import Tensors, Update
 from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.sequential import SequentialClient
-from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.evaluation import blocks_of, evaluate_block
 from commonground.engine.private.clients import protected
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.privacy import NoiseSource
 from commonground.user_code import failing_as

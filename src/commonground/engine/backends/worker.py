@@ -15,7 +15,7 @@ from commonground.engine.backends.base import Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.clients.sequential import SequentialClient
-from commonground.engine.evaluation import Scores
+from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError
 

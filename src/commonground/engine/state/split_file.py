@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from commonground.access import reason
 from commonground.data import FederatedDataset
+from commonground.data.class_counts import class_counts_in_parts
 from commonground.errors import RunError
 
 __all__ = ["describe", "read_split", "split_json"]
-
-LINES = 10_000  # clients whose counts are made text at once
 
 _ALWAYS = (
     "fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes", "class_names", "client_names",
@@ -46,12 +45,12 @@ def split_json(data: FederatedDataset) -> bytes:
     about = describe(data)
     text = json.dumps(about)[:-1]
     parts = [text.encode()]
-    for split in ("train", "test"):
-        counts = data.class_counts(split)
+    splits: tuple[Literal["train", "test"], ...] = ("train", "test")
+    for split in splits:
         parts.append(f', "{split}": ['.encode())
-        for start in range(0, len(counts), LINES):
-            some = json.dumps(counts[start : start + LINES].tolist(), separators=(",", ":"))
-            parts.append((("," if start else "") + some[1:-1]).encode())
+        for n, counts in enumerate(class_counts_in_parts(data, split)):
+            some = json.dumps(counts.tolist(), separators=(",", ":"))
+            parts.append((("," if n else "") + some[1:-1]).encode())
         parts.append(b"]")
     return b"".join([*parts, b"}\n"])
 

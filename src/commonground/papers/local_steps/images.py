@@ -17,8 +17,9 @@ from commonground.data.augment import Augment
 from commonground.data.dealing import deal as deal_source
 from commonground.data.feature_partition import Features
 from commonground.engine import Run
-from commonground.engine.evaluation import Scores, blocks_of, evaluate_block
+from commonground.engine.evaluation import blocks_of, evaluate_block
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.scores import Scores
 from commonground.errors import ConfigError, UpdateError
 from commonground.keys import numpy_stream
 from commonground.papers.experiment import Request, Settings, value_for

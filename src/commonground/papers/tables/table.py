@@ -179,7 +179,7 @@ class PaperTable:
         ] or [*self.columns]
 
     def choose_rows(self, asked: Sequence[str]) -> list[Row]:
-        """The rows asked for by printed name or algorithm, all if none is.
+        """The rows asked for by printed name, the same as it is easily typed, or algorithm; all if none is.
 
         Raises:
             ConfigError: there is no such row.
@@ -188,8 +188,8 @@ class PaperTable:
         for row in self.rows:
             known.setdefault(row.key, []).append(row)
         for row in self.rows:
-            if row.algorithm not in known:
-                known[row.algorithm] = [row]
+            for name in (row.name.lower(), row.algorithm):
+                known.setdefault(name, [row])
         found: dict[str, Row] = {}
         for text in asked:
             key = _known(text.strip().lower(), text, known, "method", [row.key for row in self.rows])
