@@ -5,6 +5,7 @@ What is sent, kept and repeated is tested without Ray, in ``test_ray_protocol.py
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import signal
@@ -36,12 +37,32 @@ STORE = 80 << 20  # bytes of each host's object store
 
 
 @contextmanager
+def hooks_dropped() -> Iterator[None]:
+    """What is to be done at this process's end, forgotten: from Python 3.13 on, a forked worker drops it first of all,
+    and with it the hosts' clients, whose ends crash it.
+    """
+    hooks: list[Any] = []
+    whole = atexit.register
+
+    def register(hook: Any, *given: Any, **more: Any) -> Any:
+        hooks.append(hook)
+        return whole(hook, *given, **more)
+
+    try:
+        with patch.object(atexit, "register", register):
+            yield
+    finally:
+        for hook in hooks:
+            atexit.unregister(hook)
+
+
+@contextmanager
 def cluster_of_three() -> Iterator[Any]:
     """Three hosts of one CPU each, as far as Ray can tell."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "object_store_memory": STORE, "include_dashboard": False}
-    with _loopback():
+    with _loopback(), hooks_dropped():
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
             for _ in range(2):

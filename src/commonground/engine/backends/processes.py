@@ -8,6 +8,7 @@ the parent's pages, elsewhere tensors in shared memory.
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing as mp
 import os
 import signal
@@ -59,8 +60,24 @@ def _stops_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let a process start before it can collect what its parent has left behind."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
 def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads: int) -> None:
     """A worker's life: take tasks from the pipe until it is closed."""
+    # What the parent has not collected yet is the parent's: a client of Ray's, say, whose end waits for threads that
+    # are not here, and takes the worker with it.
+    gc.freeze()
+    gc.enable()
     # The parent alone reacts to Ctrl-C, and to the SIGTERM that systemd and Slurm send to all processes of a job: it
     # finishes with a checkpoint and ends the workers, for whom a signal may be waiting since they were started.
     for number in _STOPS:
@@ -117,7 +134,7 @@ class ProcessEngine(StoreEngine):
             here, there = context.Pipe()
             inherited = [*self._pipes, here] if context.get_start_method() == "fork" else []
             worker = context.Process(target=_serve, args=(there, inherited, setup, config.threads), daemon=True)
-            with warnings.catch_warnings(), _stops_held_back():
+            with warnings.catch_warnings(), _stops_held_back(), _no_collection():
                 # Python 3.12 warns of forking beside other threads; a worker uses no lock that one could hold, and
                 # PyTorch's own data loaders start in the same way.
                 warnings.simplefilter("ignore", DeprecationWarning)

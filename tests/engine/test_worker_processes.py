@@ -1,0 +1,52 @@
+"""What worker processes have of their parent's."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+
+from commonground import train
+from tests.helpers import made_data
+
+PARENT = os.getpid()
+
+
+class Left:
+    """Something that only the process that made it can end well, in a cycle that waits for a collection."""
+
+    def __init__(self, ends: Path) -> None:
+        self.ends, self.cycle = ends, self
+
+    def __del__(self) -> None:
+        with open(self.ends, "a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+class Collecting(nn.Linear):
+    """A network in whose training a worker collects everything it can."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if os.getpid() != PARENT:
+            gc.collect()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_the_parent_has_left_is_not_ended_by_its_workers(tmp_path: Path, enabled: bool) -> None:
+    data, before = made_data(), gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        Left(tmp_path / "ends")
+        if enabled:
+            gc.enable()
+        train("fedavg", data, model=Collecting(data.x_train.shape[1], data.classes), rounds=1, engine="processes")
+        assert gc.isenabled() == enabled
+        gc.collect()
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert (tmp_path / "ends").read_text() == f"{os.getpid()}\n"
