@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import pytest
 
 from commonground import FederatedDataset
-from commonground.data.class_counts import class_counts, class_counts_in_parts, class_totals, classes_held
+from commonground.data.class_counts import class_totals, classes_held
 
 SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
 
@@ -26,26 +27,27 @@ def uneven() -> FederatedDataset:
 
 def test_by_hand() -> None:
     data = uneven()
-    assert class_counts(data).tolist() == [[0, 1, 0], [1, 1, 1], [0, 1, 1]]
-    assert class_counts(data, "test").tolist() == [[1, 0, 0], [0, 2, 0], [1, 0, 0]]
-    assert class_counts(data, "train", range(1, 3)).tolist() == [[1, 1, 1], [0, 1, 1]]
-    assert class_totals(data).tolist() == [1, 3, 2]
-    assert class_totals(data, "test").tolist() == [2, 2, 0]
-    assert classes_held(data).tolist() == [1, 3, 2]
+    assert data.class_counts().tolist() == [[0, 1, 0], [1, 1, 1], [0, 1, 1]]
+    assert data.class_counts("test").tolist() == [[1, 0, 0], [0, 2, 0], [1, 0, 0]]
+    assert class_totals(data.class_counts_in_parts()).tolist() == [1, 3, 2]
+    assert class_totals(data.class_counts_in_parts("test")).tolist() == [2, 2, 0]
+    assert classes_held(data.class_counts_in_parts()).tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize("part", [1, 2, 3, 10])
 def test_parts_are_the_whole(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonground.data.class_counts.PART", part)
     rng = np.random.default_rng(0)
     x, labels = np.zeros((12, 2), dtype=np.float32), (rng.random((12, 4)) < 0.5).astype(np.float32)
     rows = [slice(start, start + 3) for start in range(0, 12, 3)]
     many = FederatedDataset.from_arrays([(x[r], labels[r], x[r], labels[r]) for r in rows], task="multilabel")
-    for data in (uneven(), many):
+    for data in (uneven(), many, replace(uneven(), described=True)):
+        wholes = {split: data.class_counts(split) for split in SPLITS}
+        monkeypatch.setattr("commonground.data.class_counts.PART", part)
         for split in SPLITS:
-            whole = class_counts(data, split)
-            parts = list(class_counts_in_parts(data, split))
+            whole, parts = wholes[split], list(data.class_counts_in_parts(split))
+            assert whole.shape == (data.clients, data.classes)
             assert max(map(len, parts)) <= part
             assert np.concatenate(parts).tolist() == whole.tolist()
-            assert class_totals(data, split).tolist() == whole.sum(0).tolist()
-        assert classes_held(data).tolist() == (class_counts(data) > 0).sum(1).tolist()
+            assert class_totals(parts).tolist() == whole.sum(0).tolist()
+            assert classes_held(parts).tolist() == (whole > 0).sum(1).tolist()
+        monkeypatch.undo()

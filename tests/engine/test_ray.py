@@ -38,7 +38,7 @@ STORE = 80 << 20  # bytes of each host's object store
 
 @contextmanager
 def hooks_dropped() -> Iterator[None]:
-    """What is to be done at this process's end, forgotten: from Python 3.13 on, a forked worker drops it first of all,
+    """What Ray would do at this process's end, forgotten: from Python 3.13 on, a forked worker drops it first of all,
     and with it the hosts' clients, whose ends crash it.
     """
     hooks: list[Any] = []
@@ -53,7 +53,8 @@ def hooks_dropped() -> Iterator[None]:
             yield
     finally:
         for hook in hooks:
-            atexit.unregister(hook)
+            if str(getattr(hook, "__module__", "")).startswith("ray."):
+                atexit.unregister(hook)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from commonground.engine.scores import Scores, spread_of
 from commonground.engine.training import prepared
 from commonground.errors import UpdateError
 from commonground.tasks import CLASSIFICATION
+from commonground.tasks.regression import Regression
 from tests.engine.test_scale import tiny_clients
 
 BINS = 20_000
@@ -38,7 +39,7 @@ def blocks(clients: int, size: int = 500) -> Iterator[Scores]:
 def test_few_clients_keep_all_digits() -> None:
     whole = Scores.gathered(blocks(70_000), 70_000)
     assert whole.clients.tolist() == list(range(70_000))
-    assert {values.dtype for values in whole._columns} == {np.dtype(np.int64), np.dtype(np.float64)}
+    assert {each.values.dtype for each in whole._columns} == {np.dtype(np.int64), np.dtype(np.float64)}
     np.testing.assert_array_equal(whole.loss, np.arange(70_000) / 3)
 
 
@@ -51,7 +52,7 @@ def test_many_clients_keep_seven_digits_and_the_sums_all(monkeypatch: pytest.Mon
     assert whole.sums["accuracy"].dtype == np.float64
     assert replace(whole, fine=None).over_rows == replace(exact, fine=None).over_rows
     for mine, theirs in zip(whole._columns, exact._columns, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-7)
+        np.testing.assert_allclose(mine.values, theirs.values, rtol=1e-7)
     told, known = spread_of(whole.metrics["auc"]), spread_of(exact.metrics["auc"])
     assert told == pytest.approx(known, rel=1e-7)
     assert told["mean"] == pytest.approx(float(np.float64(whole.metrics["auc"]).mean()), rel=1e-15)
@@ -96,13 +97,55 @@ def test_a_group_of_blocks_is_added_up_as_all_its_blocks_at_once() -> None:
     assert whole.loss.tolist() == joined.loss.tolist()
 
 
-def test_a_figure_beyond_what_is_kept_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("large", [1e40, 1e100, np.inf, np.nan])
+def test_a_figure_that_float32_cannot_tell_is_kept_whole(large: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever block it comes; the others' are not lost."""
+    monkeypatch.setattr("commonground.engine.narrow.MANY", 100)
+    for where in (0, 35_000, 69_999):
+        parts = list(blocks(70_000))
+        fine = parts[where // 500].fine
+        assert fine is not None
+        fine.figures["auc"][where % 500] = parts[where // 500].loss[where % 500] = large
+        whole = Scores.gathered(parts, 70_000)
+        for values, exact in ((whole.loss, np.arange(70_000) / 3), (whole.metrics["auc"], np.arange(70_000) / 7)):
+            assert values.dtype == (np.float64 if np.isfinite(large) else np.float32)
+            assert np.array_equal(values[where], large, equal_nan=True)
+            np.testing.assert_allclose(np.delete(values, where), np.delete(exact, where), rtol=1e-7)
+        assert whole.narrowed().loss.dtype == whole.loss.dtype
+        np.testing.assert_allclose(Scores.join(parts).narrowed().loss, whole.loss, rtol=1e-7)
+
+
+def test_a_metric_that_float32_cannot_tell_is_kept_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commonground.engine.narrow.MANY", 100)
+    sums = {"mse": np.full(200, 1e41), "mae": np.full(200, 3.0), "total": np.zeros(200), "squares": np.ones(200)}
+    task = Regression()
+    bare = Scores(np.arange(200), np.full(200, 10), np.zeros(200), sums, task)
+    values = narrow(bare.sums["mse"] / bare.count)
+    assert values.dtype == np.float64
+    assert spread_of(values)["mean"] == pytest.approx(1e40)
+
+
+def test_scores_that_were_not_gathered_are_narrowed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients that answer one by one, or of a sample of very many."""
+    monkeypatch.setattr("commonground.engine.narrow.MANY", 1_000)
+    parts = list(blocks(70_000))
+    gathered, joined = Scores.gathered(parts, 70_000), Scores.join(parts).narrowed()
+    for mine, theirs in zip(gathered._columns, joined._columns, strict=True):
+        assert mine.values.dtype == theirs.values.dtype
+        np.testing.assert_array_equal(mine.values, theirs.values)
+    sample = block(0, 500).among(range(70_000)).narrowed()
+    assert sample.loss.dtype == sample.headline.dtype == sample.metrics["auc"].dtype == np.float32
+    assert sample.count.sum() == 5_000
+
+
+def test_a_loss_that_cannot_be_is_refused_of_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commonground.engine.narrow.MANY", 100)
     setup = prepared("fedavg", tiny_clients(70_000, names=False), model="linear")
     parts = [replace(one, count=np.ones_like(one.count), sums={}, fine=None) for one in blocks(70_000)]
-    check_scores(setup, Scores.gathered(parts, 70_000), 1)
     parts[-1].loss[-1] = 1e100
-    with pytest.raises(UpdateError, match=r"69999.* says 'loss'=inf"):
+    check_scores(setup, Scores.gathered(parts, 70_000), 1)
+    parts[-1].loss[-1] = 1e200
+    with pytest.raises(UpdateError, match=r"69999.* says 'loss'=1e\+200"):
         check_scores(setup, Scores.gathered(parts, 70_000), 1)
 
 

@@ -26,27 +26,46 @@ class Left:
             file.write(f"{os.getpid()}\n")
 
 
+SEEN: list[Path] = []  # files to which workers write whether they collect by themselves
+
+
+def _see() -> None:
+    for path in SEEN:
+        with open(path, "a") as file:
+            file.write(f"{gc.isenabled()}\n")
+
+
+os.register_at_fork(after_in_child=_see)
+
+
 class Collecting(nn.Linear):
     """A network in whose training a worker collects everything it can."""
 
     def forward(self, x: Tensor) -> Tensor:
         if os.getpid() != PARENT:
             gc.collect()
+            _see()
         return super().forward(x)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_what_the_parent_has_left_is_not_ended_by_its_workers(tmp_path: Path, enabled: bool) -> None:
-    data, before = made_data(), gc.isenabled()
+    data, before, often = made_data(), gc.isenabled(), gc.get_threshold()
     gc.collect()
-    gc.disable()
     try:
+        (gc.enable if enabled else gc.disable)()
+        gc.set_threshold(10**9)  # the parent collects nothing by itself
         Left(tmp_path / "ends")
-        if enabled:
-            gc.enable()
+        SEEN.append(tmp_path / "collectors")
         train("fedavg", data, model=Collecting(data.x_train.shape[1], data.classes), rounds=1, engine="processes")
         assert gc.isenabled() == enabled
+        assert not (tmp_path / "ends").exists()
         gc.collect()
     finally:
+        SEEN.clear()
+        gc.set_threshold(*often)
         (gc.enable if before else gc.disable)()
     assert (tmp_path / "ends").read_text() == f"{os.getpid()}\n"
+    first, *later = (tmp_path / "collectors").read_text().split()
+    assert first == "False"  # a worker collects nothing before it has set the parent's aside
+    assert later[-1] == str(enabled)

@@ -3,67 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.arrays import Indices
-from commonground.errors import DataError
+from commonground.data.arrays import Array, Indices
+from commonground.tasks import Task
 
-if TYPE_CHECKING:
-    from commonground.data.federated import FederatedDataset
-
-__all__ = ["class_counts", "class_counts_in_parts", "class_totals", "classes_held"]
+__all__ = ["class_counts_in_parts", "class_totals", "classes_held"]
 
 PART = 10_000  # clients whose samples are counted at once
 
-Counted = Literal["train", "test"]
 
-
-def class_counts(data: FederatedDataset, split: Counted = "train", clients: range | None = None) -> Indices:
-    """Samples per client and class (label, target), int64 [clients, classes].
+def class_counts_in_parts(task: Task, classes: int, y: Array, index: Indices, offsets: Indices) -> Iterator[Indices]:
+    """Samples per client and class (label, target), int64 [clients, classes], of ten thousand clients after the other.
 
     Args:
-        data: the clients' samples.
-        split: of which rows.
-        clients: neighbours (default: all).
+        task: says which classes a target is of.
+        classes: how many there are.
+        y: targets in their stored form.
+        index, offsets: the clients' rows of them (:class:`~commonground.data.federated.FederatedDataset`).
     """
-    if split == "train":
-        y, index, offsets = data.y_train, data.train_index, data.train_offsets
-    elif split == "test":
-        y, index, offsets = data.y_test, data.test_index, data.test_offsets
-    else:
-        raise DataError(f"A split is 'train' or 'test', not {split!r}")
-    among = range(data.clients) if clients is None else clients
-    shape = (len(among), data.classes)
-    if data.described:
-        return np.zeros(shape, dtype=np.int64)
-    offsets = offsets[among.start : among.stop + 1]
-    index, owner = index[offsets[0] : offsets[-1]], np.repeat(np.arange(len(among)), np.diff(offsets))
-    label = data.task.label_of(y)
-    if label is not None:
-        return np.bincount(owner * data.classes + label[index], minlength=math.prod(shape)).reshape(shape)
-    counts = np.zeros(shape, dtype=np.int64)
-    np.add.at(counts, owner, data.task.members(y[index], data.classes).astype(np.int64))
-    return counts
+    label = task.label_of(y)
+    for start in range(0, len(offsets) - 1, PART):
+        among = offsets[start : start + PART + 1]
+        shape = (len(among) - 1, classes)
+        rows, owner = index[among[0] : among[-1]], np.repeat(np.arange(shape[0]), np.diff(among))
+        if label is not None:
+            yield np.bincount(owner * classes + label[rows], minlength=math.prod(shape)).reshape(shape)
+            continue
+        counts = np.zeros(shape, dtype=np.int64)
+        np.add.at(counts, owner, task.members(y[rows], classes).astype(np.int64))
+        yield counts
 
 
-def class_counts_in_parts(data: FederatedDataset, split: Counted = "train") -> Iterator[Indices]:
-    """As :func:`class_counts`, of some thousand clients after the other."""
-    for start in range(0, data.clients, PART):
-        yield class_counts(data, split, range(start, min(start + PART, data.clients)))
+def class_totals(parts: Iterable[Indices]) -> Indices:
+    """Samples per class over all clients, int64 [classes].
 
-
-def class_totals(data: FederatedDataset, split: Counted = "train") -> Indices:
-    """Samples per class over all clients, int64 [classes]."""
-    totals = np.zeros(data.classes, dtype=np.int64)
-    for counts in class_counts_in_parts(data, split):
-        totals += counts.sum(0)
+    Args:
+        parts: of :meth:`~commonground.data.federated.FederatedDataset.class_counts_in_parts`.
+    """
+    totals: Indices = np.sum([counts.sum(0) for counts in parts], axis=0, dtype=np.int64)
     return totals
 
 
-def classes_held(data: FederatedDataset) -> npt.NDArray[np.int32]:
-    """Classes (labels, targets) of which a client has training samples, [clients]."""
-    return np.concatenate([(counts > 0).sum(1, dtype=np.int32) for counts in class_counts_in_parts(data)])
+def classes_held(parts: Iterable[Indices]) -> npt.NDArray[np.int32]:
+    """Classes (labels, targets) of which a client has samples, [clients].
+
+    Args:
+        parts: as of :func:`class_totals`.
+    """
+    return np.concatenate([(counts > 0).sum(1, dtype=np.int32) for counts in parts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ from commonground.data.checks import (
     usual_samples,
     whole_numbers,
 )
-from commonground.data.class_counts import class_counts, classes_held
+from commonground.data.class_counts import class_counts_in_parts, classes_held
 from commonground.data.columns import Rows, client_columns
 from commonground.data.formats import InputFormat, Numbers, format_class, format_of
 from commonground.data.grouped import clients_of_samples
@@ -387,7 +387,19 @@ class FederatedDataset:
 
     def class_counts(self, split: Literal["train", "test"] = "train") -> Indices:
         """Samples per client and class (label, target), int64 [clients, classes]."""
-        return class_counts(self, split)
+        return np.concatenate(list(self.class_counts_in_parts(split)))
+
+    def class_counts_in_parts(self, split: Literal["train", "test"] = "train") -> Iterator[Indices]:
+        """As :meth:`class_counts`, of ten thousand clients after the other: of very many, all take much memory."""
+        if split == "train":
+            y, index, offsets = self.y_train, self.train_index, self.train_offsets
+        elif split == "test":
+            y, index, offsets = self.y_test, self.test_index, self.test_offsets
+        else:
+            raise DataError(f"A split is 'train' or 'test', not {split!r}")
+        if self.described:
+            index, offsets = index[:0], np.zeros_like(offsets)
+        return class_counts_in_parts(self.task, self.classes, y, index, offsets)
 
     def strata(self, split: Literal["train", "test"]) -> Indices:
         """What samples are chosen evenly over, int64 [N]: their classes; one number for all where there are none."""
@@ -425,7 +437,7 @@ class FederatedDataset:
             f"{train.sum():,} training samples ({_spread(train)} each)",
             f"{test.sum():,} test samples ({_spread(test)} each)",
             "" if self.validation_index is None else f"{len(self.validation_index):,} held out for validation",
-            self.task.describe(self.classes, _spread(classes_held(self))),
+            self.task.describe(self.classes, _spread(classes_held(self.class_counts_in_parts()))),
             self.format.describe(),
             "" if self.noise is None else f"feature noise {self.noise.strength:g}",
         )

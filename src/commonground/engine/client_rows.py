@@ -43,7 +43,7 @@ class ClientRows(Rows):
         return ClientRows(self._clients, {**self._columns, name: np.asarray(values)})
 
     def numbers(self, name: str) -> npt.NDArray[np.float64]:
-        """See :meth:`Rows.numbers`; all digits."""
+        """See :meth:`Rows.numbers`; all digits that are kept."""
         column = self._columns.get(name)
         if column is None:
             return np.full(self._clients, np.nan)

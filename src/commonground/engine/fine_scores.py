@@ -72,11 +72,10 @@ class AddedCounts:
             self._numbers = [{name: [v] for name, v in own.items() if v.size == 1} for own in counts]
             return
         for own, arrays, numbers in zip(counts, self._arrays, self._numbers, strict=True):
-            for name, value in own.items():
-                if value.size != 1:
-                    arrays[name] += value
-                else:
-                    numbers[name].append(value)
+            for name, whole in arrays.items():
+                whole += own[name]
+            for name, each in numbers.items():
+                each.append(own[name])
 
     def sums(self) -> list[Counts]:
         """Of all of them, for each kind."""

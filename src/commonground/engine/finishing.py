@@ -113,10 +113,11 @@ def _last_test(
 
     def tested(which: Which) -> Scores:
         # The last round's test, unless it covered a panel only, was before a resume, or came unexpectedly.
-        known = progress.last_scores.get(which)
+        known = progress.last_scores.pop(which, None)
         if known is not None:
             return known
-        return engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True).among(everyone)
+        scores = engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True)
+        return scores.among(everyone).narrowed()
 
     scores = tested("global") if "global" in plan.kinds else None
     global_test = None if scores is None else GlobalTest.of(scores, setup.config.worst_min_rows)
@@ -125,7 +126,8 @@ def _last_test(
     if tuned is not None:
         judge, shared = tuned
         # One round more than before, or clients who answer messages would test the heads they had then.
-        scores = judge.evaluate(asked, shared, "personal", setup.config.rounds + 1, detailed=True).among(everyone)
+        scores = judge.evaluate(asked, shared, "personal", setup.config.rounds + 1, detailed=True)
+        scores = scores.among(everyone).narrowed()
     elif scores is None:
         scores = tested("personal")
     return scores, global_test

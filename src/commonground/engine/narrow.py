@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MANY", "narrow", "narrow_kind"]
+__all__ = ["MANY", "fits", "narrow", "narrow_kind"]
 
-MANY = 100_000  # beyond so many clients, figures are told to six digits (float32 has seven)
+MANY = 100_000  # beyond so many clients, figures are told to six digits, which float32 has
 
 
 def narrow_kind(kind: np.dtype[Any], clients: int) -> np.dtype[Any]:
@@ -19,6 +19,15 @@ def narrow_kind(kind: np.dtype[Any], clients: int) -> np.dtype[Any]:
     return np.dtype(np.float32 if kind.kind == "f" else np.int32)
 
 
+def fits(values: npt.NDArray[Any], kind: np.dtype[Any]) -> bool:
+    """Whether the largest of the values, but for infinite ones, is one of this kind."""
+    if kind.itemsize >= values.dtype.itemsize:
+        return True
+    limit = np.finfo(kind).max if kind.kind == "f" else np.iinfo(kind).max
+    return bool(np.abs(values[np.isfinite(values)]).max(initial=0) <= values.dtype.type(limit))
+
+
 def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The figures [clients], as they are kept."""
-    return values.astype(narrow_kind(values.dtype, len(values)), copy=False)
+    kind = narrow_kind(values.dtype, len(values))
+    return values.astype(kind, copy=False) if fits(values, kind) else values

@@ -48,7 +48,7 @@ def client_rows(
         "name": data.client_name,
         "train_samples": data.train_sizes,
         "test_samples": scores.count,
-        "classes": None if data.described else classes_held(data),
+        "classes": None if data.described else classes_held(data.class_counts_in_parts()),
         "rounds": np.asarray(took_part),
         **own,
         f"global_{task.metric}": shared,
@@ -64,7 +64,7 @@ class GlobalTest:
     Attributes:
         headline: [clients] the task's headline metric.
         mean: of it over the clients.
-        metrics: as in ``summary.json``.
+        metrics: as in ``summary.json``; its worst tenth is among the clients that answered this test.
     """
 
     headline: Numbers
@@ -208,7 +208,7 @@ def _majority(setup: Setup) -> dict[str, Any]:
     data = setup.data
     if not data.task.softmax or data.described:
         return {}
-    test, train = class_totals(data, "test"), class_totals(data, "train")
+    test, train = (class_totals(data.class_counts_in_parts(split)) for split in ("test", "train"))
     most = int(test.argmax())
     shares = {"train_share": float(train[most] / train.sum()), "test_share": float(test[most] / test.sum())}
     return {"majority": {"class": data.class_names[most], **shares}}

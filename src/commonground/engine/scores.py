@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from commonground.engine.fine_scores import AddedCounts, FineScores
-from commonground.engine.narrow import narrow, narrow_kind
+from commonground.engine.narrow import fits, narrow, narrow_kind
 from commonground.tasks import Task
 from commonground.tasks.base import Figures
 
@@ -21,9 +21,24 @@ __all__ = ["Scores", "spread_of"]
 TOGETHER = 64  # blocks whose figures are added up before those of others
 
 
+class _Column(NamedTuple):
+    """A figure of every client, what stands there for one without a test, and whether all its digits are kept: a metric
+    may be made of the differences of large sums.
+    """
+
+    values: npt.NDArray[Any]
+    untested: float
+    exact: bool = False
+
+    def kind_for(self, clients: int) -> np.dtype[Any]:
+        """As what it is kept, of so many clients."""
+        return self.values.dtype if self.exact else narrow_kind(self.values.dtype, clients)
+
+
 @dataclass(frozen=True)
 class Scores:
-    """Test results of several clients.
+    """Test results of several clients; of very many, all but ``sums`` are kept in half of the bytes
+    (:mod:`commonground.engine.narrow`).
 
     Attributes:
         clients: [C] their numbers.
@@ -34,9 +49,9 @@ class Scores:
         fine: further figures, if the test was a detailed one.
     """
 
-    clients: npt.NDArray[np.int64]
-    count: npt.NDArray[np.int64]
-    loss: npt.NDArray[np.float64]
+    clients: npt.NDArray[Any]
+    count: npt.NDArray[Any]
+    loss: npt.NDArray[Any]
     sums: Figures
     task: Task
     fine: FineScores | None = None
@@ -50,7 +65,7 @@ class Scores:
             return {**plain, **({} if self.fine is None else self.fine.figures)}
 
     @property
-    def headline(self) -> npt.NDArray[np.float64]:
+    def headline(self) -> npt.NDArray[Any]:
         """[C] the task's headline metric."""
         return self.metrics[self.task.metric]
 
@@ -69,17 +84,17 @@ class Scores:
         order = np.argsort(everyone)
         places = order[np.searchsorted(everyone, self.clients, sorter=order)]
 
-        def spread(values: npt.NDArray[Any], untested: float) -> npt.NDArray[Any]:
-            whole = np.full((len(everyone), *values.shape[1:]), untested, dtype=values.dtype)
-            whole[places] = values
+        def spread(column: _Column) -> npt.NDArray[Any]:
+            whole = np.full((len(everyone), *column.values.shape[1:]), column.untested, dtype=column.values.dtype)
+            whole[places] = column.values
             return whole
 
-        return replace(self._with_each(spread), clients=everyone)
+        return replace(self._with(map(spread, self._columns)), clients=everyone)
 
     @classmethod
     def gathered(cls, parts: Iterable[Scores], clients: int) -> Scores:
         """As :meth:`join`, without ever holding all of many blocks beside the whole. Every :data:`TOGETHER` of them are
-        added up first, in every engine, so that their sums are the same to the last bit.
+        added up first, in every engine that tests blocks, so that their sums are the same to the last bit.
 
         Args:
             parts: in order.
@@ -89,37 +104,45 @@ class Scores:
         first = next(groups)
         if len(first.clients) == clients:
             return first
-        whole = first._with_each(lambda v, _: np.empty((clients, *v.shape[1:]), narrow_kind(v.dtype, clients)))
-        # Sums keep their digits: a metric may be made of the differences of large ones.
-        sums = {name: np.empty((clients, *s.shape[1:]), s.dtype) for name, s in first.sums.items()}
-        whole = replace(whole, sums=sums)
+        rooms = [np.empty((clients, *each.values.shape[1:]), each.kind_for(clients)) for each in first._columns]
         counts, done = AddedCounts(), 0
         for part in chain([first], groups):
-            with np.errstate(over="ignore"):  # what is infinite then is refused
-                for room, values in zip(whole._columns, part._columns, strict=True):
-                    room[done : done + len(values)] = values
+            for n, (values, *_) in enumerate(part._columns):
+                if not fits(values, rooms[n].dtype):
+                    rooms[n] = rooms[n].astype(values.dtype)
+                rooms[n][done : done + len(values)] = values
             done += len(part.clients)
             if part.fine is not None:
                 counts.add(part.fine.counts)
+        whole = first._with(rooms)
         return replace(whole, fine=whole.fine and replace(whole.fine, counts=counts.sums()))
 
+    def narrowed(self) -> Scores:
+        """The same as it is kept of so many clients, however it came together."""
+        return self._with([each.values if each.exact else narrow(each.values) for each in self._columns])
+
     def between(self, start: int, end: int) -> Scores:
-        """The same of the clients at these places; the arrays are views."""
-        return self._with_each(lambda values, _: values[start:end])
+        """The same of the clients at these places, without finer figures; the arrays are views."""
+        plain = replace(self, fine=None)
+        return plain._with([each.values[start:end] for each in plain._columns])
 
     @property
-    def _columns(self) -> list[npt.NDArray[Any]]:
+    def _columns(self) -> list[_Column]:
         """All arrays [C, …], in one order."""
-        fine = [] if self.fine is None else self.fine.figures.values()
-        return [self.clients, self.count, self.loss, *self.sums.values(), *fine]
+        fine = {} if self.fine is None else self.fine.figures
+        return [
+            *(_Column(self.clients, 0), _Column(self.count, 0), _Column(self.loss, np.nan)),
+            *(_Column(values, 0, exact=True) for values in self.sums.values()),
+            *(_Column(values, np.nan) for values in fine.values()),
+        ]
 
-    def _with_each(self, of: Callable[[npt.NDArray[Any], float], npt.NDArray[Any]]) -> Scores:
-        """Another array for each one [C, …], made of it and of what stands there for a client without a test."""
-        fine = self.fine
-        if fine is not None:
-            fine = replace(fine, figures={name: of(values, np.nan) for name, values in fine.figures.items()})
-        sums = {name: of(values, 0) for name, values in self.sums.items()}
-        return Scores(of(self.clients, 0), of(self.count, 0), of(self.loss, np.nan), sums, self.task, fine)
+    def _with(self, columns: Iterable[npt.NDArray[Any]]) -> Scores:
+        """The same with these in place of all arrays, in the same order."""
+        following = iter(columns)
+        clients, count, loss = next(following), next(following), next(following)
+        sums = {name: next(following) for name in self.sums}
+        fine = self.fine and replace(self.fine, figures={name: next(following) for name in self.fine.figures})
+        return Scores(clients, count, loss, sums, self.task, fine)
 
     @classmethod
     def join(cls, parts: Sequence[Scores]) -> Scores:
@@ -171,5 +194,5 @@ def spread_of(values: npt.NDArray[Any], ranked: npt.NDArray[np.bool_] | None = N
 
 
 def _where(chosen: npt.NDArray[np.bool_], values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Those that are chosen; without a copy if all are."""
+    """Those that are chosen: the values themselves, which are not to be changed, if all are."""
     return values if chosen.all() else values[chosen]

@@ -112,7 +112,8 @@ class Setup:
         model = model.to(resolve_device(config.device))
         weights = None
         if config.class_weights is not None:
-            weights = class_weights(config.class_weights, data.task, class_totals(data), data.class_names)
+            totals = class_totals(data.class_counts_in_parts())
+            weights = class_weights(config.class_weights, data.task, totals, data.class_names)
         setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights, own_metrics or {})
         setup = replace(setup, behaviour=setup._try_model())
         setup.prepare_model()

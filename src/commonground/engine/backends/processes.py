@@ -72,12 +72,13 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads: int) -> None:
+def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads: int, collects: bool) -> None:
     """A worker's life: take tasks from the pipe until it is closed."""
     # What the parent has not collected yet is the parent's: a client of Ray's, say, whose end waits for threads that
     # are not here, and takes the worker with it.
     gc.freeze()
-    gc.enable()
+    if collects:
+        gc.enable()
     # The parent alone reacts to Ctrl-C, and to the SIGTERM that systemd and Slurm send to all processes of a job: it
     # finishes with a checkpoint and ends the workers, for whom a signal may be waiting since they were started.
     for number in _STOPS:
@@ -133,7 +134,8 @@ class ProcessEngine(StoreEngine):
         for _number in range(wanted):
             here, there = context.Pipe()
             inherited = [*self._pipes, here] if context.get_start_method() == "fork" else []
-            worker = context.Process(target=_serve, args=(there, inherited, setup, config.threads), daemon=True)
+            given = (there, inherited, setup, config.threads, gc.isenabled())
+            worker = context.Process(target=_serve, args=given, daemon=True)
             with warnings.catch_warnings(), _stops_held_back(), _no_collection():
                 # Python 3.12 warns of forking beside other threads; a worker uses no lock that one could hold, and
                 # PyTorch's own data loaders start in the same way.

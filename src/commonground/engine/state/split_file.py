@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from commonground.access import reason
 from commonground.data import FederatedDataset
-from commonground.data.class_counts import class_counts_in_parts
 from commonground.errors import RunError
 
 __all__ = ["describe", "read_split", "split_json"]
@@ -48,7 +47,7 @@ def split_json(data: FederatedDataset) -> bytes:
     splits: tuple[Literal["train", "test"], ...] = ("train", "test")
     for split in splits:
         parts.append(f', "{split}": ['.encode())
-        for n, counts in enumerate(class_counts_in_parts(data, split)):
+        for n, counts in enumerate(data.class_counts_in_parts(split)):
             some = json.dumps(counts.tolist(), separators=(",", ":"))
             parts.append((("," if n else "") + some[1:-1]).encode())
         parts.append(b"]")
