@@ -149,6 +149,16 @@ def test_a_loss_that_cannot_be_is_refused_of_many_clients(monkeypatch: pytest.Mo
         check_scores(setup, Scores.gathered(parts, 70_000), 1)
 
 
+def test_the_spread_of_very_many_is_that_of_all_at_once() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, 250_001).astype(np.float32)
+    values[7] = np.nan
+    known = values[~np.isnan(values)].astype(np.float64)
+    told = spread_of(values)
+    assert told["std"] == pytest.approx(known.std(), rel=1e-12)
+    assert told["mean"] == pytest.approx(known.mean(), rel=1e-12)
+    assert told["p10"] == pytest.approx(np.quantile(known, 0.1), rel=1e-6)
+
+
 def test_narrow_kinds() -> None:
     for kind, many in (("f8", "f4"), ("i8", "i4"), ("?", "?"), ("u1", "u1")):
         assert narrow_kind(np.dtype(kind), 100_000) == np.dtype(kind)

@@ -61,8 +61,6 @@ def finish(
     early = {} if stopping is None or stopped else stopping.summary()
     judge, shared = tuned or (engine, progress.shared)
     scores, global_test = _last_test(setup, plan, progress, engine, tuned)
-    clients = client_rows(setup.data, progress.took_part, scores, None if global_test is None else global_test.headline)
-    clients = with_epsilons(setup, len(progress.history), clients)
     sha256 = weights_sha256(setup.data.clients, judge, shared)
     summary = summarise(
         setup,
@@ -77,6 +75,8 @@ def finish(
         last=progress.models_of,
         asked=plan.finals,
     )
+    clients = client_rows(setup.data, progress.took_part, scores, None if global_test is None else global_test.headline)
+    clients = with_epsilons(setup, len(progress.history), clients)
     del scores  # the clients' rows have what is told of them
     summary |= early | privacy_summary(setup, len(progress.history), progress.shared)
     path = None if folder is None else folder.path

@@ -24,7 +24,9 @@ def fits(values: npt.NDArray[Any], kind: np.dtype[Any]) -> bool:
     if kind.itemsize >= values.dtype.itemsize:
         return True
     limit = np.finfo(kind).max if kind.kind == "f" else np.iinfo(kind).max
-    return bool(np.abs(values[np.isfinite(values)]).max(initial=0) <= values.dtype.type(limit))
+    finite = np.isfinite(values)  # no copy of the values, of which there may be a million
+    largest = max(values.max(initial=0, where=finite), -values.min(initial=0, where=finite))
+    return bool(largest <= values.dtype.type(limit))
 
 
 def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

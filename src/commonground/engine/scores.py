@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.engine.fine_scores import AddedCounts, FineScores
-from commonground.engine.narrow import fits, narrow, narrow_kind
+from commonground.engine.narrow import MANY, fits, narrow, narrow_kind
 from commonground.tasks import Task
 from commonground.tasks.base import Figures
 
@@ -188,9 +189,18 @@ def spread_of(values: npt.NDArray[Any], ranked: npt.NDArray[np.bool_] | None = N
     }  # fmt: skip
     return {
         "mean": float(values.mean(dtype=np.float64)) if len(values) else None,
-        "std": float(values.std(dtype=np.float64)) if len(values) else None,
+        "std": _std(values) if len(values) else None,
         **{name: float(of(among)) if len(among) else None for name, of in ends.items()},
     }
+
+
+def _std(values: npt.NDArray[Any]) -> float:
+    """Of very many piece by piece: all deviations at once take twice their room."""
+    if len(values) <= MANY:
+        return float(values.std(dtype=np.float64))
+    mean = values.mean(dtype=np.float64)
+    pieces = (values[start : start + MANY] for start in range(0, len(values), MANY))
+    return math.sqrt(sum(float(np.square(piece - mean).sum()) for piece in pieces) / len(values))
 
 
 def _where(chosen: npt.NDArray[np.bool_], values: npt.NDArray[Any]) -> npt.NDArray[Any]:
