@@ -113,10 +113,9 @@ def _last_test(
 
     def tested(which: Which) -> Scores:
         # The last round's test, unless it covered a panel only, was before a resume, or came unexpectedly.
-        known = progress.last_scores.pop(which, None)
-        if known is not None:
-            return known
-        scores = engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True)
+        scores = progress.last_scores.pop(which, None)
+        if scores is None:
+            scores = engine.evaluate(asked, progress.shared, which, progress.models_of, detailed=True)
         return scores.among(everyone).narrowed()
 
     scores = tested("global") if "global" in plan.kinds else None
