@@ -97,7 +97,7 @@ def test_a_group_of_blocks_is_added_up_as_all_its_blocks_at_once() -> None:
     assert whole.loss.tolist() == joined.loss.tolist()
 
 
-@pytest.mark.parametrize("large", [1e40, 1e100, np.inf, np.nan])
+@pytest.mark.parametrize("large", [1e40, -1e40, 1e100, np.inf, np.nan])
 def test_a_figure_that_float32_cannot_tell_is_kept_whole(large: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever block it comes; the others' are not lost."""
     monkeypatch.setattr("commonground.engine.narrow.MANY", 100)

@@ -15,11 +15,11 @@ from commonground.engine.more_rounds import not_evaluated
 from commonground.engine.numerics import changed_numerics, numerics_of
 from commonground.engine.observer import Observer
 from commonground.engine.progress import Progress
+from commonground.engine.read_trained import read_trained
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.folder import RunFolder, plain_settings
-from commonground.engine.trained import read_trained
 from commonground.errors import RunError
 
 __all__ = ["Keeper"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from commonground.algorithms import Algorithm, Tensors, make_algorithm
+from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data.formats import Given, InputFormat, read_format
@@ -29,30 +29,29 @@ from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import AddedClients
 from commonground.engine.client_tensors import client_model, client_start
 from commonground.engine.portable import PortableModel, model_inputs
-from commonground.engine.prepare import base_model, build_network, plain_network
+from commonground.engine.prepare import plain_network
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
-from commonground.engine.state.folder import NOISE, SCHEMA, START, RunFolder
+from commonground.engine.state.folder import NOISE, RunFolder
+from commonground.engine.state.split_file import read_task
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, RunError
 from commonground.generators import keyed_generators
 from commonground.models import (
     Groups,
-    base_sha256_of,
     constants_of,
     is_pretrained,
     reset_counters,
-    restored,
     tensors_of,
 )
 from commonground.models.behaviour import held_generators
 from commonground.quoting import quoted
 from commonground.suggest import meant
-from commonground.tasks import Task, tasks
-from commonground.user_code import failing_as, is_code
+from commonground.tasks import Task
+from commonground.user_code import failing_as
 
-__all__ = ["States", "Trained", "read_trained"]
+__all__ = ["States", "Trained"]
 
 MOST_COMPARED = 20_000  # names that an unknown one is compared with; a million would take a minute
 
@@ -348,99 +347,3 @@ class Trained:
             return resolve_device(self.config.device)
         except ConfigError:
             return torch.device("cpu")
-
-
-def read_task(split: Mapping[str, Any]) -> Task:
-    """The task that ``split.json`` names, with its settings."""
-    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in split["task_settings"].items()}
-    return tasks[split["task"]](**settings)
-
-
-def read_trained(
-    folder: RunFolder,
-    *,
-    model: nn.Module | None = None,
-    algorithm: Algorithm | None = None,
-    trust_code: bool = False,
-) -> Trained:
-    """What the run in a folder has trained so far.
-
-    Args:
-        folder: of the run.
-        model, algorithm: objects in place of what the configuration names.
-        trust_code: whether Python files that the configuration names may be run.
-
-    Raises:
-        RunError: it has no checkpoint yet, or a file is damaged.
-        ConfigError: the configuration names what cannot be made by name, or a Python file that is not trusted.
-        ModelError: the given model does not fit.
-    """
-    path, config, split = folder.path, folder.config(), folder.split()
-    if config.model is None or config.lr is None:
-        raise RunError(f"'{path / 'config.toml'}' is damaged: it lacks the model or the learning rate")
-    _check_code(path, config, model, algorithm, trust_code)
-    if algorithm is None:
-        algorithm = make_algorithm(config.algorithm, config.options)
-    start, given = folder.start(), model is not None
-    shape, task = read_format(split).shape, read_task(split)
-    if start is not None:
-        if model is None:
-            if not is_code(config.model):
-                raise ConfigError(
-                    f"the model of the run in '{path}', {config.model}, was given as an object: load it with "
-                    "load_run(folder, model=…), a module of the same architecture"
-                )
-            model = base_model(config, shape, split["classes"], task=task)
-        model = restored(model, start, getattr(torch, config.dtype), f"the run in '{path}'")
-    elif model is not None:
-        raise ConfigError(f"the model of the run in '{path}' is {config.model}, which is built by name; give none")
-    network, groups = build_network(config, algorithm, shape, split["classes"], model, task)
-    finished = folder.finished
-    tuned = config.finetune_epochs > 0 and finished
-    best = (folder.summary() or {}).get("early_stopping", {}).get("best_round") if finished else None
-    kept = None if best is None else folder.checkpoints.name_of(best)
-    checkpoint = folder.load("finetuned.safetensors" if tuned else kept)
-    if checkpoint is None:
-        raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
-    if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
-        raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
-    folder.check_config(checkpoint.settings)
-    folder.rounds.check(checkpoint.round, checkpoint.files["rounds.jsonl"])
-    fixed = ("split.json", SCHEMA, START)
-    folder.check_files({name: checkpoint.files[name] for name in fixed if name in checkpoint.files})
-    if finished and best is None and checkpoint.round < config.rounds:
-        raise RunError(
-            f"the run in '{path}' is finished, but its newest checkpoint is of round {checkpoint.round}; --resume "
-            "repeats the rounds after it"
-        )
-    if base_sha256_of(network) != checkpoint.totals.get("base_sha256"):
-        raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
-    schema = folder.schema() if SCHEMA in checkpoint.files else None
-    if tuned:
-        algorithm = HeadTuning(config.finetune_epochs)
-    about = {name: value for name, value in split.items() if name not in ("train", "test")}
-    return Trained(
-        path,
-        config,
-        algorithm,
-        network,
-        groups,
-        checkpoint.shared,
-        len(split["train"]),
-        about,
-        checkpoint,
-        given,
-        schema,
-    )
-
-
-def _check_code(
-    path: Path, config: RunConfig, model: nn.Module | None, algorithm: Algorithm | None, trusted: bool
-) -> None:
-    """Refuse to run a Python file that a folder names, unless the user wants it."""
-    for what, text, given in (("model", config.model, model), ("algorithm", config.algorithm, algorithm)):
-        if given is None and not trusted and is_code(str(text)):
-            raise ConfigError(
-                f"the run in '{path}' has the {what} '{text}', whose code would be run: if you trust that file, say so "
-                f"with --trust-code (in Python: load_run(folder, trust_code=True), or {what}=… itself)"
-            )

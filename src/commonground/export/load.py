@@ -21,7 +21,7 @@ from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.portable import PortableModel
 from commonground.engine.prepare import build_network
-from commonground.engine.trained import read_task
+from commonground.engine.state.split_file import read_task
 from commonground.errors import ConfigError, DataError, ModelError, RunError
 from commonground.export.about import SCHEMA, read_about
 from commonground.export.formats import NOISE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -10,8 +11,9 @@ from typing import Any, Literal
 from commonground.access import reason
 from commonground.data import FederatedDataset
 from commonground.errors import RunError
+from commonground.tasks import Task, tasks
 
-__all__ = ["describe", "read_split", "split_json"]
+__all__ = ["describe", "read_split", "read_task", "split_json"]
 
 _ALWAYS = (
     "fingerprint", "sample_shape", "inputs", "task", "task_settings", "classes", "class_names", "client_names",
@@ -68,3 +70,9 @@ def read_split(path: Path) -> dict[str, Any]:
         if key not in split:
             raise RunError(f"'{path}' is damaged: it has no '{key}'")
     return split
+
+
+def read_task(split: Mapping[str, Any]) -> Task:
+    """The task that ``split.json`` names, with its settings."""
+    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in split["task_settings"].items()}
+    return tasks[split["task"]](**settings)
