@@ -5,13 +5,14 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from commonground.engine.backends.checks import check_scores
 from commonground.engine.fine_scores import AddedCounts, FineScores
-from commonground.engine.narrow import narrow, narrow_kind
+from commonground.engine.narrow import Room, narrow
 from commonground.engine.results import GlobalTest
 from commonground.engine.scores import Scores, spread_of
 from commonground.engine.training import prepared
@@ -159,13 +160,30 @@ def test_the_spread_of_very_many_is_that_of_all_at_once() -> None:
     assert told["p10"] == pytest.approx(np.quantile(known, 0.1), rel=1e-6)
 
 
-def test_narrow_kinds() -> None:
-    for kind, many in (("f8", "f4"), ("i8", "i4"), ("?", "?"), ("u1", "u1")):
-        assert narrow_kind(np.dtype(kind), 100_000) == np.dtype(kind)
-        assert narrow_kind(np.dtype(kind), 100_001) == np.dtype(many)
-    few = np.arange(3.0)
+@pytest.mark.parametrize(("kind", "many"), [("f8", "f4"), ("i8", "i4"), ("?", "?"), ("u1", "u1")])
+def test_half_of_the_bytes_beyond_so_many(kind: str, many: str) -> None:
+    assert narrow(np.zeros(100_000, kind)).dtype == np.dtype(kind)
+    assert narrow(np.zeros(100_001, kind)).dtype == np.dtype(many)
+    few = np.zeros(3, kind)
     assert narrow(few) is few
-    assert narrow(np.arange(100_001.0)).dtype == np.float32
+
+
+def test_room_that_becomes_wider_never_reads_what_nobody_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in new memory may be a signalling NaN, at whose conversion NumPy warns."""
+    empty = np.empty
+
+    def dirty(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        values = empty(shape, kind)
+        if kind == np.float32:
+            values.view(np.uint32)[...] = 0x7FA00000
+        return values
+
+    monkeypatch.setattr("commonground.engine.narrow.MANY", 3)
+    monkeypatch.setattr(np, "empty", dirty)
+    room = Room(4, np.zeros(1), exact=False)
+    for piece in ([1.5, np.nan], [1e300], [2.5]):
+        room.add(np.array(piece))
+    assert room.values().tolist() == pytest.approx([1.5, np.nan, 1e300, 2.5], nan_ok=True)
 
 
 def test_the_worst_of_a_global_test_have_so_many_rows() -> None:

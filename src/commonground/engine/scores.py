@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.engine.fine_scores import AddedCounts, FineScores
-from commonground.engine.narrow import MANY, fits, narrow, narrow_kind
+from commonground.engine.narrow import MANY, Room, narrow
 from commonground.tasks import Task
 from commonground.tasks.base import Figures
 
@@ -30,10 +30,6 @@ class _Column(NamedTuple):
     values: npt.NDArray[Any]
     untested: float
     exact: bool = False
-
-    def kind_for(self, clients: int) -> np.dtype[Any]:
-        """As what it is kept, of so many clients."""
-        return self.values.dtype if self.exact else narrow_kind(self.values.dtype, clients)
 
 
 @dataclass(frozen=True)
@@ -105,17 +101,13 @@ class Scores:
         first = next(groups)
         if len(first.clients) == clients:
             return first
-        rooms = [np.empty((clients, *each.values.shape[1:]), each.kind_for(clients)) for each in first._columns]
-        counts, done = AddedCounts(), 0
+        rooms, counts = [Room(clients, each.values, each.exact) for each in first._columns], AddedCounts()
         for part in chain([first], groups):
-            for n, (values, *_) in enumerate(part._columns):
-                if not fits(values, rooms[n].dtype):
-                    rooms[n] = rooms[n].astype(values.dtype)
-                rooms[n][done : done + len(values)] = values
-            done += len(part.clients)
+            for room, column in zip(rooms, part._columns, strict=True):
+                room.add(column.values)
             if part.fine is not None:
                 counts.add(part.fine.counts)
-        whole = first._with(rooms)
+        whole = first._with(room.values() for room in rooms)
         return replace(whole, fine=whole.fine and replace(whole.fine, counts=counts.sums()))
 
     def narrowed(self) -> Scores:
