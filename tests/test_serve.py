@@ -141,12 +141,40 @@ def test_a_new_client_is_added_from_examples(service: tuple[TestClient, Tokens],
     for wrong, says in (
         ({"client": "n", "rows": rows(0, 3)}, "3 rows are too few"),
         ({"client": "n", "rows": features(rows(0, 9))}, "label"),
-        ({"client": "n", "rows": [*rows(0, 8), {**rows(0, 1)[0], "label": "perhaps"}]}, "row 8 has no label, or one"),
+        ({"client": "n", "rows": [*rows(0, 8), {**rows(0, 1)[0], "label": "perhaps"}]}, "row 9 has no label, or one"),
         ({"client": " n", "rows": rows(0, 8)}, "a client's name is"),
+        ({"client": "all", "rows": rows(0, 8)}, "cannot be called 'all'"),
+        ({"client": "1", "rows": rows(0, 8)}, "cannot be called '1', which is the number of client 'north'"),
     ):
         response = client.post("/v1/clients", json=wrong, headers=enrol)
         assert response.status_code == 422, response.text
         assert says in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ('{"rows": [{"a": 1, "plan": "x"}, {"a": ["x"], "plan": "x"}]}', "row 2, column 'a': a cell is a text, a fin"),
+        ('{"rows": [{"a": NaN}]}', "row 1, column 'a': a cell is a text, a finite number, true, false or null"),
+        ('{"rows": [{"a": 1e400}]}', "row 1, column 'a': a cell is"),
+        ('{"rows": [3]}', "row 1 is no object of cells by their columns' names"),
+        ('{"rows": [', "the body is no JSON: "),
+        ('{"rows": []}', "rows: List should have at least 1 item"),
+        ("{}", "rows: Field required"),
+    ],
+)
+def test_a_body_of_another_form_is_told_by_its_row_and_column(
+    body: str, says: str, service: tuple[TestClient, Tokens]
+) -> None:
+    client, tokens = service
+    headers = {**bearer(tokens.issue("north")), "content-type": "application/json"}
+    response = client.post("/v1/predict", content=body.encode(), headers=headers)
+    assert response.status_code == 422
+    assert response.json()["detail"].startswith(says)
+    enrol = {**headers, **bearer(tokens.issue(ENROL))}
+    response = client.post("/v1/clients", content=body.replace("{", '{"client": "x", ', 1).encode(), headers=enrol)
+    assert response.status_code == 422
+    assert "[" not in response.json()["detail"]
 
 
 WRONG: dict[str, Any] = {
@@ -262,8 +290,15 @@ def test_numbers_without_a_table(tmp_path: Path) -> None:
 def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", str(run_dir), "--token-for", "nobody"]) == 2
     assert "has no client 'nobody'" in capsys.readouterr().err
+    assert main(["serve", str(run_dir), "--host", "no.such.host.invalid"]) == 2
+    assert "--host no.such.host.invalid is no address" in capsys.readouterr().err
+    for flag in ("--token-for", "--revoke"):  # a number might be meant for another client
+        assert main(["serve", str(run_dir), flag, "0"]) == 2
+        assert "has no client '0'" in capsys.readouterr().err
     assert main(["serve", str(run_dir), "--token-for", "east"]) == 0
-    token = capsys.readouterr().out.strip()
+    token, whose = capsys.readouterr()
+    assert whose == f"for client 'east' of {run_dir}\n"
+    token = token.strip()
     command = [sys.executable, "-m", "commonground", "serve", str(run_dir), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

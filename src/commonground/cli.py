@@ -34,6 +34,7 @@ from commonground.stopping import stops_raise
 
 if TYPE_CHECKING:
     from commonground.config import RunConfig
+    from commonground.data import FederatedDataset
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -95,12 +96,15 @@ def train(
     from commonground.engine.prepare import prepare_setup
     from commonground.engine.state.folder import RunFolder
     from commonground.engine.tracked import Tracking
-    from commonground.engine.training import run_training
+    from commonground.engine.training import check_resumed, run_training
     from commonground.report import write_run_report
     from commonground.terminal import standard_output
 
     if resume and out is not None and RunFolder(out).exists:
-        values = RunFolder(out).config().model_dump(exclude_none=True) | values
+        before = RunFolder(out).config().model_dump(exclude_none=True)
+        if values.get("algorithm", before["algorithm"]) != before["algorithm"]:
+            del before["options"]  # of another method
+        values = before | values
     elif resume and "algorithm" not in values:
         raise ConfigError(f"'{out}' holds no run to continue")
     config = RunConfig.make(values)
@@ -111,11 +115,15 @@ def train(
     tracking = Tracking(() if dry_run else track, out)
     setup = prepare_setup(config, data_dir=data_dir)
     if not quiet:
-        for note in setup.data.about.get("notes", ()):
+        for note in (*setup.data.about.get("notes", ()), *_dealt(config, setup.data)):
             print(f"{setup.data.name}: {escaped(note, 1000)}", file=sys.stderr)
     if dry_run:
         from commonground.plan import plan_of, plan_table
 
+        if resume and RunFolder(out).exists:
+            check_resumed(RunFolder(out), setup, allow_other_numerics)
+            done = len(RunFolder(out).rounds.rows())
+            print(f"{done} of {config.rounds} rounds are done; the plan is of all of them", file=sys.stderr)
         plan = plan_of(setup, out)
         if as_json:
             print(json.dumps(plan.to_dict(), indent=2, ensure_ascii=False))
@@ -138,6 +146,14 @@ def train(
         console.print(result_table(run))
         if note := result_note(run):
             console.print(note, markup=False)
+
+
+def _dealt(config: RunConfig, data: FederatedDataset) -> list[str]:
+    """Of a table: that nobody said whose its rows are."""
+    said = (config.clients, config.client_column, config.partition, config.classes_per_client)
+    if data.schema is None or any(said):
+        return []
+    return [f"rows are dealt at random to {data.clients} clients; --client-column NAME says whose each row is"]
 
 
 def _new_folder(config: RunConfig) -> Path:

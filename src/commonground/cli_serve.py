@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from socket import getaddrinfo
 
 import click
 
 from commonground.cli_options import trust_code
 from commonground.errors import ConfigError
 from commonground.extras import pip_install
+from commonground.quoting import quoted
 
 __all__ = ["serve"]
 
@@ -53,17 +55,23 @@ def serve(
     run = load_run(run_dir, trust_code=trust_code)
     models, tokens = RunModels(run), Tokens(run_dir)
     if token_for is not None:
-        print(tokens.issue(run.trained.names[run.trained.client(token_for)]))
+        name = run.trained.names[run.trained.client(token_for, by_number=False)]
+        print(tokens.issue(name))
+        click.echo(f"for client {quoted(name)} of {run_dir}", err=True)
     elif token_to_enrol:
         print(tokens.issue(ENROL))
     elif revoke is not None:
         ended = tokens.revoke(revoke)
         if not ended and revoke != ENROL:
-            run.trained.client(revoke)  # refuses a name that is none; one without tokens is none the worse
+            run.trained.client(revoke, by_number=False)  # refuses a name that is none
         print(f"{ended} tokens ended")
     else:
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)
+        try:
+            getaddrinfo(host, port)
+        except OSError as error:
+            raise ConfigError(f"--host {host} is no address of this machine: {error.strerror}") from None
         config = uvicorn.Config(
             make_app(models, tokens), host=host, port=port, log_level="warning", server_header=False
         )

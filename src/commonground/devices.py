@@ -51,12 +51,16 @@ def _gpus(count: int) -> str:
     return "one CUDA GPU (cuda:0)" if count == 1 else f"{count} CUDA GPUs (cuda:0 to cuda:{count - 1})"
 
 
-def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse a precision that a device does not have.
+def check_precision(precision: str, dtype: str, device: torch.device) -> None:
+    """Refuse a precision that a device does not have, or that numbers of another type leave no room for.
 
     Raises:
-        ConfigError: TF32 is a format of CUDA devices.
+        ConfigError: TF32 is a format of CUDA devices, or products of float64 shall be of fewer digits.
     """
+    if precision != "fp32" and dtype != "float32":
+        raise ConfigError(
+            f"--precision {precision} is how products of float32 are computed, and --dtype is {dtype}; leave out one"
+        )
     if precision == "tf32" and device.type != "cuda":
         raise ConfigError(f"the precision tf32 is one of CUDA devices, and this run computes on {device}; take fp32")
 

@@ -102,6 +102,35 @@ def test_refusals(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "added").exists()
 
 
+def test_a_number_is_a_client_only_where_no_name_is_one(tmp_path: Path) -> None:
+    """Clients called 10, 11, 12 have no client 2, and a new one is not called as another one's number."""
+    data = newcomers(2)
+    clients = [(data.x_train[i], data.y_train[i], data.x_test[j], data.y_test[j]) for i, j in parts(data)]
+
+    def named(*names: str) -> cg.FederatedDataset:
+        return cg.FederatedDataset.from_arrays(clients, classes=10, client_names=names, preprocess=data.preprocess)
+
+    numbers = cg.train("fedrep", named("10", "11"), rounds=1, out=tmp_path / "numbers")
+    assert numbers.trained.client(11) == numbers.trained.client("11") == 1
+    for name in (1, "1", 0):
+        with pytest.raises(ConfigError, match=rf"has no client '{name}'"):
+            numbers.model(name)
+    assert cg.keep_clients(numbers, named("1", "x"), epochs=1).run.trained.client("1") == 2
+    words = cg.train("fedrep", named("a", "b"), rounds=1, out=tmp_path / "words")
+    assert words.trained.client(1) == words.trained.client("1") == 1
+    with pytest.raises(ConfigError, match="has no client '1'"):
+        words.trained.client("1", by_number=False)
+    with pytest.raises(ConfigError, match="cannot be called '1', which is the number of client 'b'"):
+        cg.keep_clients(words, named("1", "x"), epochs=1)
+    with pytest.raises(ConfigError, match="cannot be called 'all'"):
+        cg.keep_clients(words, named("all", "x"), epochs=1)
+    again = cg.keep_clients(words, named("2", "x"), epochs=1).run  # there is no third client
+    assert again.trained.client("2") == 2
+    done = cg.export_model(again, tmp_path / "everyone", client="all")
+    assert [each.client for each in done] == [0, 1, 2, 3]
+    assert sorted(path.name for path in (tmp_path / "everyone").iterdir()) == [f"client-{c}" for c in range(4)]
+
+
 @pytest.mark.parametrize("damage", ["index cut", "segment flipped", "segment gone", "names swapped"])
 def test_damage_is_said(damage: str, tmp_path: Path) -> None:
     cg.keep_clients(trained(tmp_path), newcomers(2), epochs=1)

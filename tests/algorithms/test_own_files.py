@@ -145,3 +145,40 @@ def test_a_file_with_an_annotated_name_says_so_with_its_line(
     assert f"in {file}, line 6: the algorithm Mine writes 'name' with an annotation" in said
     assert said.count("\n") == 1
     assert "mine" not in registry
+
+
+HALVES = {
+    "no client_update": (
+        "def client_updates(self, client, round): ...",
+        "has no def client_update(self, client, round)",
+    ),
+    "too few": ("def client_update(self, client): ...", "client_update(self, client) in place of def client_update"),
+    "server": (
+        "def client_update(self, client, round): ...\n    def server_update(self, server): ...",
+        "server_update(self, server) in place of def server_update(self, server, updates, round)",
+    ),
+    "returns nothing": (
+        "def client_update(self, client, round):\n        client.fit('body')",
+        "client_update of Mine gives nothing in place of what a client sends, tensors by name; let it end with: return "
+        "client.send('body')",
+    ),
+    "returns names": (
+        "def client_update(self, client, round):\n        return ['body']",
+        "client_update of Mine gives a list in place",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched", "messages"])
+@pytest.mark.parametrize("wrong", HALVES)
+def test_a_half_of_a_round_of_another_form_is_one_sentence(
+    wrong: str, engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, says = HALVES[wrong]
+    head = "from commonground.algorithms import Algorithm\n\n\nclass Mine(Algorithm):\n    shared = ('body',)\n"
+    (tmp_path / "mine.py").write_text(f"{head}    personal = ('head',)\n    title = 'Mine'\n\n    {code}\n")
+    words = ["train", f"{tmp_path / 'mine.py'}:Mine", "--rounds", "1", "--engine", engine]
+    assert main([*words, "--quiet", "--out", str(tmp_path / "run")]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert says in told
+    assert "Traceback" not in told

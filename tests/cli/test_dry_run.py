@@ -31,6 +31,19 @@ def test_what_is_wrong_is_told_as_by_a_run(tmp_path: Path, capsys: pytest.Captur
     assert "needs images of at least 16×16" in capsys.readouterr().err
 
 
+def test_of_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "fedrep", "--clients", "5", "--out", str(tmp_path / "run")]
+    assert main([*words, "--rounds", "3", "--quiet"]) == 0
+    assert main([*words, "--rounds", "2", "--resume", "--dry-run"]) == 2
+    assert "it can go on with as many or more, not with 2" in " ".join(capsys.readouterr().err.split())
+    assert main([*words, "--rounds", "5", "--resume", "--dry-run"]) == 0
+    assert "3 of 5 rounds are done; the plan is of all of them" in capsys.readouterr().err
+    for more in ([], ["--dry-run"]):
+        other = ["train", "fedavg", "--clients", "5", "--resume", *more, "--out", str(tmp_path / "run")]
+        assert main(other) == 2
+        assert "algorithm = 'fedrep'" in " ".join(capsys.readouterr().err.split())
+
+
 def test_several_methods_have_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for method in ("local", "pooled", "scaffold", "rolora", "fedproto"):
         more = ["--set", "rank=2"] if method == "rolora" else []

@@ -365,3 +365,8 @@ def test_another_optimizer_than_sgd_is_told() -> None:
     assert [entry["settings"].get("optimizer") for entry in result["methods"]] == [None, "adam"]
     tuned = compare(["fedavg"], "digits", 2, grid={"optimizer": ["sgd", "adamw"]}, **few).to_dict()
     assert tuned["methods"][0]["settings"]["optimizer"] is not None
+
+
+def test_seeds_are_how_many() -> None:
+    with pytest.raises(ConfigError, match=r"seeds is how many, and not \[1, 2\]; seed=… is the first"):
+        compare(["fedrep"], seeds=[1, 2], **SMALL)  # type: ignore[arg-type]

@@ -194,6 +194,11 @@ def test_balanced_weights_are_of_all_clients_rows() -> None:
         ("fedavg", {"class_weights": "1,-2"}, "neither balanced nor numbers of at least 0"),
         ("fedavg", {"clip_norm": 0.0}, "clip_norm"),
         ("fedavg", {"loss": 3}, "loss must be a function"),
+        ("fedavg", {"server_lr": 0.1}, "--server-lr 0.1 is a setting of --server-optimizer momentum and adam"),
+        ("fedavg", {"server_momentum": 0.5}, "--server-momentum 0.5 is a setting of"),
+        ("fedavg", {"server_optimizer": "momentum", "server_beta2": 0.9}, "--server-beta2 0.9 .*is momentum here"),
+        ("fedavg", {"server_epsilon": 0.1}, "--server-epsilon 0.1 is a setting of --server-optimizer adam"),
+        ("fedavg", {"precision": "bf16", "dtype": "float64"}, "--precision bf16 .* and --dtype is float64"),
         ("fedavg", {"loss": "smooth"}, "write it as file.py:function"),
     ],
 )  # fmt: skip
@@ -223,3 +228,23 @@ def test_a_loss_never_sees_padding(tmp_path: Path) -> None:
         for engine in ("serial", "batched")
     ]  # fmt: skip
     assert_same_run(runs[0], runs[1], 1e-8)
+
+
+def test_a_method_that_finds_nothing_to_share_says_so() -> None:
+    """A linear model is all head: FedRep on it is every client alone."""
+    heard: list[str] = []
+
+    class Ear:
+        def note(self, text: str) -> None:
+            heard.append(text)
+
+    flags: dict[str, Any] = {"rounds": 1, "observer": Ear()}
+    run = train("fedrep", digits(), model="linear", **flags)
+    assert heard == [
+        "FedRep shares the body of a model, and this one has none: nothing is shared, and every client learns alone"
+    ]
+    assert run.summary["bytes_up"] == 0
+    for algorithm, model in (("fedrep", "mlp"), ("fedavg", "linear"), ("local", "linear"), ("lg-fedavg", "linear")):
+        heard.clear()
+        train(algorithm, digits(), model=model, **flags)
+        assert not heard

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from commonground import Run, train
-from commonground.engine import finishing
 from commonground.engine.results import GlobalTest
 from commonground.engine.scores import Scores
 from tests.engine.test_scale import tiny_clients
@@ -82,7 +81,7 @@ def test_the_global_models_scores_are_gone_before_each_clients_own_are_tested(
             beside.append(len(_scores_held()) - len(before) - 1)
         return among(self, clients)
 
-    monkeypatch.setattr(finishing.GlobalTest, "of", noticed)
+    monkeypatch.setattr(GlobalTest, "of", noticed)
     monkeypatch.setattr(Scores, "among", next_one)
     before = _scores_held()
     run = run_of(way, "serial")

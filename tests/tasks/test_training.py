@@ -320,6 +320,9 @@ def test_one_class_is_nothing_to_learn(task: str | None) -> None:
     x, y = np.ones((3, 2)), np.zeros(3, dtype=int)
     with pytest.raises(DataError, match=said):
         FederatedDataset.from_arrays([(x, y, x, y)], **({} if task is None else {"task": task}))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="-1") as refused:  # labels of -1 and 0, whose largest is the only class
+        FederatedDataset.from_arrays([(x, y - [1, 0, 1], x, y)])
+    assert "one class" not in str(refused.value)
     with pytest.raises(DataError, match="'made' has one class only"):
         made_data(classes=1)
     # A single number or label is no single class, and a class may be missing from the samples.

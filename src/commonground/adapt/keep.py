@@ -12,6 +12,7 @@ from commonground.data import FederatedDataset
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.run import Run
+from commonground.engine.trained import Trained
 from commonground.errors import ConfigError
 from commonground.quoting import quoted
 
@@ -70,6 +71,8 @@ def keep_clients(run: Run, data: FederatedDataset, *, epochs: int = 30, lr: floa
         raise ConfigError(
             f"{trained.where} has trained a client {quoted(taken[0])} already; new clients need other names"
         )
+    for name in names:
+        _check_name(trained, name)
     setup = head_setup(run, data, seed, lr)
     body = trained.body()
     setup = setup.with_algorithm(HeadTuning(epochs), setup.initial | body)
@@ -91,3 +94,15 @@ def keep_clients(run: Run, data: FederatedDataset, *, epochs: int = 30, lr: floa
     mean = float(headline[known].mean()) if known.any() else float("nan")
     again = replace(trained)  # which has read nothing of the folder yet
     return Kept(replace(run, _read=lambda: again), tuple(names), mean)
+
+
+def _check_name(trained: Trained, name: str) -> None:
+    """Refuse a name that means something else where clients are named."""
+    if name == "all":
+        raise ConfigError("a new client cannot be called 'all', which stands for every client; give it another name")
+    number = int(name) if name.isdecimal() and trained.known_by_number else trained.clients
+    if number < trained.clients and name not in trained.names:
+        raise ConfigError(
+            f"a new client cannot be called '{name}', which is the number of {trained.called(number)} of "
+            f"{trained.where}; give it another name"
+        )

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 from commonground.algorithms.base import Algorithm, Batch, Client, Output, Server, Tensors, Update, registry, yardsticks
-from commonground.algorithms.factory import make_algorithm
+from commonground.algorithms.factory import check_methods, make_algorithm
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -17,6 +17,7 @@ __all__ = [
     "Server",
     "Tensors",
     "Update",
+    "check_methods",
     "make_algorithm",
     "registry",
     "yardsticks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,28 @@ from commonground.models import load_class
 from commonground.ranges import check_numbers
 from commonground.suggest import meant
 
-__all__ = ["make_algorithm"]
+__all__ = ["check_methods", "make_algorithm"]
+
+
+_ROUNDS = {"client_update": 2, "server_update": 3}  # what an engine gives to a method's two halves
+
+
+def check_methods(cls: type[Algorithm]) -> None:
+    """Refuse a class that lacks a half of a round, or whose halves take something else than an engine gives.
+
+    Raises:
+        ConfigError: names the method and its parameters.
+    """
+    for name, count in _ROUNDS.items():
+        right = inspect.signature(getattr(Algorithm, name))
+        form = f"def {name}({', '.join(right.parameters)})"
+        if name in cls.__abstractmethods__:
+            raise ConfigError(f"the algorithm {cls.__name__} has no {form}, a client's round")
+        try:
+            inspect.signature(getattr(cls, name)).bind(None, *range(count))
+        except TypeError:
+            own = ", ".join(inspect.signature(getattr(cls, name)).parameters)
+            raise ConfigError(f"the algorithm {cls.__name__} has {name}({own}) in place of {form}") from None
 
 
 def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
@@ -35,6 +57,7 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
     else:
         check_known("algorithm", name, named)
         cls = named[name]
+    check_methods(cls)
     known = cls.options()
     for option in options:
         if option not in known:

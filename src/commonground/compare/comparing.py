@@ -62,6 +62,8 @@ class Comparing:
         if isinstance(methods, str) or not methods:
             raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
         check_objects(data, model)
+        if not isinstance(seeds, int):
+            raise ConfigError(f"seeds is how many, and not {seeds!r}; seed=… is the first of them")
         if seeds < 1:
             raise ConfigError(f"the number of seeds is {seeds}; at least 1 is needed")
         if target is not None and not 0 < target <= 1:

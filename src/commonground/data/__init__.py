@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -107,7 +108,7 @@ def load_data(
         seed: keys every draw.
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
-        label: a table's label column, or target columns, separated by commas; ``target`` is the same.
+        label: a table's label column, or target columns, separated by commas or as a list; ``target`` is the same.
         tokenizer: for texts: a transformers tokenizer, a folder with one, or ``hf:NAME_OR_FOLDER``, the model's own.
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known: a tokenizer that does not fit is refused.
@@ -124,7 +125,7 @@ def load_data(
     <FederatedDataset digits: 20 clients, 1,258 training samples (61 to 64 each), 539 test samples (26 to 28 each), \
 10 classes (2 per client)>
     """
-    label = table.pop("target", label)
+    label = _columns_text(table.pop("target", label))
     options = table_options(table)
     asked = partition = _by_column(partition, classes_per_client, options.client_column)
     if partition is None:
@@ -178,6 +179,14 @@ def load_data(
     return deal(source, chosen, clients, seed)
 
 
+def _columns_text(label: Any) -> str:
+    """Target columns as one text: their names with commas between them."""
+    names = [label] if isinstance(label, str) else list(label) if isinstance(label, Sequence) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"target names a column, or several columns, and is no {type(label).__name__}: {label!r}")
+    return ",".join(names)
+
+
 def _table_of(given: Any, tokenizer: Any) -> RawTable:
     """A table that was given as an object.
 
@@ -185,6 +194,8 @@ def _table_of(given: Any, tokenizer: Any) -> RawTable:
         ConfigError: it is none, or its texts shall be read.
         DataError: it has no columns that a table has.
     """
+    if hasattr(given, "iloc") and not hasattr(given, "columns"):
+        raise ConfigError(f"a {type(given).__name__} is one column; a table is a DataFrame")
     if not (is_dataset(given) or hasattr(given, "iloc")):
         raise ConfigError(f"data are named by a text or a path, not by {given!r}")
     if tokenizer is not None:

@@ -18,6 +18,7 @@ __all__ = [
     "check_noise",
     "check_preprocess",
     "check_samples",
+    "check_several",
     "check_split",
     "check_targets",
     "usual_samples",
@@ -27,14 +28,22 @@ __all__ = [
 _ROWS_PER_CHECK = 8192  # checking floats in pieces keeps the extra memory small whatever the size of the data
 
 
-def check_classes(name: str, classes: int, class_names: tuple[str, ...], task: Task) -> None:
-    """Refuse another number of class names than of classes, no classes at all, and a single one to tell apart.
+def check_classes(name: str, classes: int, class_names: tuple[str, ...]) -> None:
+    """Refuse another number of class names than of classes, and no classes at all.
 
     Raises:
         DataError: says how many there are.
     """
     if classes < 1 or len(class_names) != classes:
         raise DataError(f"{name!r} has {classes} classes but {len(class_names)} class names")
+
+
+def check_several(name: str, classes: int, task: Task) -> None:
+    """Refuse a single class where classes are told apart.
+
+    Raises:
+        DataError: says what may be meant.
+    """
     if classes == 1 and task.softmax:
         raise DataError(
             f"{name!r} has one class only, so that nothing is to be learnt; to predict numbers, give task='regression'"

@@ -55,12 +55,12 @@ def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows,
             if x[client].dtype.names != columns[0][0].dtype.names:
                 raise DataError(
                     f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
-                    f"the inputs {_inputs(x[client])}, those of client 0 {_inputs(columns[0][0])}"
+                    f"the inputs {_inputs(x[client])}, training samples of client 0 {_inputs(columns[0][0])}"
                 )
             if x[client].shape[1:] != columns[0][0].shape[1:]:
                 raise DataError(
                     f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
-                    f"the shape {x[client].shape[1:]}, those of client 0 {columns[0][0].shape[1:]}"
+                    f"the shape {x[client].shape[1:]}, training samples of client 0 {columns[0][0].shape[1:]}"
                 )
     return columns
 

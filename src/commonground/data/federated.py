@@ -20,6 +20,7 @@ from commonground.data.checks import (
     check_noise,
     check_preprocess,
     check_samples,
+    check_several,
     check_split,
     check_targets,
     usual_samples,
@@ -113,7 +114,7 @@ class FederatedDataset:
 
     def _check(self) -> None:
         """Refuse, in one sentence, whatever does not fit together."""
-        check_classes(self.name, self.classes, self.class_names, self.task)
+        check_classes(self.name, self.classes, self.class_names)
         check_samples(self.name, self.x_train, self.x_test)
         check_clients(self.name, self.train_offsets, self.test_offsets, self.client_names)
         check_preprocess(self.name, self.x_train, self.preprocess)
@@ -127,6 +128,7 @@ class FederatedDataset:
         ):
             check_targets(self.name, split, x, y, self.classes, self.task)
             check_split(self.name, split, x, index, offsets, self.shown_name)
+        check_several(self.name, self.classes, self.task)
         if self.validation_index is not None and np.isin(self.validation_index, self.train_index).any():
             raise DataError(f"{self.name!r} has rows that are held out for validation and trained on as well")
 

@@ -117,6 +117,7 @@ class Loop:
                 self.keeper.restore(engine)
                 engine.last_rounds, engine.back_to = self.progress.heard, self.stopping.best
                 self.observer.begin(self.setup, engine.name, self.progress.done)
+                self._tell_of_nothing_shared()
                 try:
                     self._rounds(engine, stop)
                 finally:
@@ -135,6 +136,14 @@ class Loop:
                 if tuned is not None:
                     tuned[0].close()
                 engine.close()
+
+    def _tell_of_nothing_shared(self) -> None:
+        algorithm = self.setup.algorithm
+        if algorithm.shared and not self.setup.shared_names:
+            self.observer.note(
+                f"{algorithm.title} shares the {' and the '.join(algorithm.shared)} of a model, and this one has none: "
+                "nothing is shared, and every client learns alone"
+            )
 
     def _rounds(self, engine: Engine, stop: StopFlag) -> None:
         """All rounds that are left, as far as patience and the user go."""

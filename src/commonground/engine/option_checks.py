@@ -37,6 +37,27 @@ def _check_aggregate(config: RunConfig, algorithm: Algorithm) -> None:
         )
 
 
+# Numbers of an optimizer, with the ones that have them; their defaults are no choice of anybody's.
+_OF_SERVER = {
+    "server_lr": ("momentum", "adam"),
+    "server_momentum": ("momentum", "adam"),
+    "server_beta2": ("adam",),
+    "server_epsilon": ("adam",),
+}
+
+
+def _check_in_vain(config: RunConfig) -> None:
+    """Refuse numbers of an optimizer that is not used."""
+    fields = RunConfig.model_fields
+    for name, having in _OF_SERVER.items():
+        value, flag = getattr(config, name), f"--{name.replace('_', '-')}"
+        if value != fields[name].default and config.server_optimizer not in having:
+            raise ConfigError(
+                f"{flag} {value:g} is a setting of --server-optimizer {' and '.join(having)}, which is "
+                f"{config.server_optimizer} here; add --server-optimizer {having[0]}, or leave out {flag}"
+            )
+
+
 def check_options(config: RunConfig, algorithm: Algorithm) -> None:
     """Refuse options of local training that a method's own step or loss leaves no room for, and those in vain.
 
@@ -53,6 +74,7 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
             f"--server-optimizer {config.server_optimizer} steps along a round's change of the shared tensors, "
             f"which is no gradient in {algorithm.title}; leave it away, or take another method"
         )
+    _check_in_vain(config)
     _check_aggregate(config, algorithm)
     for name in _OF_STEPS if algorithm.needs_sgd else ():
         if getattr(config, name):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from commonground.adapters import load_adapter
-from commonground.algorithms import Algorithm, make_algorithm
+from commonground.algorithms import Algorithm, check_methods, make_algorithm
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.local import LocalOnly
 from commonground.config import RunConfig
@@ -113,6 +113,7 @@ def prepare_setup(
     """
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
+    check_methods(type(algorithm))
     check_numbers(vars(algorithm), algorithm.title)
     if config.finetune_epochs and not algorithm.has_global_model:
         raise ConfigError(

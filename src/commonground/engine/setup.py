@@ -92,7 +92,7 @@ class Setup:
         check_options(config, algorithm)
         check_privacy(config, algorithm, groups)
         check_lengths(config, int(data.train_sizes.max()))
-        check_precision(config.precision, resolve_device(config.device))
+        check_precision(config.precision, config.dtype, resolve_device(config.device))
         if algorithm.needs_classes and not data.task.softmax:
             raise ConfigError(
                 f"{algorithm.title} is made for classes, and the task of {data.name!r} is {data.task.name}; choose a "

@@ -126,8 +126,17 @@ class Trained:
         name = self.names[client]
         return f"client {name if name == str(client) else quoted(name)}"
 
-    def client(self, name: str | int) -> int:
-        """A client's number, by its name or number.
+    @cached_property
+    def known_by_number(self) -> bool:
+        """Whether a number may stand for a client that has a name: not where a name is a number, maybe another's."""
+        return not any(name.isdecimal() for name in self.split["client_names"] or ())
+
+    def client(self, name: str | int, *, by_number: bool = True) -> int:
+        """A client's number, by its name, or by its number where no client has a number for its name.
+
+        Args:
+            name: its name or number.
+            by_number: whether a number will do in place of a name.
 
         Raises:
             ConfigError: there is no such client.
@@ -135,7 +144,7 @@ class Trained:
         names, number = self.names, self._numbers.get(str(name))
         if number is not None:
             return number
-        if str(name).isdecimal() and int(name) < self.clients:
+        if by_number and self.known_by_number and str(name).isdecimal() and int(name) < self.clients:
             return int(name)
         near = meant(str(name), names[:MOST_COMPARED])
         raise ConfigError(

@@ -32,7 +32,7 @@ from commonground.errors import ConfigError
 from commonground.models import own_copy
 from commonground.tasks import OwnLoss, OwnMetric
 
-__all__ = ["prepared", "run_training", "train"]
+__all__ = ["check_resumed", "prepared", "run_training", "train"]
 
 
 def train(
@@ -184,8 +184,7 @@ def run_training(
     with locked(folder.path) if folder is not None else contextlib.nullcontext():
         if folder is not None:
             if resume and folder.exists:
-                folder.check_same(setup.config, free=follows(setup.config), other_numerics=allow_other_numerics)
-                check_rounds(folder, setup.config, setup.algorithm)
+                check_resumed(folder, setup, allow_other_numerics)
             else:
                 folder.check_free()
                 if resume:
@@ -194,6 +193,16 @@ def run_training(
         run = Loop(setup, folder, hearing, on_round, allow_other_numerics, engine_of).run()
     track.result(run)
     return run
+
+
+def check_resumed(folder: RunFolder, setup: Setup, allow_other_numerics: bool = False) -> None:
+    """Refuse to continue the run in a folder with settings that it was not begun with.
+
+    Raises:
+        RunError: names the first that differs, or says why it cannot go on to so many rounds.
+    """
+    folder.check_same(setup.config, free=follows(setup.config), other_numerics=allow_other_numerics)
+    check_rounds(folder, setup.config, setup.algorithm)
 
 
 def _in_temporary_folder(setup: Setup, observer: Observer | None, on_round: OnRound | None, track: Tracking) -> Run:

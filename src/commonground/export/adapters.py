@@ -11,7 +11,7 @@ from commonground.algorithms import Tensors
 from commonground.engine.run import Run, load_run
 from commonground.errors import ConfigError
 from commonground.export.adapter_card import model_card
-from commonground.export.folders import Exported, Head, check_free, whole
+from commonground.export.folders import Exported, Head, check_free, parts_of, whole
 from commonground.models import tensors_of
 from commonground.models.adapted import AdaptedModel
 
@@ -56,11 +56,7 @@ def export_adapter(
             f"{run.trained.where} has the model {run.config.model} and no LoRA adapter to export; train with "
             "--model hf:NAME_OR_FOLDER"
         )
-    parts: list[tuple[str, int | None]]
-    if client == "all":
-        parts = [(f"client-{number}", number) for number in range(run.trained.clients)]
-    else:
-        parts = [("", None if client is None else run.trained.client(client))]
+    parts = parts_of(run.trained, client)
     _values(run, model, parts[0][1])  # refuses before anything is written
 
     def write(folder: Path) -> list[Exported]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from commonground.engine.trained import Trained
 from commonground.errors import RunError
 
-__all__ = ["Exported", "Head", "check_free", "whole"]
+__all__ = ["Exported", "Head", "check_free", "parts_of", "whole"]
 
 Head = Literal["trained", "untrained", "frozen", "none"]
 Made = TypeVar("Made")
@@ -32,6 +33,22 @@ class Exported:
     client: int | None
     head: Head
     bytes: int
+
+
+def parts_of(trained: Trained, client: str | int | None) -> list[tuple[str, int | None]]:
+    """The folders to be written below the target, and whose models they hold.
+
+    Args:
+        trained: what a run has trained.
+        client: a name or number, ``all`` for every client, those that were added to the run among them, or None for the
+            global model.
+
+    Raises:
+        ConfigError: there is no such client.
+    """
+    if client == "all":
+        return [(f"client-{number}", number) for number in range(len(trained.names))]
+    return [("", None if client is None else trained.client(client))]
 
 
 def check_free(target: Path) -> None:

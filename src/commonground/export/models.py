@@ -19,7 +19,7 @@ from commonground.errors import ConfigError
 from commonground.export.about import CONFIG, SCHEMA, about
 from commonground.export.adapters import export_adapter
 from commonground.export.card import card
-from commonground.export.folders import Exported, check_free, whole
+from commonground.export.folders import Exported, check_free, parts_of, whole
 from commonground.export.formats import FORMATS, Traced, write_tensors
 from commonground.export.tables import travelling_schema
 from commonground.models.adapted import AdaptedModel
@@ -50,8 +50,8 @@ def export_model(
     Args:
         run: a run's folder, or a :class:`Run`.
         out: the folder to write; it must be new or empty.
-        client: a client's name or number; ``all`` writes every client's into ``out/client-0``, ``out/client-1``, …; by
-            default the global model.
+        client: a client's name or number; ``all`` writes every client's into ``out/client-0``, ``out/client-1``, …, of
+            those that were added to the run as well; by default the global model.
         format: by default ``peft`` for pretrained models, ``safetensors`` for all others.
         trust_code: whether Python files that the run names may be run (see :func:`load_run`).
 
@@ -71,17 +71,10 @@ def export_model(
     format = format or ("peft" if pretrained else "safetensors")
     if format == "peft" or (pretrained and format == "safetensors"):
         return export_adapter(run, target, client=client, merge=format != "peft")
-    parts = _parts(run, client)
+    parts = parts_of(run.trained, client)
     run.trained.values_of(parts[0][1])
     done = whole(target, lambda folder: [_write(run, folder / name, number, format) for name, number in parts])
     return [Exported(target / name, e.client, e.head, e.bytes) for (name, _), e in zip(parts, done, strict=True)]
-
-
-def _parts(run: Run, client: str | int | None) -> list[tuple[str, int | None]]:
-    """The folders to be written below the target and whose models they hold."""
-    if client == "all":
-        return [(f"client-{number}", number) for number in range(run.trained.clients)]
-    return [("", None if client is None else run.trained.client(client))]
 
 
 def _write(run: Run, folder: Path, client: int | None, format: Format) -> Exported:

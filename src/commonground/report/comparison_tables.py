@@ -143,7 +143,7 @@ def settings_table(comparison: Comparison) -> str:
     rows = []
     for method in comparison.methods:
         settings = method.entry.get("settings") or {}
-        text = ", ".join(f"{key} {value}" for key, value in settings.items())
+        text = ", ".join(f"{key} {'auto' if value is None else value}" for key, value in settings.items())
         links = "; ".join(_link(comparison.folder, str(run)) for run in method.entry.get("runs") or [])
         rows.append([Cell(method.title), Cell(text or "–", kind="how"), Cell(links or "–", kind="how", html=True)])
     columns = [Column("Method"), Column("Settings"), Column("Runs")]

@@ -3,7 +3,7 @@
 # Annotations are evaluated here, not later: the doors' name what make_app itself makes.
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from commonground.errors import CommonGroundError
-from commonground.quoting import escaped
+from commonground.quoting import escaped, quoted
 from commonground.serve.models import RunModels
 from commonground.serve.page import page
 from commonground.serve.tokens import ENROL, Tokens
@@ -143,9 +143,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def not_the_form(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"][1:])
-        return JSONResponse({"detail": escaped(f"{place or 'the body'}: {first['msg']}"[:400])}, 422)
+        return JSONResponse({"detail": escaped(_not_the_form(error.errors()[0])[:400])}, 422)
 
     @app.exception_handler(CommonGroundError)
     async def refused(request: Request, error: CommonGroundError) -> JSONResponse:
@@ -188,3 +186,16 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         return Added(client=body.client, token=tokens.issue(body.client), metric=metric, value=value)
 
     return app
+
+
+def _not_the_form(error: Mapping[str, Any]) -> str:
+    """What is wrong with a body, by the first of Pydantic's errors; its words name types of Python where rows are."""
+    place = [part for part in error["loc"][1:] if not str(part).startswith("dict[str,")]
+    if error["type"] == "json_invalid":
+        return f"the body is no JSON: {error['ctx']['error']}"
+    if len(place) < 2 or place[0] != "rows":
+        return f"{'.'.join(map(str, place)) or 'the body'}: {error['msg']}"
+    row, column = f"row {place[1] + 1}", place[2:3]
+    if not column or column == ["list[any]"]:
+        return f"{row} is no object of cells by their columns' names"
+    return f"{row}, column {quoted(str(column[0]))}: a cell is a text, a finite number, true, false or null"

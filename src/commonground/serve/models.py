@@ -182,7 +182,7 @@ class RunModels:
         lacking = np.flatnonzero(~known | (y < 0 if y.ndim == 1 else False))
         if len(lacking):
             what = " or ".join(trained.schema.targets)
-            raise DataError(f"row {int(lacking[0])} has no {what}, or one that the run does not know")
+            raise DataError(f"row {int(lacking[0]) + 1} has no {what}, or one that the run does not know")
         test = max(1, len(x) // 4)
         return FederatedDataset.from_arrays(
             [(x[:-test], y[:-test], x[-test:], y[-test:])],

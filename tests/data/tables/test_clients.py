@@ -130,3 +130,27 @@ def test_a_client_called_as_the_pooled_ones(tmp_path: Path) -> None:
     table = frame().replace({"who": {"a": FEW}})
     with pytest.raises(CommonGroundError, match=r"a client is called \(few rows\)"):
         load(tmp_path, table, few_rows="pool", min_rows=10)
+
+
+def test_an_object_that_is_no_table_is_said() -> None:
+    table = pd.DataFrame({"who": ["a", "b"] * 20, "x": np.arange(40.0), "ill": [0, 1, 1, 0] * 10, "z": [1, 0] * 20})
+    both = load_data(table, client_column="who", target=["ill", "z"], task="multilabel")
+    assert both.class_names == ("ill", "z")
+    for target in (3, [], ["ill", 3], None):
+        with pytest.raises(ConfigError, match="target names a column, or several columns"):
+            load_data(table, client_column="who", target=target)
+    with pytest.raises(DataError, match="the DataFrame has no rows"):
+        load_data(table.iloc[:0], client_column="who", target="ill")
+    with pytest.raises(ConfigError, match="a Series is one column; a table is a DataFrame"):
+        load_data(table["ill"], client_column="who", target="ill")
+    with pytest.raises(ConfigError, match="the data 'digits' are no table, so that there is no target column 'ill'"):
+        load_data("digits", 5, target="ill")
+
+
+def test_a_table_that_nobody_owns_is_said_to_be_dealt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pd.concat([frame()] * 5).to_csv(tmp_path / "t.csv", index=False)
+    words = ["train", "fedavg", "--data", str(tmp_path / "t.csv"), "--rounds", "1"]
+    dealt = "rows are dealt at random to 100 clients; --client-column NAME says whose each row is"
+    for more in ([], ["--clients", "4"], ["--client-column", "who", "--few-rows", "pool"], ["--quiet"]):
+        assert main([*words, *more, "--out", str(tmp_path / "".join(["run", *more]))]) == 0
+        assert (dealt in capsys.readouterr().err) == (not more)

@@ -28,6 +28,7 @@ from commonground.data.tables.read import FORMS, first_fields, is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.samples import TextData
 from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
 from commonground.suggest import meant
 
 __all__ = [
@@ -261,6 +262,8 @@ def load_source(
     columns = table or images or (hub and tokenizer is None)
     if not columns and replace(options or TableOptions(), client_column=None) != TableOptions():
         raise ConfigError(f"the data '{text}' are no table; there are no columns to drop, read or split by")
+    if label != "label" and not (table or hub):
+        raise ConfigError(f"the data '{text}' are no table, so that there is no target column {quoted(label)}")
     path = Path(text).expanduser()
     read: Source | TextData
     if text in _SOURCES:

@@ -64,13 +64,15 @@ def raw_of_frame(frame: Any) -> RawTable:
     """A pandas DataFrame as a table.
 
     Raises:
-        DataError: a column holds what no table does, or two have one name.
+        DataError: it has no rows, a column holds what no table does, or two have one name.
     """
     import pyarrow as pa
 
     path = Path("the table")
     names = [str(name) for name in frame.columns]
     check_names(path, names)
+    if not len(frame):
+        raise DataError("the DataFrame has no rows")
     try:
         table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
     except pa.ArrowException as error:

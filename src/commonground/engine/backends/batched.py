@@ -10,6 +10,7 @@ import torch
 from commonground.algorithms import Tensors, Update
 from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.clients.sent import sent_by
 from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import blocks_of, evaluate_block
@@ -90,7 +91,7 @@ class BatchedEngine(StoreEngine):
         alone = [extra[client] for client in members] if extra else []
         with self._unkeyed("training", round):
             cohort.begin(round, members, shared, self.store.gather(members), alone)
-            sent = self.setup.algorithm.client_update(cohort, round)
+            sent = sent_by(self.setup.algorithm, cohort, round)
         cohort.stack(self.setup.personal_names)
         kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
         received = [{**shared, **own} for own in alone or [{}] * len(members)]

@@ -8,6 +8,7 @@ from functools import partial
 from commonground.algorithms import Tensors, Update
 from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.clients.sent import sent_by
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import blocks_of, evaluate_block
 from commonground.engine.private.clients import protected
@@ -47,7 +48,7 @@ def run_client(
     ):
         trainer.begin(round, client, number, received, personal)
         trainer.noise = noise
-        sent = setup.algorithm.client_update(trainer, round)
+        sent = sent_by(setup.algorithm, trainer, round)
     sent = protected(setup, round, number, received, sent, noise)
     kept = {name: trainer.live[name].detach().clone() for name in setup.personal_names}
     return ClientResult(Update(client, trainer.size, sent), trainer.loss, kept | trainer.state)

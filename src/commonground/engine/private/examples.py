@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from commonground.algorithms import Server
 from commonground.engine.clients.base import Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule, TrainLength
+from commonground.engine.clients.sent import sent_by
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
@@ -174,7 +175,7 @@ def _lengths(counting: Counting, server: Server, round: int) -> list[Length]:
     counting.lengths = []
     with failing_as(f"counting the steps of round {round} failed"), setup.keyed("counting", round):
         counting.begin(round, 0, 0, shared, setup.initial_personal)
-        setup.algorithm.client_update(counting, round)
+        sent_by(setup.algorithm, counting, round)
     return counting.lengths
 
 

@@ -1,0 +1,34 @@
+"""What a method's clients send, whoever wrote the method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from commonground.algorithms import Algorithm, Client, Tensors
+from commonground.errors import ModelError
+
+__all__ = ["sent_by"]
+
+
+def sent_by(algorithm: Algorithm, client: Client, round: int) -> Tensors:
+    """What a client sends after its round.
+
+    Args:
+        algorithm: the method.
+        client: one client, or several that are stacked.
+        round: 1-based.
+
+    Raises:
+        ModelError: the method gives no tensors by name.
+    """
+    sent: object = algorithm.client_update(client, round)
+    if not isinstance(sent, Mapping) or not all(isinstance(value, Tensor) for value in sent.values()):
+        groups = algorithm.shared[0] if len(algorithm.shared) == 1 else algorithm.shared
+        what = "nothing" if sent is None else f"a {type(sent).__name__}"
+        raise ModelError(
+            f"client_update of {algorithm.title} gives {what} in place of what a client sends, tensors by name; let it "
+            f"end with: return client.send({groups!r})"
+        )
+    return dict(sent)
