@@ -8,6 +8,7 @@ from socket import getaddrinfo
 import click
 
 from commonground.cli_options import trust_code
+from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.extras import pip_install
 from commonground.quoting import quoted
@@ -77,5 +78,7 @@ def serve(
         )
         socket = config.bind_socket()  # here, so that the address that is told is the one that listens
         where = f"http://{f'[{host}]' if ':' in host else host}:{socket.getsockname()[1]}"
-        click.echo(f"serving {len(run.trained.names)} clients of {run_dir} at {where}; Ctrl-C ends it", err=True)
+        click.echo(
+            f"serving {counted(len(run.trained.names), 'client')} of {run_dir} at {where}; Ctrl-C ends it", err=True
+        )
         uvicorn.Server(config).run(sockets=[socket])

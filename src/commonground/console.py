@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from commonground.counted import counted
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.privacy import about_privacy
@@ -156,7 +157,8 @@ def result_table(run: Run) -> Table:
     few = s.get("table", {}).get("few_rows", {})
     if few.get("clients"):
         became = {"pool": "one client of them all", "shared": "left to the global model", "keep": "as all others"}
-        table.add_row("few rows", f"{few['clients']:,} clients have fewer than {few['min_rows']}: {became[few['how']]}")
+        whose = f"{counted(few['clients'], 'client')} with fewer than {few['min_rows']}"
+        table.add_row("few rows", f"{whose}: {became[few['how']]}")
     early = s.get("early_stopping")
     if early is not None:
         rank = Headline.ranking(s)
@@ -170,7 +172,7 @@ def result_table(run: Run) -> Table:
         table.add_row("", f"not covered: {privacy['not_covered']}")
     table.add_row("sent by clients", human_bytes(s["bytes_up"]))
     table.add_row("sent by server", human_bytes(s["bytes_down"]))
-    table.add_row("time", f"{s['seconds']:.1f} s for {s['rounds']} rounds, engine {s['engine']}")
+    table.add_row("time", f"{s['seconds']:.1f} s for {counted(s['rounds'], 'round')}, engine {s['engine']}")
     table.add_row("weights sha256", s["weights_sha256"])
     if run.folder is not None:
         table.add_row("files", str(run.folder))

@@ -118,7 +118,7 @@ def test_one_client_for_all_and_the_global_model(ask: Any) -> None:
     assert (code, said) == (0, "")
     assert one["probability"] == everyone["probability"]  # of FedAvg
     _, said, _ = ask(frame(), "--client", "w1")
-    assert "90 rows are of other clients; the model of 'w1' is asked of them too" in said
+    assert "90 rows of other clients; the model of 'w1' is asked of them too" in said
     assert ask(rows, "--client", "w1", "--global")[2] == 2
 
 

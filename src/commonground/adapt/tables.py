@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from commonground.counted import counted
 from commonground.data.tables import scale
 from commonground.data.tables.cells import words_of
 from commonground.data.tables.divide import owners_of
@@ -112,7 +113,7 @@ def _parts(
             others = sum(len(rows) for owner, rows in owners_of(raw, column).parts() if owner != name)
             if others:
                 whose = f"the model of {quoted(name)} is asked of them too"
-                note(f"{raw.path.name}: {others:,} rows are of other clients; {whose}")
+                note(f"{raw.path.name}: {counted(others, 'row')} of other clients; {whose}")
         yield client, np.arange(raw.rows)
         return
     if schema.client_column is None or schema.client_column not in raw.columns:
@@ -183,7 +184,7 @@ def _metric(
     own = [rows[known[rows]] for rows in parts if known[rows].any()]
     clients = over(own)
     if len(own) > 1 and not np.isnan(clients).all():
-        said += f", {headline.show(float(np.nanmean(clients)))} as the mean over {len(own):,} clients"
+        said += f", {headline.show(float(np.nanmean(clients)))} as the mean over {counted(len(own), 'client')}"
     return said + (_class_figures(y, predicted, known, own) if task.softmax else "")
 
 

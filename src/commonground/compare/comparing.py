@@ -16,6 +16,7 @@ from commonground.compare.methods import COMMON, Method, as_text, folder_name
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Tuning
 from commonground.config import RunConfig
+from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
 from commonground.engine.loop import OnRound, as_one
@@ -193,7 +194,8 @@ class Comparing:
                 )
             names.add(data.client_names)
             if seed == self.seeds[0]:
-                self.observer.note(f"{len(self.methods)} methods on {data.describe()}; {len(self.seeds)} seeds")
+                seeds = counted(len(self.seeds), "seed")
+                self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
                 self._check_folder({label: self._setup(label, 0, seed, data).config for label in self.methods})
             for label in self.methods:
                 chosen = self._tune(label, seed, data, remaining)

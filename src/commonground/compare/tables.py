@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commonground.compare.methods import as_text
+from commonground.counted import counted
 from commonground.table import Column, Table
 from commonground.tasks import Headline
 from commonground.terminal import human_bytes
@@ -19,7 +20,7 @@ def headline_table(result: Mapping[str, Any]) -> Table:
     reference = next(entry["title"] for entry in result["methods"] if entry["method"] == result["reference"])
     seeds = result["seeds"]
     over = f"mean ± std over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    title = f"{result['data']}, {result['clients']:,} clients, {result['rounds']} rounds, {over}"
+    title = f"{result['data']}, {counted(result['clients'], 'client')}, {counted(result['rounds'], 'round')}, {over}"
     sign = headline.sign
     names = (f"{headline.name}{sign}", f"worst\ntenth{sign}", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
     means = [entry[headline.personal]["mean"] for entry in result["methods"]]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from commonground.counted import counted
 from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Marks, Preprocess
 from commonground.data.checks import (
     check_classes,
@@ -435,7 +436,7 @@ class FederatedDataset:
         """One line for people: name, clients, samples and their spread, classes."""
         train, test = self.train_sizes, self.test_sizes
         parts = (
-            f"{self.clients:,} clients",
+            counted(self.clients, "client"),
             f"{train.sum():,} training samples ({_spread(train)} each)",
             f"{test.sum():,} test samples ({_spread(test)} each)",
             "" if self.validation_index is None else f"{len(self.validation_index):,} held out for validation",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Server, Tensors
+from commonground.counted import counted
 from commonground.engine.backends.base import CachedShared, Engine, Which, payload_bytes
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.client_result import ClientResult
@@ -354,7 +355,7 @@ class Loop:
             The engine that holds the heads, and the body.
         """
         began, round = time.perf_counter(), self.config.rounds + 1
-        self.observer.note(f"fine-tuning every client's head for {self.config.finetune_epochs} epochs")
+        self.observer.note(f"fine-tuning every client's head for {counted(self.config.finetune_epochs, 'epoch')}")
         setup = self.setup.tuning_heads(self.progress.shared)
         made = self.engine_of or make_engine
         tuned = made(engine.name, setup, self.folder.path / "finetuning" if self.folder else None)

@@ -14,6 +14,7 @@ from torch import nn
 
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
+from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine.client_rows import ClientRows
 from commonground.engine.importance import FILE as IMPORTANCE
@@ -220,7 +221,7 @@ class Run:
         done = f"{len(self.history)} of {config.rounds}" if not self.finished else f"{config.rounds}"
         facts = [
             ("method", config.algorithm),
-            ("data", f"{config.data}, {config.clients} clients"),
+            ("data", f"{config.data}, {counted(config.clients or 0, 'client')}"),
             ("model", str(config.model)),
             ("rounds", done),
         ]

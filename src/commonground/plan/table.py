@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from commonground.counted import counted
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.setup import Setup
@@ -56,11 +57,6 @@ def plan_table(plan: Plan, out: Path) -> Table:
     for sentence in plan.advice:
         table.add_row("will not fit", sentence)
     return table
-
-
-def counted(count: int, what: str) -> str:
-    """A number of things, in words."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _sent(plan: Plan) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from commonground.counted import counted
 from commonground.data.tables.schema import TableSchema
 from commonground.privacy import about_privacy
 from commonground.report.adaptation import add_adaptation
@@ -92,7 +93,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
             f"validation ({rank.name} {show(early.get('value'), unit_of(rank))}); "
             f"{summary.get('rounds', '–')} rounds were run."
         )
-    page.section("Learning", f"What happened from round to round, for {clients:,} clients.")
+    page.section("Learning", f"What happened from round to round, for {counted(clients, 'client')}.")
     page.figures([*learning_charts(run, only_global), *metric_charts(run)])
     page.section("Clients", "A mean hides who is served badly: every client has its own place here.")
     gains = within_run(run)
@@ -119,7 +120,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
 def _subtitle(run: RunFiles) -> str:
     s = run.summary
     parts = [
-        f"{s.get('clients', len(run.clients)):,} clients",
+        counted(s.get("clients", len(run.clients)), "client"),
         f"{s['rounds']:,} rounds" if "rounds" in s else "",
         f"model {s['model']}" if "model" in s else "",
         f"seed {s['seed']}" if "seed" in s else "",

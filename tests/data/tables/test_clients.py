@@ -49,7 +49,7 @@ def test_clients_left_to_the_global_model_take_no_part(tmp_path: Path) -> None:
 
 
 def test_kept_clients_need_two_rows(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"client 'f' has 1 row; .* \(1 such clients; --few-rows pool"):
+    with pytest.raises(DataError, match=r"client 'f' has 1 row; .* \(1 such client; --few-rows pool"):
         load(tmp_path)
     data = load(tmp_path, frame()[:-1], min_rows=10)
     assert data.clients == 5
@@ -114,7 +114,7 @@ def test_by_command_counted_and_served(tmp_path: Path, capsys: pytest.CaptureFix
     for how, method in (("pool", "fedrep"), ("shared", "fedavg")):
         out = tmp_path / how
         assert main(["train", method, *given, "--few-rows", how, "--min-rows", "10", "--out", str(out)]) == 0
-        assert "3 clients have fewer than 10" in capsys.readouterr().out.replace("\n", " ")
+        assert "3 clients with fewer than 10" in capsys.readouterr().out.replace("\n", " ")
         summary = json.loads((out / "summary.json").read_text("utf-8"))
         assert summary["table"]["few_rows"] == {"how": how, "min_rows": 10, "clients": 3, "rows": 6}
         page = (out / "report.html").read_text("utf-8")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from commonground.counted import counted
 from commonground.data.arrays import Preprocess
 from commonground.errors import DataError
 
@@ -156,7 +157,7 @@ class TableSchema:
                 "keep": "are clients as all others",
             }[few["how"]]
             rows = f"fewer than {few['min_rows']} rows ({few['rows']:,} rows in all)"
-            said.append(f"{few['clients']:,} clients with {rows} {became}.")
+            said.append(f"{counted(few['clients'], 'client')} with {rows} {became}.")
         return said
 
     def to_json(self) -> str:

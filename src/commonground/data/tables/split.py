@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.counted import counted
 from commonground.data.tables.cells import Cells, Floats
 from commonground.data.tables.options import TableOptions
 from commonground.errors import DataError
@@ -75,7 +76,8 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
         name = owners.names[int(np.argmax(sizes == 1))]
         raise DataError(
             f"{path}: client {quoted(name)} has 1 row; at least 2 are needed, to train and to test "
-            f"({(sizes == 1).sum()} such clients; --few-rows pool or --few-rows shared says what becomes of them)"
+            f"({counted(int((sizes == 1).sum()), 'such client')}; --few-rows pool or --few-rows shared says what "
+            "becomes of them)"
         )
     said = {
         "how": options.few_rows,
