@@ -136,7 +136,7 @@ class Trained:
 
         Args:
             name: its name or number.
-            by_number: whether a number will do in place of a name.
+            by_number: whether a number will do.
 
         Raises:
             ConfigError: there is no such client.
