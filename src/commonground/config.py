@@ -319,6 +319,14 @@ class RunConfig(BaseModel):
         except ValidationError as error:
             raise ConfigError(_hint(values, cls.model_fields) or one_sentence(error, cls.model_fields)) from None
 
+    @field_validator("options", "model_options", mode="before")
+    @classmethod
+    def _plain(cls, given: Any) -> Any:
+        """NumPy's numbers and arrays as Python's, which files can hold."""
+        if not isinstance(given, Mapping):
+            return given
+        return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in given.items()}
+
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:
         """The values in a TOML file, with every key checked."""

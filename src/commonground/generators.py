@@ -6,7 +6,9 @@ module above all, draws from the global ones, or from some that it made itself.
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,11 +25,25 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 """Kinds of generators that can be keyed."""
 
 
+_one_at_a_time = threading.RLock()
+
+
+def _for_a_child() -> None:
+    """A process that is forked while another thread has the lock would wait for a thread that it does not have."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_for_a_child)
+
+
 @contextmanager
 def keyed_generators(
     seed: int, purpose: str, *ids: int | str, others: Iterable[Any] = ()
 ) -> Iterator[Callable[[], bool]]:
-    """While open, draws from the global generators follow from a key; afterwards these are as they were before.
+    """While open, draws from the global generators follow from a key; afterwards these are as they were before. Other
+    threads that open this wait: there is one of each generator.
 
     Args:
         seed, purpose, *ids: the key, as of :func:`commonground.keys.torch_stream`.
@@ -36,9 +52,12 @@ def keyed_generators(
     Yields:
         Says whether anything has been drawn since.
     """
-    every = [*_global(), *others]
+    with _one_at_a_time:
+        yield from _keyed([*_global(), *others], key_of(seed, purpose, *ids))
+
+
+def _keyed(every: list[Any], number: int) -> Iterator[Callable[[], bool]]:
     before = [_state(one) for one in every]
-    number = key_of(seed, purpose, *ids)
     try:
         for place, one in enumerate(every):
             _seed(one, number + place)

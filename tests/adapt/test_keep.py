@@ -102,6 +102,30 @@ def test_refusals(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "added").exists()
 
 
+def test_one_after_the_other_on_the_same_run(tmp_path: Path) -> None:
+    """Whether the run is one object, one that was read before, or its folder; and what was given back before."""
+    run, data = trained(tmp_path / "run"), newcomers(1)
+    (parts_of,) = [(data.x_train[i], data.y_train[i], data.x_test[j], data.y_test[j]) for i, j in parts(data)]
+
+    def named(*names: str) -> cg.FederatedDataset:
+        return cg.FederatedDataset.from_arrays(
+            [parts_of] * len(names), classes=10, client_names=names, preprocess=data.preprocess
+        )
+
+    other = cg.load_run(tmp_path / "run")
+    assert other.trained.names == [str(c) for c in range(5)]
+    first = cg.keep_clients(run, named("anna"), epochs=1)
+    cg.keep_clients(run, named("bert"), epochs=1)
+    cg.keep_clients(other, named("cora"), epochs=1)
+    cg.keep_clients(tmp_path / "run", data, epochs=1)
+    assert cg.keep_clients(str(tmp_path / "run"), data, epochs=1).names == ("new-4",)
+    everyone = [str(c) for c in range(5)] + ["anna", "bert", "cora", "new-3", "new-4"]
+    assert cg.load_run(tmp_path / "run").trained.names == everyone
+    for known in (first.run, cg.load_run(tmp_path / "run")):
+        assert {name for name in everyone if known.predict(data.x_test[:2], name).shape == (2, 10)} == set(everyone)
+    assert run.trained.names[5:] == ["anna", "bert"], "what it knows of by itself"
+
+
 def test_a_number_is_a_client_only_where_no_name_is_one(tmp_path: Path) -> None:
     """Clients called 10, 11, 12 have no client 2, and a new one is not called as another one's number."""
     data = newcomers(2)

@@ -62,3 +62,19 @@ def test_more_shots_serve_better_and_every_way_is_named(tmp_path: Path) -> None:
     ways = {(r.method, r.shots): r for r in results}
     assert {way for way, _ in ways} == {"frozen body", "global + FT", "local only"}
     assert ways["frozen body", 40].mean > ways["frozen body", 2].mean
+
+
+def test_shots_that_are_none_are_refused(tmp_path: Path) -> None:
+    trained("fedrep", tmp_path / "run")
+    data = cg.load_data("digits", clients=3, seed=7)
+    for shots, said in (
+        (5, "shots are whole numbers of samples, such as"),
+        ([1.5], "not .1.5."),
+        ([], "not none at all"),
+        ([0], "not 0"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            adapt(tmp_path / "run", data, shots)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="--repeats must be at least 1, not 0"):
+        adapt(tmp_path / "run", data, [2], repeats=0)
+    assert adapt(str(tmp_path / "run"), data, [2], repeats=1, epochs=1, local_only=False)

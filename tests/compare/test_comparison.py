@@ -370,3 +370,8 @@ def test_another_optimizer_than_sgd_is_told() -> None:
 def test_seeds_are_how_many() -> None:
     with pytest.raises(ConfigError, match=r"seeds is how many, and not \[1, 2\]; seed=… is the first"):
         compare(["fedrep"], seeds=[1, 2], **SMALL)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="seeds is how many, and not True"):
+        compare(["fedrep"], seeds=True, **SMALL)
+    numpy: dict[str, Any] = {"seeds": np.int64(1), "grid": {"lr": np.array([0.1, 0.2])}}
+    result = compare(["fedrep"], **numpy, **SMALL)
+    assert "1 seed:" in repr(result)

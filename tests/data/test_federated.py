@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commonground.data import FederatedDataset, Preprocess, load_data
-from commonground.errors import DataError
+from commonground.data import IID, FederatedDataset, Preprocess, load_data
+from commonground.errors import ConfigError, DataError
 
 
 def tiny(**changes: Any) -> FederatedDataset:
@@ -148,3 +148,10 @@ def test_load_data_chooses_the_partition() -> None:
         == load_data("digits", 5, partition="dirichlet:0.5").fingerprint()
     )
     assert load_data("digits", 5, seed=1).fingerprint() != load_data("digits", 5, seed=2).fingerprint()
+
+
+def test_a_partition_as_an_object_is_whole() -> None:
+    with pytest.raises(ConfigError, match="classes_per_client=2 is for a partition by name; iid says it itself"):
+        load_data("digits", clients=5, partition=IID(), classes_per_client=2)
+    with pytest.raises(ConfigError, match="a partition is an object, such as IID"):
+        load_data("digits", clients=5, partition=IID)  # type: ignore[arg-type]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from commonground import compare, load_run, train
+from commonground.algorithms.fedrep import FedRep
 from commonground.errors import ConfigError, ModelError, RunError
 from tests.algorithms.reference import BATCH, BODY, HEAD, SEED, network, plan_batches, problem
 from tests.helpers import ENGINES, assert_same_run, assert_tensors_close, digits, train_whole
@@ -205,6 +206,32 @@ def test_balanced_weights_are_of_all_clients_rows() -> None:
 def test_what_does_not_fit_is_said(algorithm: str, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         train(algorithm, digits(), rounds=1, **given)
+
+
+def test_what_is_built_or_read_already_takes_no_settings_of_that() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    for algorithm, given, sentence in (
+        (FedRep(head_epochs=2), {"options": {"head_epochs": 5}}, r"give them to the object: FedRep\(…\)"),
+        ("fedavg", {"model": net, "model_options": {"hidden": 5}}, "this one is built already"),
+        ("fedavg", {"target": "zz"}, "target='zz' says how a table is read; this data set is read already"),
+        ("fedavg", {"scaling": "none"}, "scaling='none' says how a table is read"),
+        ("fedavg", {"test_share": 0.5}, "test_share=0.5 says how a table is read"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            train(algorithm, digits(), rounds=1, **given)
+
+
+def test_numpy_numbers_are_as_good_as_python_s(tmp_path: Path) -> None:
+    plain = train("fedrep", digits(), rounds=1, options={"head_epochs": 2}, model_options={"hidden": [8]})
+    for place, (method, given) in enumerate(
+        (
+            ("fedrep", {"options": {"head_epochs": np.int64(2)}, "model_options": {"hidden": np.array([8])}}),
+            (FedRep(head_epochs=np.int64(2)), {"model_options": {"hidden": np.int64(8)}}),  # type: ignore[arg-type]
+        )
+    ):
+        run = train(method, digits(), rounds=1, out=tmp_path / str(place), **given)  # type: ignore[arg-type]
+        assert run.summary["weights_sha256"] == plain.summary["weights_sha256"]
+        assert load_run(tmp_path / str(place)).config.options["head_epochs"] == 2
 
 
 def test_a_comparison_takes_a_loss_by_name() -> None:

@@ -152,7 +152,9 @@ def test_clients_with_other_inputs_are_refused() -> None:
     rng, y = np.random.default_rng(0), np.array([0, 1])
     one, other = inputs_of(rng, 2), {"image": np.ones((2, 2, 4, 4)), "text": np.ones(2)}
     for first, second in ((one, other), (one, np.ones((2, 3)))):
-        with pytest.raises(DataError, match=r"client 1 have the inputs .*, those of client 0 image, word, table"):
+        with pytest.raises(
+            DataError, match=r"inputs .*, training samples of client 0 image, word, table"
+        ):
             FederatedDataset.from_arrays([(first, y, first, y), (second, y, second, y)])
     bad = one | {"table": np.array([[0.0] * 4, [np.nan] * 4])}
     with pytest.raises(DataError, match=r"train sample 1 of 'arrays' \(owned by client 0\) has a value that is not"):
@@ -301,3 +303,31 @@ def test_one_input_is_given_as_it_is() -> None:
     assert runs[0].sha == runs[1].sha
     tensor = torch.from_numpy(x).float()
     assert torch.equal(call(model, tensor), call(model, {"x": tensor}))
+
+
+def test_inputs_come_in_any_order() -> None:
+    """Of training and test samples, of clients, and of what a model is asked."""
+    rng = np.random.default_rng(0)
+    a, b, y = (
+        rng.normal(size=(8, 4)).astype(np.float32),
+        rng.normal(size=(8, 2, 3)).astype(np.float32),
+        np.arange(8) % 2,
+    )
+    one = ({"a": a, "b": b}, y, {"b": b, "a": a}, y)
+    other = ({"b": b, "a": a}, y, {"a": a, "b": b}, y)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(10, 3), nn.Linear(3, 2)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            out: Tensor = self.head(torch.tanh(self.body(torch.cat([a, b.flatten(1)], 1))))
+            return out
+
+    data = FederatedDataset.from_arrays([one, other])
+    np.testing.assert_array_equal(data.x_train["b"][data.train_indices(1)], b)
+    run = train("fedrep", data, model=seeded(Both), rounds=1)
+    np.testing.assert_array_equal(run.predict({"b": b, "a": a}, 0), run.predict({"a": a, "b": b}, 0))
+    with pytest.raises(DataError, match="do not fit together"):
+        FederatedDataset.from_arrays([one, ({"a": a, "c": b}, y, {"a": a, "c": b}, y)])

@@ -5,9 +5,12 @@ Source: Collins et al. 2021, §5.2 "Generalization to new clients" and Figure 6.
 
 from __future__ import annotations
 
+import operator
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +22,7 @@ from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import plain_network
-from commonground.engine.run import Run
+from commonground.engine.run import Run, load_run
 from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError
@@ -58,7 +61,7 @@ class Adaptation:
 
 
 def adapt(
-    run: Run,
+    run: str | os.PathLike[str] | Run,
     data: FederatedDataset,
     shots: Sequence[int],
     *,
@@ -72,7 +75,7 @@ def adapt(
     """Serve new clients at several numbers of samples.
 
     Args:
-        run: the trained run.
+        run: the trained run, or its folder.
         data: clients that never took part; samples of the shape the run was trained on, any classes.
         shots: training samples per client, one result each.
         epochs: passes over the samples.
@@ -85,10 +88,13 @@ def adapt(
     Raises:
         CommonGroundError: the data does not fit the run, or a client has too few samples.
     """
+    if not isinstance(run, Run):
+        run = load_run(Path(run))
     trained = run.trained
     check_new_clients(trained, data, lr)
-    if min(shots) < 1:
-        raise ConfigError(f"--shots must be at least 1, not {min(shots)}")
+    shots = _numbers_of_samples(shots)
+    if repeats < 1:
+        raise ConfigError(f"--repeats must be at least 1, not {repeats}")
     subsets = {
         k: [limit_samples(data, "train", k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots
     }
@@ -111,6 +117,16 @@ def adapt(
                 ways.setdefault("local only", []).append(_tested(alone, LocalOnly(), setup.initial))
         results += [_summary(way, k, values) for way, values in ways.items()]
     return results
+
+
+def _numbers_of_samples(shots: Sequence[int]) -> list[int]:
+    try:
+        numbers = [operator.index(k) for k in shots]
+    except TypeError:
+        raise ConfigError(f"shots are whole numbers of samples, such as [5, 10], not {shots!r}") from None
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"--shots must be at least 1, not {min(numbers) if numbers else 'none at all'}")
+    return numbers
 
 
 def check_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,7 +13,8 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.data import FederatedDataset
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
-from commonground.engine.run import Run
+from commonground.engine.run import Run, load_run
+from commonground.engine.state.lock import locked
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError
 from commonground.quoting import quoted
@@ -34,14 +37,21 @@ class Kept:
     mean: float
 
 
-def keep_clients(run: Run, data: FederatedDataset, *, epochs: int = 30, lr: float | None = None, seed: int = 0) -> Kept:
+def keep_clients(
+    run: str | os.PathLike[str] | Run,
+    data: FederatedDataset,
+    *,
+    epochs: int = 30,
+    lr: float | None = None,
+    seed: int = 0,
+) -> Kept:
     """Fit a head for each new client on all its training samples, the run's body fixed, and add it to the run's folder.
 
     From then on it is asked as any other client, by its name: in Python, by ``commonground predict`` and ``export``. A
     client that was added before gets the new head. Source: Collins et al. 2021, §5.2.
 
     Args:
-        run: in a folder.
+        run: in a folder, or that folder.
         data: clients that never took part; samples and classes of the run's. Where it only numbers them, they are
             called ``new-0``, ``new-1``, ….
         epochs: passes over the samples.
@@ -52,6 +62,8 @@ def keep_clients(run: Run, data: FederatedDataset, *, epochs: int = 30, lr: floa
         ConfigError: the run is in no folder, is of a language model, or has a client of one of the names already.
         DataError: samples or classes are not the run's.
     """
+    if not isinstance(run, Run):
+        run = load_run(Path(run))
     trained = run.trained
     check_new_clients(trained, data, lr)
     if run.folder is None:
@@ -64,8 +76,7 @@ def keep_clients(run: Run, data: FederatedDataset, *, epochs: int = 30, lr: floa
             f"{trained.where} has the {what} {', '.join(map(quoted, trained.split['class_names'][:5]))} …, and the new "
             f"clients' data other ones; clients that are kept need the run's"
         )
-    first = len(trained.added.names)  # clients that the data only number go on counting
-    names = [f"new-{first + c}" for c in range(data.clients)] if data.client_names is None else [*data.client_names]
+    names = _names(trained, data)
     taken = sorted({*names} & {*trained.names[: trained.clients]})
     if taken:
         raise ConfigError(
@@ -85,15 +96,24 @@ def keep_clients(run: Run, data: FederatedDataset, *, epochs: int = 30, lr: floa
         heads = [{name: state(client)[name] for name in setup.initial_personal} for client in everyone]
     finally:
         engine.close()
-    added = trained.added
-    if added.weights != trained.weights_digest:
-        added = type(added)(trained.weights_digest)  # heads for an earlier body are of no use any more
     scales = {} if data.schema is None else dict(data.schema.client_scales)
-    added.with_more(run.folder, names, heads, scales)
+    with locked(run.folder):
+        names = _names(trained, data)  # as the folder has them now
+        added = trained.added
+        if added.weights != trained.weights_digest:
+            added = type(added)(trained.weights_digest)  # heads for an earlier body are of no use any more
+        added.with_more(run.folder, names, heads, scales)
+    trained.read_added_again()
     known = ~np.isnan(headline)
     mean = float(headline[known].mean()) if known.any() else float("nan")
     again = replace(trained)  # which has read nothing of the folder yet
     return Kept(replace(run, _read=lambda: again), tuple(names), mean)
+
+
+def _names(trained: Trained, data: FederatedDataset) -> list[str]:
+    """What the new clients are called; those that the data only number go on counting."""
+    first = len(trained.read_added_again().names)
+    return [f"new-{first + c}" for c in range(data.clients)] if data.client_names is None else [*data.client_names]
 
 
 def _check_name(trained: Trained, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -63,8 +64,9 @@ class Comparing:
         if isinstance(methods, str) or not methods:
             raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
         check_objects(data, model)
-        if not isinstance(seeds, int):
+        if isinstance(seeds, bool) or not hasattr(seeds, "__index__"):
             raise ConfigError(f"seeds is how many, and not {seeds!r}; seed=… is the first of them")
+        seeds = operator.index(seeds)
         if seeds < 1:
             raise ConfigError(f"the number of seeds is {seeds}; at least 1 is needed")
         if target is not None and not 0 < target <= 1:

@@ -15,6 +15,7 @@ from commonground.algorithms import Algorithm
 from commonground.compare.comparing import Comparing
 from commonground.compare.observer import ComparisonObserver, Silent
 from commonground.compare.results import summarize
+from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine import Run
 from commonground.engine.loop import OnRound
@@ -117,7 +118,7 @@ class Comparison:
         table = headline_table(self.result)
         first, second = table.names[:2]
         told = ", ".join(f"{row[first]} {row[second]}" for row in table.rows)
-        return f"<Comparison on {self.result['data']}, {len(self.result['seeds'])} seeds: {told}>"
+        return f"<Comparison on {self.result['data']}, {counted(len(self.result['seeds']), 'seed')}: {told}>"
 
     def _repr_html_(self) -> str:
         from commonground.compare.tables import headline_table

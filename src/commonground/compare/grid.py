@@ -46,7 +46,8 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """A grid with every setting's values as a list, at least one each and none twice."""
     checked: dict[str, list[Any]] = {}
-    for key, values in grid.items():
+    for key, given in grid.items():
+        values = given.tolist() if hasattr(given, "tolist") else given
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ConfigError(f"the grid for '{key}' is {values!r}; a list of at least one value is needed")
         if any(value in values[:place] for place, value in enumerate(values)):

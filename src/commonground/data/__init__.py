@@ -131,6 +131,12 @@ def load_data(
     if partition is None:
         usual = usual_partition(name) if isinstance(name, str | os.PathLike) else "iid"
         partition = usual if classes_per_client is None else "shards"
+    if isinstance(partition, type):
+        raise ConfigError(f"a partition is an object, such as {partition.__name__}(…), and not its class")
+    if not isinstance(partition, str) and classes_per_client is not None:
+        raise ConfigError(
+            f"classes_per_client={classes_per_client} is for a partition by name; {partition} says it itself"
+        )
     chosen = parse_partition(partition, classes_per_client) if isinstance(partition, str) else partition
     column = chosen.name if isinstance(chosen, Column) else None
     if not isinstance(name, str | os.PathLike):
@@ -197,7 +203,7 @@ def _table_of(given: Any, tokenizer: Any) -> RawTable:
     if hasattr(given, "iloc") and not hasattr(given, "columns"):
         raise ConfigError(f"a {type(given).__name__} is one column; a table is a DataFrame")
     if not (is_dataset(given) or hasattr(given, "iloc")):
-        raise ConfigError(f"data are named by a text or a path, not by {given!r}")
+        raise ConfigError(f"data are named by a text or a path, not by a {type(given).__name__}")
     if tokenizer is not None:
         raise ConfigError("a tokenizer reads texts of files, not of objects; save them first (to_csv, save_to_disk)")
     return raw_of_dataset(given) if is_dataset(given) else raw_of_frame(given)

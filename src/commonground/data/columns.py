@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.arrays import Array
-from commonground.data.formats import pack_named
+from commonground.data.formats import ordered, pack_named
 from commonground.errors import DataError
 
 __all__ = ["Rows", "client_columns"]
@@ -37,9 +37,10 @@ def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows,
     for client, parts in enumerate(clients):
         if not isinstance(parts, tuple | list) or len(parts) != 4:
             raise DataError(f"client {client} of {name!r} is not (x_train, y_train, x_test, y_test)")
+    names = tuple(clients[0][0]) if isinstance(clients[0][0], Mapping) else ()  # all inputs come in this order
     try:
         columns: list[list[Array]] = [
-            [pack_named(part) if isinstance(part, Mapping) else np.asanyarray(part) for part in parts]
+            [pack_named(ordered(part, names)) if isinstance(part, Mapping) else np.asanyarray(part) for part in parts]
             for parts in zip(*clients, strict=True)
         ]
     except (ValueError, TypeError, RuntimeError) as error:

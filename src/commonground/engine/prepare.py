@@ -13,6 +13,7 @@ from commonground.adapters import load_adapter
 from commonground.algorithms import Algorithm, check_methods, make_algorithm
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.local import LocalOnly
+from commonground.ambient import as_usual
 from commonground.config import RunConfig
 from commonground.data import (
     FederatedDataset,
@@ -94,6 +95,7 @@ def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) 
     return "sgd" if plain else data.format.usual_optimizer
 
 
+@as_usual()
 def prepare_setup(
     config: RunConfig,
     data: FederatedDataset | None = None,

@@ -73,7 +73,7 @@ class Run:
 
         It is the model whose accuracy the run reports: after the last round, before further local training. With
         ``finetune_epochs`` it is the client's fine-tuned one. Methods that train once more before each test and forget
-        what they learn there (PerFedAvg, FedBABU) give the shared model *before* that training, which needs the
+        what they learn there (PerFedAvg, FedBABU, FedALA) give the shared model *before* that training, which needs the
         client's data.
 
         It takes what the network takes: images as [n, channels, height, width], numbers already scaled

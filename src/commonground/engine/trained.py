@@ -114,6 +114,12 @@ class Trained:
             return AddedClients(self.weights_digest)
         return AddedClients.read(self.path, self.weights_digest)
 
+    def read_added_again(self) -> AddedClients:
+        """The added clients as the folder has them now: others may have added some, or this process by another run."""
+        for name in ("added", "names", "_numbers"):
+            vars(self).pop(name, None)
+        return self.added
+
     @property
     def weights_digest(self) -> str:
         """sha256 of the server's tensors, to which heads of added clients belong."""

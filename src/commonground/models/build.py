@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from commonground.ambient import usual_numbers
 from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
 from commonground.models.dropout import use_keyed_dropout
@@ -172,8 +173,10 @@ def _adapted(name: str, classes: int, seed: int, options: Mapping[str, Any], dty
 
 @contextmanager
 def keyed_weights(seed: int, purpose: str) -> Iterator[None]:
-    """While open, draws of PyTorch, NumPy and Python (initial weights) depend on the seed and the purpose alone."""
-    with keyed_generators(seed, purpose):
+    """While open, draws of PyTorch, NumPy and Python (initial weights) depend on the seed and the purpose alone, not on
+    the number type in which PyTorch makes tensors where none is said.
+    """
+    with keyed_generators(seed, purpose), usual_numbers():
         yield
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ class NamedArrays(InputFormat):
                 f"{where} was trained on samples that are a mapping of the arrays {_written(self.fields)}, and "
                 f"{type(given).__name__} was given"
             )
-        packed = pack_named(given)
+        packed = pack_named(ordered(given, self.names))
         if _fields(packed) != self.fields:
             raise DataError(
                 f"samples of the arrays {_written(_fields(packed))} were given, but the run was trained on "
@@ -104,6 +104,12 @@ class NamedArrays(InputFormat):
     def make(self, stored: Inputs, dtype: torch.dtype, noise: Tensor | None = None) -> Inputs:
         """See :meth:`InputFormat.make`."""
         return {name: v.to(dtype) if v.is_floating_point() else v.long() for name, v in stored.items()}
+
+
+def ordered(inputs: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """The same inputs in the order of these names, if they have these names."""
+    names = list(names)
+    return {name: inputs[name] for name in names} if set(names) == set(inputs) else inputs
 
 
 def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:
