@@ -152,9 +152,7 @@ def test_clients_with_other_inputs_are_refused() -> None:
     rng, y = np.random.default_rng(0), np.array([0, 1])
     one, other = inputs_of(rng, 2), {"image": np.ones((2, 2, 4, 4)), "text": np.ones(2)}
     for first, second in ((one, other), (one, np.ones((2, 3)))):
-        with pytest.raises(
-            DataError, match=r"inputs .*, training samples of client 0 image, word, table"
-        ):
+        with pytest.raises(DataError, match=r"inputs .*, training samples of client 0 image, word, table"):
             FederatedDataset.from_arrays([(first, y, first, y), (second, y, second, y)])
     bad = one | {"table": np.array([[0.0] * 4, [np.nan] * 4])}
     with pytest.raises(DataError, match=r"train sample 1 of 'arrays' \(owned by client 0\) has a value that is not"):
