@@ -82,13 +82,21 @@ def test_resuming_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_clients_with_names_have_numbers_too(tmp_path: Path) -> None:
-    data = made_data((4, 5, 6), client_names=["a", "b", "0"])
-    cg.train("fedavg", data, model="linear", rounds=1, out=tmp_path / "run")
-    run = load_run(tmp_path / "run")
-    assert [run.trained.client(name) for name in ("a", "1", 1, "0")] == [0, 1, 1, 2]  # a name comes before a number
-    for wrong in ("3", "-1", "c"):
-        with pytest.raises(ConfigError, match="has no client"):
-            run.trained.client(wrong)
+    for last, known, wrongs in (
+        ("c", {"a": 0, "1": 1, 1: 1, "2": 2, "c": 2}, ("3", "-1", "d")),
+        (
+            "0",
+            {"a": 0, "0": 2, 0: 2},
+            ("1", 1, "2", "3", "-1", "c"),
+        ),  # no number is another one
+    ):
+        data = made_data((4, 5, 6), client_names=["a", "b", last])
+        cg.train("fedavg", data, model="linear", rounds=1, out=tmp_path / last)
+        run = load_run(tmp_path / last)
+        assert {name: run.trained.client(name) for name in known} == known
+        for wrong in wrongs:
+            with pytest.raises(ConfigError, match="has no client"):
+                run.trained.client(wrong)
 
 
 def test_predict_names_the_cell_and_the_unfinished_run(
@@ -146,7 +154,7 @@ def test_python_types() -> None:
     with pytest.raises(ConfigError, match="data are named by a text or a path, not by None"):
         cg.load_data(None)
     one, other = ((np.zeros((2, n)), np.array([0, 1])) for n in (5, 6))
-    with pytest.raises(DataError, match=r"samples of client 1 have the shape \(6,\), those of client 0 \(5,\)"):
+    with pytest.raises(DataError, match=r"client 1 have the shape \(6,\), training samples of client 0 \(5,\)"):
         cg.FederatedDataset.from_arrays([(*one, *one), (*other, *other)])
 
 

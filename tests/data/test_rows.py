@@ -79,7 +79,7 @@ def test_arrays_of_clients_may_be_memory_mapped(kind: str, tokens: bool, tmp_pat
 def test_wrong_parts_are_still_refused(tmp_path: Path) -> None:
     one, other = written(tmp_path / "a.npy", np.zeros((4, 3), np.float32)), np.zeros((4, 2), np.float32)
     y = np.array([0, 1, 0, 1])
-    with pytest.raises(DataError, match=r"samples of client 1 have the shape \(2,\), those of client 0 \(3,\)"):
+    with pytest.raises(DataError, match=r"client 1 have the shape \(2,\), training samples of client 0 \(3,\)"):
         cg.FederatedDataset.from_arrays([(one, y, one, y), (other, y, other, y)])
     bad = written(tmp_path / "b.npy", np.full((4, 3), np.nan, np.float32))
     with pytest.raises(DataError, match="has a value that is not a finite number"):

@@ -34,6 +34,7 @@ from commonground.data.tables.schema import TableSchema
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
 from commonground.data.validation import held_rows, hold_out
 from commonground.errors import ConfigError
+from commonground.quoting import escaped
 from commonground.tasks import Task
 from commonground.user_code import is_code
 
@@ -203,7 +204,7 @@ def _table_of(given: Any, tokenizer: Any) -> RawTable:
     if hasattr(given, "iloc") and not hasattr(given, "columns"):
         raise ConfigError(f"a {type(given).__name__} is one column; a table is a DataFrame")
     if not (is_dataset(given) or hasattr(given, "iloc")):
-        raise ConfigError(f"data are named by a text or a path, not by a {type(given).__name__}")
+        raise ConfigError(f"data are named by a text or a path, not by {escaped(repr(given), 60)}")
     if tokenizer is not None:
         raise ConfigError("a tokenizer reads texts of files, not of objects; save them first (to_csv, save_to_disk)")
     return raw_of_dataset(given) if is_dataset(given) else raw_of_frame(given)
