@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from socket import create_server
 from typing import Any
 
 import numpy as np
@@ -291,7 +292,11 @@ def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.Captu
     assert main(["serve", str(run_dir), "--token-for", "nobody"]) == 2
     assert "has no client 'nobody'" in capsys.readouterr().err
     assert main(["serve", str(run_dir), "--host", "no.such.host.invalid"]) == 2
-    assert "--host no.such.host.invalid is no address" in capsys.readouterr().err
+    assert "nothing can listen on --host no.such.host.invalid --port 8000: " in capsys.readouterr().err
+    with create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", str(run_dir), "--port", port]) == 2
+    assert f"nothing can listen on --host 127.0.0.1 --port {port}: Address already in use" in capsys.readouterr().err
     for flag in ("--token-for", "--revoke"):  # a number might be meant for another client
         assert main(["serve", str(run_dir), flag, "0"]) == 2
         assert "has no client '0'" in capsys.readouterr().err

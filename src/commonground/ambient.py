@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,15 +11,29 @@ import torch
 __all__ = ["as_usual", "usual_numbers"]
 
 
+_lock = threading.Lock()
+_open = 0  # how many times, by all threads
+_before = torch.float32  # what the first found
+
+
 @contextmanager
 def usual_numbers() -> Iterator[None]:
-    """While open, tensors of no type in particular are float32, as PyTorch has it unless somebody says otherwise."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
+    """While open, tensors of no type in particular are float32, as PyTorch has it unless somebody says otherwise. The
+    type is one for all threads: the first that opens this sets it, the last that closes it puts it back.
+    """
+    global _open, _before
+    with _lock:
+        if not _open:
+            _before = torch.get_default_dtype()
+            torch.set_default_dtype(torch.float32)
+        _open += 1
     try:
         yield
     finally:
-        torch.set_default_dtype(before)
+        with _lock:
+            _open -= 1
+            if not _open:
+                torch.set_default_dtype(_before)
 
 
 @contextmanager

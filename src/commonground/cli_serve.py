@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from socket import getaddrinfo
+from socket import AF_INET, AF_INET6, create_server
 
 import click
 
@@ -69,14 +69,13 @@ def serve(
     else:
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)
-        try:
-            getaddrinfo(host, port)
+        try:  # here, so that the address that is told is the one that listens
+            socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
         except OSError as error:
-            raise ConfigError(f"--host {host} is no address of this machine: {error.strerror}") from None
+            raise ConfigError(f"nothing can listen on --host {host} --port {port}: {error.strerror}") from None
         config = uvicorn.Config(
             make_app(models, tokens), host=host, port=port, log_level="warning", server_header=False
         )
-        socket = config.bind_socket()  # here, so that the address that is told is the one that listens
         where = f"http://{f'[{host}]' if ':' in host else host}:{socket.getsockname()[1]}"
         click.echo(
             f"serving {counted(len(run.trained.names), 'client')} of {run_dir} at {where}; Ctrl-C ends it", err=True

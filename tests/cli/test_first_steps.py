@@ -84,11 +84,7 @@ def test_resuming_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_clients_with_names_have_numbers_too(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str | int, int], tuple[str | int, ...]]] = [
         ("c", {"a": 0, "1": 1, 1: 1, "2": 2, "c": 2}, ("3", "-1", "d")),
-        (
-            "0",
-            {"a": 0, "0": 2, 0: 2},
-            ("1", 1, "2", "3", "-1", "c"),
-        ),  # no number is another one
+        ("0", {"a": 0, "0": 2, 0: 2}, ("1", 1, "2", "3", "-1", "c")),  # a number of no name
     ]
     for last, known, wrongs in cases:
         data = made_data((4, 5, 6), client_names=["a", "b", last])

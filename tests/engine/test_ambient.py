@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -78,3 +80,50 @@ def test_the_usual_number_type_is_no_setting_of_a_run() -> None:
         assert torch.get_default_dtype() == torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_the_last_of_several_threads_puts_the_number_type_back() -> None:
+    inside, first_is_out = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with usual_numbers():
+            inside.set()
+            first_is_out.wait(10)
+            assert torch.get_default_dtype() == torch.float32
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            with usual_numbers():
+                other = pool.submit(second)
+                assert inside.wait(10)
+            first_is_out.set()
+            other.result(10)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def holding() -> None:
+        with keyed_generators(0, "outer"):
+            ready.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=holding)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        child = os.fork()
+        if not child:  # nothing of pytest is to go on here
+            faulthandler.dump_traceback_later(20, exit=True)
+            with keyed_generators(0, "inner"):
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        done.set()
+        thread.join()

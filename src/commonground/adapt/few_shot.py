@@ -10,7 +10,6 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.prepare import plain_network
-from commonground.engine.run import Run, load_run
+from commonground.engine.run import Run, as_run
 from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError
@@ -88,8 +87,7 @@ def adapt(
     Raises:
         CommonGroundError: the data does not fit the run, or a client has too few samples.
     """
-    if not isinstance(run, Run):
-        run = load_run(Path(run))
+    run = as_run(run)
     trained = run.trained
     check_new_clients(trained, data, lr)
     shots = _numbers_of_samples(shots)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.data import FederatedDataset
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
-from commonground.engine.run import Run, load_run
+from commonground.engine.run import Run, as_run
 from commonground.engine.state.lock import locked
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError
@@ -62,8 +61,7 @@ def keep_clients(
         ConfigError: the run is in no folder, is of a language model, or has a client of one of the names already.
         DataError: samples or classes are not the run's.
     """
-    if not isinstance(run, Run):
-        run = load_run(Path(run))
+    run = as_run(run)
     trained = run.trained
     check_new_clients(trained, data, lr)
     if run.folder is None:
@@ -98,8 +96,8 @@ def keep_clients(
         engine.close()
     scales = {} if data.schema is None else dict(data.schema.client_scales)
     with locked(run.folder):
-        names = _names(trained, data)  # as the folder has them now
-        added = trained.added
+        added = trained.read_added_again()  # of other processes as well
+        names = _names(trained, data)
         if added.weights != trained.weights_digest:
             added = type(added)(trained.weights_digest)  # heads for an earlier body are of no use any more
         added.with_more(run.folder, names, heads, scales)
@@ -112,7 +110,7 @@ def keep_clients(
 
 def _names(trained: Trained, data: FederatedDataset) -> list[str]:
     """What the new clients are called; those that the data only number go on counting."""
-    first = len(trained.read_added_again().names)
+    first = len(trained.added.names)
     return [f"new-{first + c}" for c in range(data.clients)] if data.client_names is None else [*data.client_names]
 
 

@@ -115,7 +115,8 @@ def prepare_setup(
     """
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
-    check_methods(type(algorithm))
+    else:
+        check_methods(type(algorithm))
     check_numbers(vars(algorithm), algorithm.title)
     if config.finetune_epochs and not algorithm.has_global_model:
         raise ConfigError(

@@ -30,7 +30,7 @@ from commonground.tasks import Headline
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Run", "load_run"]
+__all__ = ["Run", "as_run", "load_run"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -276,3 +276,16 @@ def load_run(
     summary = files.summary() or {}
     clients = files.clients() if summary else ClientRows(0, {})
     return Run(trained.config, summary, files.rounds.rows(), clients, files.path, lambda: trained)
+
+
+def as_run(run: Run | str | Path, *, trust_code: bool = False) -> Run:
+    """A run, or the one that is read from a folder.
+
+    Args:
+        run: or its folder.
+        trust_code: see :func:`load_run`.
+
+    Raises:
+        CommonGroundError: see :func:`load_run`.
+    """
+    return run if isinstance(run, Run) else load_run(run, trust_code=trust_code)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from commonground.adapters import copy_tokenizer, peft_factors, write_adapter, write_merged
 from commonground.algorithms import Tensors
-from commonground.engine.run import Run, load_run
+from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
 from commonground.export.adapter_card import model_card
 from commonground.export.folders import Exported, Head, check_free, parts_of, whole
@@ -48,8 +48,7 @@ def export_adapter(
     """
     target = Path(out)
     check_free(target)
-    if not isinstance(run, Run):
-        run = load_run(Path(run))
+    run = as_run(run)
     model = run.trained.network
     if not isinstance(model, AdaptedModel):
         raise ConfigError(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from commonground.adapters import merged
 from commonground.engine.portable import PortableModel
-from commonground.engine.run import Run, load_run
+from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
 from commonground.export.about import CONFIG, SCHEMA, about
 from commonground.export.adapters import export_adapter
@@ -65,8 +65,7 @@ def export_model(
     """
     target = Path(out)
     check_free(target)
-    if not isinstance(run, Run):
-        run = load_run(Path(run), trust_code=trust_code)
+    run = as_run(run, trust_code=trust_code)
     pretrained = isinstance(run.trained.network, AdaptedModel)
     format = format or ("peft" if pretrained else "safetensors")
     if format == "peft" or (pretrained and format == "safetensors"):
