@@ -49,6 +49,13 @@ __all__ = ["report", "reproduce"]
 @click.option("--out", type=click.Path(path_type=Path), help="folder for results, figures and runs")
 @click.option("--data-dir", help="folder of the data files")
 @click.option("--device", default="cpu", show_default=True, metavar="auto|cpu|cuda[:i]|mps", help="what computes")
+@click.option(
+    "--precision",
+    type=Named(["fp32", "tf32", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="of a table: how the runs' products are computed; each cell says it",
+)
 @click.option("--paper-tables", is_flag=True, help="measure the next missing cells of the papers' tables, in OUT")
 @click.option(
     "--other-seeds",
@@ -77,6 +84,7 @@ def reproduce(
     out: Path | None,
     data_dir: str | None,
     device: str,
+    precision: str,
     paper_tables: bool,
     other_seeds: tuple[Path, ...],
     status: Path | None,
@@ -115,6 +123,7 @@ def reproduce(
         data_dir,
         quiet,
         settings,
+        precision=precision,
         columns=columns,
         methods=_names(methods),
         variants=_names(variants),
@@ -134,12 +143,22 @@ def _one(request: Request, name: str, device: str) -> None:
     for option in ("columns", "methods", "variants", "minutes"):
         if getattr(request, option) and chosen.table is None:
             raise ConfigError(f"--{option} is for tables that are filled cell by cell, which {name} is not")
+    if request.precision != "fp32" and chosen.table is None:
+        raise ConfigError(f"--precision is for tables that are filled cell by cell, which {name} is not")
     # A table's folder grows: other seeds are other cells.
     fixed = {"seed": request.seed, "seeds": request.seeds} if chosen.table is None else {}
     changed = sorted(f"{key}={value}" for key, value in request.overrides.items())
     _check_free(request.folder, name, {"scale": request.scale, **fixed, "set": changed})
+    _carry_out(_on(request, chosen, device), chosen)
+
+
+def _on(request: Request, chosen: Experiment, device: str) -> Request:
+    """What is asked for, on a device that is there and can compute like that."""
+    from commonground.devices import check_precision
+
     place = chosen.device(device)
-    _carry_out(replace(request, device=place), chosen)
+    check_precision(request.precision, "float32", place)
+    return replace(request, device=place)
 
 
 def _carry_out(request: Request, chosen: Experiment) -> None:
@@ -196,7 +215,7 @@ def _next_cells(request: Request, experiment: str | None, device: str) -> None:
             chosen = experiments[table.name]
             _check_free(folder, table.name, {"scale": request.scale, "set": []})
             asked = replace(request, folder=folder, columns=stage.columns, seeds=stage.seeds, minutes=left)
-            _carry_out(replace(asked, device=chosen.device(device)), chosen)
+            _carry_out(_on(asked, chosen, device), chosen)
 
 
 def _say_status(folder: Path) -> None:

@@ -115,10 +115,15 @@ def test_a_cell_is_the_run_of_the_same_settings(filled: Path) -> None:
     assert not (filled / "runs").exists()
 
 
-def test_a_cell_measured_again_takes_the_place_of_the_first(filled: Path, tmp_path: Path) -> None:
+def copied(folder: Path, to: Path) -> None:
+    """The cells of a folder, in another one."""
     for path in ("cells.csv", "clients/digits-6-2.csv", "curves/digits-6-2.csv"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_bytes((filled / path).read_bytes())
+        (to / path).parent.mkdir(exist_ok=True)
+        (to / path).write_bytes((folder / path).read_bytes())
+
+
+def test_a_cell_measured_again_takes_the_place_of_the_first(filled: Path, tmp_path: Path) -> None:
+    copied(filled, tmp_path)
     store, key = CellStore(tmp_path), (COLUMN.label, "FedRep", "", 1)
     cell = store.get(key)
     assert cell is not None
@@ -161,6 +166,34 @@ def test_time_over_keeps_the_run_for_the_next_time(tmp_path: Path) -> None:
     cell = CellStore(folder).get((COLUMN.label, "FedRep", "", 0))
     assert cell is not None
     assert cell.weights_sha256 == run.summary["weights_sha256"]
+
+
+def test_cells_of_another_precision_say_so(filled: Path, tmp_path: Path) -> None:
+    """They are counted, and no variant is paired with a cell of another precision but the one that changes it."""
+    copied(filled, tmp_path)
+    asked = {"methods": ("fedrep",), "precision": "bf16"}
+    with_it = run_table(TABLE, request(tmp_path, **asked, seed=7, seeds=1))
+    store, key = CellStore(tmp_path), (COLUMN.label, "FedRep", "", 7)
+    cell = store.get(key)
+    assert cell is not None
+    run = train("fedrep", "digits", device="cpu", precision="bf16", **SETTINGS, options={"head_epochs": 1}, seed=7)
+    assert (cell.precision, cell.weights_sha256) == ("bf16", run.summary["weights_sha256"])
+    assert cell.command.endswith("--seed 7 --seeds 1 --precision bf16 --out OUT")
+    told = "1 of {} cells are of runs whose products were computed in bf16 (weights, averages and losses in fp32)"
+    mains = [c for c in store.all() if not c.variant]
+    assert any(note.startswith(told.format(len(mains))) for note in with_it.notes)
+    assert {c.precision for c in store.all() if c != cell} == {"fp32"}  # what was there stays
+
+    def changes(outcome: Outcome) -> list[tuple[Any, Any]]:
+        try:
+            return [(row["change"], row["seeds"]) for row in outcome.table("What moves a cell").rows]
+        except KeyError:
+            return []
+
+    changed = run_table(TABLE, request(tmp_path, **asked, variants=("no-momentum", "bf16"), seed=1, seeds=1))
+    assert changes(changed) == [(VARIANTS["bf16"].what, 1)]
+    both = run_table(TABLE, request(tmp_path, **asked, variants=("no-momentum", "bf16"), seed=7, seeds=1))
+    assert changes(both) == [("plain SGD", 1), (VARIANTS["bf16"].what, 1)]
 
 
 def test_a_cell_that_diverges_is_told_and_has_no_value(tmp_path: Path) -> None:
@@ -207,9 +240,7 @@ def test_one_seed_has_no_interval(tmp_path: Path) -> None:
 
 
 def test_a_variant_is_paired_with_the_papers_setting(filled: Path, tmp_path: Path) -> None:
-    for path in ("cells.csv", "clients/digits-6-2.csv", "curves/digits-6-2.csv"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_bytes((filled / path).read_bytes())
+    copied(filled, tmp_path)
     outcome = run_table(
         TABLE, request(tmp_path, methods=("fedrep", "fedavg"), variants=("no-momentum", "every-round"), seeds=2)
     )
@@ -265,7 +296,7 @@ def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture
     hours = hours_left(table, store, 2)
     assert hours is not None
     assert min(minutes) / 30 <= hours <= max(minutes) / 30
-    assert hours_left(table, store, 2, "cuda") is None
+    assert hours_left(table, store, 2, "cuda") is hours_left(table, store, 2, "cpu", "bf16") is None
 
 
 def test_the_queue_takes_what_is_missing_in_its_order(tmp_path: Path) -> None:
@@ -338,9 +369,14 @@ def test_parts_are_for_tables_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     Experiment("no-table", "title", "a paper", lambda _: Outcome())
     try:
         assert main(["reproduce", "no-table", "--methods", "fedrep", "--out", str(tmp_path)]) == 2
+        assert main(["reproduce", "no-table", "--precision", "bf16", "--out", str(tmp_path)]) == 2
     finally:
         del experiments["no-table"]
-    assert "--methods is for tables that are filled cell by cell, which no-table is not" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    for option in ("methods", "precision"):
+        assert f"--{option} is for tables that are filled cell by cell, which no-table is not" in told
+    assert main(["reproduce", "fedrep-table1", "--precision", "tf32", "--out", str(tmp_path / "t")]) == 2
+    assert "the precision tf32 is one of CUDA devices" in capsys.readouterr().err
     assert main(["reproduce", "--out", str(tmp_path)]) == 2
     assert "name an experiment" in capsys.readouterr().err
     assert main(["reproduce", "fedrep-table1"]) == 2

@@ -118,6 +118,7 @@ class Request:
         quiet: show no progress.
         overrides: settings to use instead of the experiment's, by name.
         device: where to compute.
+        precision: of a table's runs, how products are computed (``fp32``, ``tf32``, ``bf16``).
         columns, methods, variants: of a table, what is to be measured; all columns and methods if empty, and the
             paper's own setting.
         minutes: after which nothing more is begun, and what is going on is kept for the next time.
@@ -131,6 +132,7 @@ class Request:
     quiet: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
     device: torch.device = CPU
+    precision: str = "fp32"
     columns: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()

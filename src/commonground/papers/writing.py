@@ -41,6 +41,7 @@ def about(request: Request, experiment: Experiment, seconds: float) -> dict[str,
         "command": _command(request, experiment, changed),
         "minutes": round(seconds / 60, 1),
         **({} if device == "cpu" else {"device": device}),
+        **({} if request.precision == "fp32" else {"precision": request.precision}),
         "machine": f"{platform.system()} {platform.machine()}, {cores} core{'s' if cores != 1 else ''}",
         "commit": commit(),
         "versions": {"commonground": version(), "python": platform.python_version(), "torch": torch.__version__},
@@ -55,6 +56,7 @@ def _command(request: Request, experiment: Experiment, changed: list[str]) -> st
         parts += [f"--{option}", ",".join(getattr(request, option))] if getattr(request, option) else []
     parts += [part for assignment in changed for part in ("--set", assignment)]
     parts += [] if request.device.type == "cpu" else ["--device", str(request.device)]
+    parts += [] if request.precision == "fp32" else ["--precision", request.precision]
     return shlex.join([*parts, "--out", request.folder.name])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
-from commonground.papers.tables.variants import VARIANTS
+from commonground.papers.tables.variants import VARIANTS, Variant
 from commonground.statistics import student_interval
 from commonground.table import Column, Table
 
@@ -55,10 +55,16 @@ def _switches(table: PaperTable, store: CellStore, column: PaperColumn, row: Row
     found = []
     for name, one in VARIANTS.items():
         changed = _values(store, column, row, name)
-        seeds = sorted(base.keys() & changed.keys())
+        seeds = sorted(s for s in base.keys() & changed.keys() if _one_thing(store, column, row, one, s))
         if seeds:
             found.append(_line(table, column, row, one.what, [base[s] for s in seeds], [changed[s] for s in seeds]))
     return found
+
+
+def _one_thing(store: CellStore, column: PaperColumn, row: Row, one: Variant, seed: int) -> bool:
+    """Whether nothing but what the variant changes differs between two cells: nor how products were computed."""
+    cells = [store.get((column.label, row.name, name, seed)) for name in ("", one.name)]
+    return (len({cell.precision for cell in cells if cell}) == 1) != ("precision" in one.settings)
 
 
 def _readings(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:

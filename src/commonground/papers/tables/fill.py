@@ -180,6 +180,7 @@ def _measure(
             data_dir=request.data_dir,
             **{
                 "device": str(request.device),
+                "precision": request.precision,
                 **one.arm.settings,
                 "options": dict(one.arm.options),
                 "seed": one.seed,
@@ -230,7 +231,7 @@ def _cell(
         rounds=int(arm.settings["rounds"]),
         minutes=round(minutes, 2),
         device=str(request.device) if run is None else str(run.summary["device"]),
-        precision=str(arm.settings.get("precision", "fp32")),
+        precision=str(arm.settings.get("precision", request.precision)),
         threads=int(arm.settings.get("threads", 1)),
         commit=commit(),
         version=version(),
@@ -247,6 +248,7 @@ def _command(table: PaperTable, arm: Arm, seed: int, request: Request) -> str:
     parts += ["--variants", arm.variant.name] if arm.variant.name else []
     parts += [part for key, value in request.overrides.items() for part in ("--set", f"{key}={value}")]
     parts += [] if request.device.type == "cpu" else ["--device", str(request.device)]
+    parts += [] if request.precision == "fp32" else ["--precision", request.precision]
     return shlex.join([*parts, "--out", "OUT"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -100,6 +101,7 @@ def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
     for cell in store.all():
         if cell.diverged:
             outcome.notes.append(f"{cell.method}, {cell.column}, seed {cell.seed} has no value: {cell.diverged}")
+    outcome.notes += _other_precisions(store)
     effects = differences_table(table, store)
     if effects.rows:
         outcome.tables.append(effects)
@@ -107,6 +109,17 @@ def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
     if missing:
         outcome.notes.append(f"Not measured yet: {', '.join(missing)}.")
     return outcome
+
+
+def _other_precisions(store: CellStore) -> list[str]:
+    """How many cells were computed with coarser products than the paper's."""
+    cells = [cell for cell in store.all() if not cell.variant]
+    counts = Counter(cell.precision for cell in cells if cell.precision != "fp32")
+    return [
+        f"{count} of {len(cells)} cells are of runs whose products were computed in {name} (weights, averages and "
+        f"losses in fp32); cells.csv names them."
+        for name, count in sorted(counts.items())
+    ]
 
 
 def _cell(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> Cell:

@@ -36,9 +36,9 @@ def status_lines(folder: Path) -> tuple[Table, list[str]]:
         lines.append(f"Measured as well with one thing changed: {', '.join(changed)}.")
     for seeds in sorted({1, 3, table.seeds}):
         missing = missing_work(table, store, seeds)
-        device = str(about.get("device", "cpu"))
-        hours = hours_left(table, store, seeds, device) if missing else 0.0
-        how_long = "unknown" if hours is None else f"about {hours:.1f} hours on {device}"
+        device, precision = str(about.get("device", "cpu")), str(about.get("precision", "fp32"))
+        hours = hours_left(table, store, seeds, device, precision) if missing else 0.0
+        how_long = "unknown" if hours is None else f"about {hours:.1f} hours on {device} in {precision}"
         lines.append(
             f"For {seeds} seed{'s' if seeds > 1 else ''} of everything {len(missing)} runs are missing"
             + (f": {how_long}." if missing else ".")
@@ -73,16 +73,22 @@ def missing_work(table: PaperTable, store: CellStore, seeds: int) -> list[Work]:
     return [one for one in work if any(key not in store for key in one.cells())]
 
 
-def hours_left(table: PaperTable, store: CellStore, seeds: int, device: str = "cpu") -> float | None:
-    """Hours that the missing runs would take, from the minutes of those measured on such a device.
+def hours_left(
+    table: PaperTable, store: CellStore, seeds: int, device: str = "cpu", precision: str = "fp32"
+) -> float | None:
+    """Hours that the missing runs would take, from the minutes of those measured on such a device and so precisely.
 
     A run takes what runs of its method took in its column; else what its column's runs took; else what others took, by
     rounds, local epochs and samples.
 
     Returns:
-        None where nothing was measured on such a device yet.
+        None where nothing was measured like that yet.
     """
-    runs = {cell.weights_sha256 or cell.key: cell for cell in store.all() if cell.device == device and not cell.variant}
+    runs = {
+        cell.weights_sha256 or cell.key: cell
+        for cell in store.all()
+        if (cell.device, cell.precision, cell.variant) == (device, precision, "")
+    }
     if not runs:
         return None
     return sum(_minutes(table, one, list(runs.values())) for one in missing_work(table, store, seeds)) / 60

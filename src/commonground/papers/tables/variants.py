@@ -82,6 +82,8 @@ VARIANTS: dict[str, Variant] = {
         Variant("no-momentum", "plain SGD", {"momentum": 0.0}),
         Variant("flute-authors", "FLUTE's penalties as in its authors' code: a sum over feature norms, a mean over "
                 "clients", by_algorithm={"flute": _FLUTE, "flute-star": _FLUTE}),
+        Variant("bf16", "products computed in bfloat16, not in float32 (weights, averages and losses stay float32)",
+                {"precision": "bf16"}),
         Variant("half-the-images", "500 of a client's 1,000 images, as FLUTE's code trains on at 50 clients",
                 {"train_samples": 500}, data=_CIFAR),
     )
