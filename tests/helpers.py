@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from commonground import FederatedDataset, Run, load_data, train
-from commonground.algorithms import Algorithm, Tensors
+from commonground.algorithms import Algorithm, Tensors, registry
 from commonground.data.sources import Source
 from commonground.engine.backends.base import Engine, StoreEngine
 from commonground.engine.backends.message_client import MessageClient
@@ -234,6 +234,11 @@ def engines_changed(change: Callable[[Engine], None]) -> Iterator[None]:
 SMALL: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "engine": "serial", "workers": 2, "seed": 1}
 
 
+def fitting(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings for all methods without those that say nothing to this one, which it refuses."""
+    return {name: value for name, value in settings.items() if name not in dict(registry[method].unused)}
+
+
 def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: Any) -> Whole:
     """``train`` with small defaults; also gives the personal tensors (after fine-tuning those of fine-tuning)."""
     found: list[tuple[list[Tensors], Tensors]] = []
@@ -249,7 +254,8 @@ def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: 
         engine.close = reading_close  # type: ignore[method-assign]
 
     with engines_changed(record):
-        run = train(algorithm, data, **(SMALL | settings))
+        usual = fitting(algorithm, SMALL) if isinstance(algorithm, str) and algorithm in registry else SMALL
+        run = train(algorithm, data, **(usual | settings))
     # The engine of fine-tuning closes first; a run that was finished before makes none.
     return Whole(run, *(found[0] if found else ([], {})))
 

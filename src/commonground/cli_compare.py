@@ -31,6 +31,7 @@ _NOT_ITS_NAME = {
     "ray_address",
     "data_dir",
     "track",
+    "allow_other_numerics",
 }
 
 
@@ -66,6 +67,11 @@ _NOT_ITS_NAME = {
     "--out", type=click.Path(path_type=Path), help="folder for all files  [default: one in runs/ named by the command]"
 )
 @click.option("--resume", is_flag=True, help="continue the comparison in --out (the same command does so, too)")
+@click.option(
+    "--allow-other-numerics",
+    is_flag=True,
+    help="continue runs with other threads, precision or device than before, and so with other last bits",
+)
 @click.pass_context
 def compare(
     context: click.Context,
@@ -84,6 +90,7 @@ def compare(
     quiet: bool,
     out: Path | None,
     resume: bool,
+    allow_other_numerics: bool,
     **flags: Any,
 ) -> None:
     """Compare METHODs on the same data splits, initial weights and client samples, and test their differences.
@@ -134,6 +141,7 @@ def compare(
         observer=ComparisonProgress(quiet),
         track=track,
         data_dir=data_dir,
+        allow_other_numerics=allow_other_numerics,
         command=shlex.join(["commonground", "compare", *_given(context, set())]),
         **values,
     )

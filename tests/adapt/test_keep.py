@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import commonground as cg
 from commonground.cli import main
 from commonground.engine.added import AddedClients
+from commonground.engine.backends import factory
 from commonground.errors import ConfigError, RunError
 
 SETTINGS: dict[str, Any] = {"clients": 5, "classes_per_client": 3, "rounds": 2, "engine": "serial", "seed": 1}
@@ -124,6 +126,24 @@ def test_one_after_the_other_on_the_same_run(tmp_path: Path) -> None:
     for known in (first.run, cg.load_run(tmp_path / "run")):
         assert {name for name in everyone if known.predict(data.x_test[:2], name).shape == (2, 10)} == set(everyone)
     assert run.trained.names[5:] == ["anna", "bert"], "what it knows of by itself"
+
+
+def test_numbers_go_on_after_those_that_another_one_adds_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, make = trained(tmp_path), factory.make_engine
+    others: list[str] = []
+
+    def making(*args: Any) -> Any:
+        if not others:
+            others.append("busy")
+            others[:] = cg.keep_clients(tmp_path, newcomers(2), epochs=1).names
+        return make(*args)
+
+    monkeypatch.setattr(import_module("commonground.adapt.keep"), "make_engine", making)
+    assert cg.keep_clients(run, newcomers(1), epochs=1).names == ("new-2",)
+    assert others == ["new-0", "new-1"]
+    assert cg.load_run(tmp_path).trained.names[5:] == ["new-0", "new-1", "new-2"]
 
 
 def test_a_number_is_a_client_only_where_no_name_is_one(tmp_path: Path) -> None:

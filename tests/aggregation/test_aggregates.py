@@ -230,6 +230,10 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     base = ["train", "fedrep", "--clients", "6", "--classes-per-client", "2", "--rounds", "1", "--quiet"]
     assert main([*base, "--aggregate", "bulyan:1"]) == 2
     assert "needs at least 7 updates in a round, and 6 clients take part" in capsys.readouterr().err
+    assert main([*base, "--aggregate", "trimmed:0.16"]) == 2  # ⌊0.96⌋ = 0
+    assert "needs at least 7 updates in a round, and 6 clients take part" in capsys.readouterr().err
+    for share, least in (("0", 1), ("0.1", 10), ("0.2", 5), ("0.29", 4), ("0.45", 3)):
+        assert parse_aggregate(f"trimmed:{share}").least() == least
     assert main([*base, "--aggregate", "median", "--weighting", "samples"]) == 2
     assert "cannot weigh updates by samples" in capsys.readouterr().err
     assert main([*base, "--aggregate", "medain"]) == 2

@@ -33,7 +33,7 @@ from tests.algorithms.reference import (
     sgd,
     start,
 )
-from tests.helpers import ENGINES, Whole, assert_tensors_close, own, suited, train_whole
+from tests.helpers import ENGINES, Whole, assert_tensors_close, fitting, own, suited, train_whole
 
 HEAD_EPOCHS = 3
 TOLERANCE = 1e-12
@@ -100,7 +100,7 @@ OPTIONS: dict[str, Any] = {
 
 def run(algorithm: str, engine: str, **settings: Any) -> Whole:
     values = SETTINGS | {"engine": engine, "options": OPTIONS.get(algorithm, {})} | settings
-    return train_whole(algorithm, problem(), model=network(), **values)
+    return train_whole(algorithm, problem(), model=network(), **fitting(algorithm, values))
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
@@ -215,6 +215,7 @@ def test_only_participants_change(algorithm: str, engine: str) -> None:
     data = problem((5, 3, 8, 2, 6))
     values = SETTINGS | {"engine": engine, "participation": 0.4, "options": OPTIONS.get(algorithm, {})}
     model = suited(algorithm, network())
+    values = fitting(algorithm, values)
     runs = [train_whole(algorithm, data, model=model, **(values | {"rounds": t})) for t in (1, 2)]
     config = runs[0].run.config
     first, second = (set(sample_clients(config, 5, t)) for t in (1, 2))

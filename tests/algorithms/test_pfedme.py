@@ -9,6 +9,7 @@ import torch
 from commonground.algorithms import Server, Update
 from commonground.algorithms.pfedme import PFedMe
 from commonground.engine.loop import sample_clients
+from commonground.errors import ConfigError
 from tests.algorithms.one_number import OneNumber
 from tests.algorithms.reference import (
     ALL,
@@ -68,8 +69,10 @@ def test_two_rounds(engine: str) -> None:
 
 
 def test_momentum_does_not_matter() -> None:
-    one, other = (train_whole(METHOD, problem(), model=network(), **(SETTINGS | {"momentum": m})) for m in (0.0, 0.9))
+    one, other = (train_whole(METHOD, problem(), model=network(), **(SETTINGS | {"momentum": m})) for m in (0.0, 0.5))
     assert one.sha == other.sha
+    with pytest.raises(ConfigError, match=r"--momentum 0\.9 says nothing to pFedMe: its steps are plain"):
+        train_whole(METHOD, problem(), model=network(), **(SETTINGS | {"momentum": 0.9}))
 
 
 def test_a_client_by_hand() -> None:

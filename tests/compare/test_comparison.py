@@ -375,3 +375,50 @@ def test_seeds_are_how_many() -> None:
     numpy: dict[str, Any] = {"seeds": np.int64(1), "grid": {"lr": np.array([0.1, 0.2])}}
     result = compare(["fedrep"], **numpy, **SMALL)
     assert "1 seed:" in repr(result)
+
+
+@pytest.mark.parametrize("setting", [{"clients": 2}, {"classes_per_client": 1}, {"partition": "iid"}, {"min_rows": 3},
+                                     {"model_options": {"hidden": [3]}, "model": torch.nn.Linear(4, 3)}])  # fmt: skip
+def test_what_would_split_read_or_build_an_object_is_refused(setting: dict[str, Any]) -> None:
+    """As a single run refuses it."""
+    told = []
+    for call in (lambda **s: compare(["fedavg"], made_data(), seeds=1, rounds=1, **s),
+                 lambda **s: train("fedavg", made_data(), rounds=1, **s)):  # fmt: skip
+        with pytest.raises(ConfigError) as caught:
+            call(**setting)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert next(iter(setting)) in told[0]
+    compare(["fedavg"], made_data(), seeds=1, rounds=1, clients=4, local_only=False)
+
+
+def test_rounds_of_its_own_are_told(tmp_path: Any) -> None:
+    done = compare(
+        ["fedavg:rounds=2", "fedavg"], made_data(), seeds=1, rounds=1, engine="serial", out=tmp_path, batch_size=4
+    )
+    assert done.result["rounds_between"] == [1, 2]
+    told = "Methods have rounds of their own: FedAvg (rounds=2) 2, FedAvg 1, Local Only 1."
+    assert told in done.result["notes"]
+    assert "made, 4 clients, 1 to 2 rounds" in (tmp_path / "table.md").read_text()
+    assert "4 clients, 1 to 2 rounds, seed 0" in (tmp_path / "report.html").read_text()
+
+
+def test_other_numerics_by_the_flag_that_the_refusal_names(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "c")
+    words = ["fedavg", "--data", "digits", "--clients", "4", "--rounds", "1", "--seeds", "1", "--no-local-only"]
+    call(*words, "--out", out)
+    with pytest.raises(RunError, match="accept other numbers with --allow-other-numerics"):
+        call(*words, "--out", out, "--threads", "2")
+    call(*words, "--out", out, "--threads", "2", "--allow-other-numerics")
+    summary = json.loads((tmp_path / "c" / "fedavg" / "seed-0" / "summary.json").read_text())
+    assert summary["threads"] == 1  # it was finished
+
+
+def test_csv_files_of_figures_are_as_their_columns_say(finished: Comparison) -> None:
+    assert finished.folder is not None
+    rows = list(csv.DictReader(io.StringIO((finished.folder / "figures" / "differences.csv").read_text())))
+    entries = {e["title"]: e["differences"] for e in finished.result["methods"] if e["differences"]}
+    assert {row["name"] for row in rows} == set(entries)
+    for row in rows:
+        for column, key in (("percentage points", "mean"), ("low", "low"), ("high", "high")):
+            assert float(row[column]) == pytest.approx(100 * entries[row["name"]][key])

@@ -42,6 +42,9 @@ def test_an_algorithm_itself():
         ("fedavg:", "not of the form"),
         ("fedavg,lr=0.1", "not of the form"),
         ("", "not of the form"),
+        ("fedavg:lr", "not of the form"),
+        (FedRep, "such as FedRep\\(\\), not <class"),
+        ("scaffold:momentum=0.9", "has no setting 'momentum'"),
         ("fedavg:lr=0.1,lr=0.2", "sets 'lr' twice"),
         ("fedavgg", "unknown algorithm 'fedavgg'"),
         ("fedavg:head_epochs=3", "no setting 'head_epochs'"),
@@ -58,4 +61,11 @@ def test_common_settings_go_to_the_methods_that_have_them():
     common = {"lr": 0.1, "finetune_epochs": 5, "options": {"head_epochs": 7}}
     fedavg, fedrep = (Method.parse(name).config(common) for name in ("fedavg", "fedrep:lr=0.2"))
     assert (fedavg.options, fedavg.finetune_epochs, fedavg.lr) == ({}, 5, 0.1)
+    momentum = {"momentum": 0.9, "weighting": "samples"}
+    scaffold, adam, given = (
+        Method.parse(name).config(momentum) for name in ("scaffold", "fedavg:optimizer=adam", "fedavg:optimizer=sgd")
+    )
+    assert (scaffold.momentum, adam.momentum, given.momentum) == (0.5, 0.5, 0.9)
+    assert Method.parse("local").config(momentum).weighting == "uniform"
+    assert adam.weighting == "samples"
     assert (fedrep.options, fedrep.finetune_epochs, fedrep.lr) == ({"head_epochs": 7}, 0, 0.2)

@@ -16,6 +16,7 @@ from numpy.random import mtrand
 from commonground import train
 from commonground.ambient import usual_numbers
 from commonground.generators import keyed_generators
+from commonground.models import build_model
 from tests.helpers import made_data
 
 THREADS = 4
@@ -78,6 +79,18 @@ def test_the_usual_number_type_is_no_setting_of_a_run() -> None:
         with pytest.raises(ZeroDivisionError), usual_numbers():
             1 / 0  # noqa: B018
         assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_weights_are_drawn_in_the_usual_number_type() -> None:
+    def drawn() -> torch.Tensor:
+        return torch.cat([value.flatten() for value in build_model("mlp", (1, 8, 8), 3, seed=1).parameters()])
+
+    wanted = drawn()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(drawn(), wanted)
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -45,6 +45,20 @@ def test_another_setting_needs_the_flag(setting: str, value: Any, tmp_path: Path
     assert ("numerics_changed" in run.summary) == (setting != "device")
 
 
+@pytest.mark.parametrize("change", [{"engine": "batched"}, {"threads": 2}, {"lr": 0.5}, {"engine": "messages"}])
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_refusal_leaves_the_folder_as_it_is(finished: bool, change: dict[str, Any], tmp_path: Path) -> None:
+    if finished:
+        go(tmp_path, rounds=3)
+    else:
+        stopped(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RunError):
+        go(tmp_path, resume=True, **change)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert len(cg.load_run(tmp_path).history) == 3
+
+
 def test_the_summary_says_from_where_on(tmp_path: Path) -> None:
     stopped(tmp_path)
     heard: list[str] = []

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from commonground import Run, train
+from commonground import FederatedDataset, Run, train
 from commonground.algorithms import registry
 from commonground.models import ConvNet, ResNet18
-from tests.helpers import FREE, Dropping, TwoLayer, digits, images, made_data, mlp_options, seeded
+from tests.helpers import FREE, Dropping, TwoLayer, digits, fitting, images, made_data, mlp_options, seeded
 from tests.language import tiny_model, token_data
 
 FILE = Path(__file__).parent / "numbers.json"
@@ -47,6 +47,10 @@ def _bert() -> str:
     return tiny_model("bert", Path(tempfile.mkdtemp()) / "bert")
 
 
+def _train(method: str, data: FederatedDataset, **settings: Any) -> Run:
+    return train(method, data, **fitting(method, settings))
+
+
 @cache
 def _llama() -> str:
     return tiny_model("llama-lm", Path(tempfile.mkdtemp()) / "llama", layers=2)
@@ -57,22 +61,22 @@ def _digits(method: str, engine: str, **more: Any) -> Run:
         "model": "mlp", "model_options": mlp_options(method, [8]), "participation": 0.8, "batch_size": 16,
         "weight_decay": 1e-3,
     }  # fmt: skip
-    return train(method, digits(), engine=engine, workers=2, rounds=3, seed=1, **settings | more)
+    return _train(method, digits(), engine=engine, workers=2, rounds=3, seed=1, **settings | more)
 
 
 def _cnn(method: str, engine: str, **more: Any) -> Run:
     net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3, dropout_after=1)
-    return train(method, images(), model=net, engine=engine, workers=2, rounds=2, batch_size=4, lr=0.05, **more)
+    return _train(method, images(), model=net, engine=engine, workers=2, rounds=2, batch_size=4, lr=0.05, **more)
 
 
 def _resnet(method: str, engine: str, **more: Any) -> Run:
     net = seeded(ResNet18, (2, 16, 16), 3, stem="cifar", width=4, blocks=[1, 1, 1])
-    return train(method, images((6, 12, 4)), model=net, engine=engine, workers=2, rounds=2, batch_size=4, **more)
+    return _train(method, images((6, 12, 4)), model=net, engine=engine, workers=2, rounds=2, batch_size=4, **more)
 
 
 def _text(method: str, engine: str, **more: Any) -> Run:
     options = {"rank": 2, "layers": "1-2"} | more.pop("model_options", {})
-    return train(
+    return _train(
         method, token_data(), model=_bert(), model_options=options, engine=engine, workers=2, rounds=3, batch_size=3,
         metrics="full", optimizer="sgd", lr=0.03, **more,
     )  # fmt: skip
@@ -80,14 +84,14 @@ def _text(method: str, engine: str, **more: Any) -> Run:
 
 def _answers(method: str, engine: str, **more: Any) -> Run:
     data = token_data(language=True)
-    return train(
+    return _train(
         method, data, model=_llama(), model_options={"rank": 2}, engine=engine, workers=2, rounds=3, batch_size=3,
         optimizer="sgd", lr=0.2, **more,
     )  # fmt: skip
 
 
 def _small(net: Any, method: str, engine: str, **more: Any) -> Run:
-    return train(method, made_data(), model=seeded(net), engine=engine, workers=2, rounds=3, batch_size=4, **more)
+    return _train(method, made_data(), model=seeded(net), engine=engine, workers=2, rounds=3, batch_size=4, **more)
 
 
 def cases() -> dict[str, Callable[[], Run]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,10 @@ class TrimmedMean(Aggregate):
         """See :meth:`Aggregate.check`."""
         if not 0 <= self.beta < 0.5:
             raise ConfigError(f"the share that 'trimmed:{self.beta:g}' leaves out must be at least 0 and less than 0.5")
+
+    def least(self) -> int:
+        """See :meth:`Aggregate.least`: of fewer none would be left out, and no false update borne."""
+        return math.ceil(round(1 / self.beta, 9)) if self.beta else 1
 
     def __call__(self, updates: Sequence[Tensors], weights: Sequence[float], center: Tensors) -> Tensors:
         """See :meth:`Aggregate.__call__`."""

@@ -88,6 +88,8 @@ class Algorithm(ABC):
             ``--aggregate`` is refused; also where nothing is averaged.
         own_loss: why its loss cannot be another one, as the end of a sentence, so that class weights and losses of the
             user are refused.
+        unused: settings of a run that say nothing to the method, each with why, as the end of a sentence: one run
+            refuses them, and a comparison gives them to its other methods alone.
         not_private: why cut changes and noise on their mean do not make private what its clients send, as the end of a
             sentence, so that ``--dp`` is refused. A class that writes ``server_update``, ``replies`` or ``message_to``
             states it beside them: empty if what they give to others follows from the changes' sum alone.
@@ -108,6 +110,7 @@ class Algorithm(ABC):
     pseudo_gradient: ClassVar[bool] = True
     own_aggregate: ClassVar[str] = ""
     own_loss: ClassVar[str] = ""
+    unused: ClassVar[tuple[tuple[str, str], ...]] = ()
     not_private: ClassVar[str] = ""
     server_sees: ClassVar[str] = ""
     pools: ClassVar[bool] = False

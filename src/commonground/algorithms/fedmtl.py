@@ -55,6 +55,7 @@ class FedMTL(Algorithm):
     own_aggregate = "it adds up the changes of all clients' models"
     not_private = "its server keeps and relates the models of single clients"
     pseudo_gradient = False
+    unused = (("weighting", own_aggregate),)
     shared = ("all",)
 
     def client_state(self, initial: Tensors) -> Tensors:

@@ -92,6 +92,7 @@ class FedProto(Algorithm):
     personal = ("body", "own_head")
     needs_classes = True
     pseudo_gradient = False
+    unused = (("weighting", "its prototypes are weighed by a class's samples, or alike (--set aggregation=uniform)"),)
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
         """The model with :class:`PrototypeHead` in place of its linear head."""

@@ -23,6 +23,13 @@ class FedSGD(Algorithm):
     source = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas 2017"
     shared = ("all",)
     not_private = ""
+    unused = (
+        ("local_epochs", "a client computes one gradient in a round"),
+        ("local_steps", "a client computes one gradient in a round"),
+        ("batch_size", "the gradient is over all rows of a client"),
+        ("momentum", "clients take no steps, and the server's is lr times the mean gradient"),
+        ("weight_decay", "clients take no steps, and the server's is lr times the mean gradient"),
+    )
     needs_sgd = "clients send a gradient, and the server takes the step (--server-optimizer adam is its own)"
 
     def client_update(self, client: Client, round: int) -> Tensors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -30,7 +30,7 @@ class LocalSGD(Algorithm):
 
     Args:
         steps: I, local steps between two averages; by default the run's ``--local-steps``, else 8. (Epochs are not
-            counted here: ``--local-epochs`` means nothing.)
+            counted here: ``--local-epochs`` is refused.)
         total_steps: T; 0 for rounds · I.
         halvings: shares of T after which the learning rate is halved (on top of ``--lr-schedule``).
 
@@ -46,6 +46,7 @@ class LocalSGD(Algorithm):
     title = "Local SGD"
     source = "Stich 2019; Bao, Crawshaw, Liu 2024"
     shared = ("all",)
+    unused: ClassVar[tuple[tuple[str, str], ...]] = (("local_epochs", "it counts steps (--local-steps), not epochs"),)
     needs_sgd = "its learning rate and data order continue from round to round, and what Adam remembers would not"
 
     def check(self, config: RunSettings) -> None:

@@ -28,7 +28,7 @@ class PFedMe(Algorithm):
     The paper leaves open where the K steps start; as in the authors' code (CharlieDinh/pFedMe) it is w at the beginning
     of a round and then the last θ_i. That code has all clients train in every round and averages a sample of them; here
     others than the participants do nothing, and keep their θ_i. It also adds 0.001 θ to the gradient, which is
-    ``--weight-decay 0.001`` here. The steps take no momentum, whatever ``--momentum`` says, and need α λ < 2. BatchNorm
+    ``--weight-decay 0.001`` here. The steps take no momentum, and need α λ < 2. BatchNorm
     statistics of w_i are those of θ_i.
 
     Args:
@@ -50,6 +50,7 @@ class PFedMe(Algorithm):
     source = "Dinh, Tran, Nguyen 2020"
     not_private = ""
     shared = ("all",)
+    unused = (("momentum", "its steps are plain, as in its Algorithm 1"),)
     needs_sgd = "its personal models step along their gradients towards the envelope's"
 
     def client_state(self, initial: Tensors) -> Tensors:

@@ -24,7 +24,7 @@ class Scaffold(Algorithm):
       number of all clients.
 
     Option II reads the mean gradient off the distance travelled, which is right for plain SGD only: with momentum β
-    the distance is about 1/(1 − β) times as long. So local steps take no momentum here, whatever ``--momentum`` says.
+    the distance is about 1/(1 − β) times as long. So local steps take no momentum here.
     (Collins et al. give all methods momentum 0.5; their code has option II with it, and clips gradients to norm 10.)
     The control variates are an unweighted mean also under ``--weighting samples``. Those of buffers (BatchNorm
     statistics, which are averaged like the weights) are carried along and correct nothing.
@@ -43,6 +43,7 @@ class Scaffold(Algorithm):
     own_aggregate = "its control variate is a sum over clients, which one false update moves anywhere"
     not_private = ""
     shared = ("all",)
+    unused = (("momentum", "its control variates are read off plain steps"),)
     needs_sgd = "its control variates correct gradients, and are read off steps along them"
 
     def server_state(self, initial: Tensors) -> Tensors:

@@ -60,10 +60,11 @@ class Comparing:
         settings: Mapping[str, Any],
         on_round: OnRound | Sequence[OnRound] | None,
         track: Track,
+        allow_other_numerics: bool,
     ) -> None:
         if isinstance(methods, str) or not methods:
             raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
-        check_objects(data, model)
+        check_objects(data, model, settings)
         if isinstance(seeds, bool) or not hasattr(seeds, "__index__"):
             raise ConfigError(f"seeds is how many, and not {seeds!r}; seed=… is the first of them")
         seeds = operator.index(seeds)
@@ -75,6 +76,7 @@ class Comparing:
             raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
         self.data, self.out, self.validation, self.target = data, out, validation, target
         self.observer, self.data_dir = observer, data_dir
+        self.other_numerics = allow_other_numerics
         self.on_round, self.track = as_one(on_round), track
         Tracking(track, out)  # refuses trackers that cannot be
         self.module = model if isinstance(model, nn.Module) else None
@@ -172,7 +174,11 @@ class Comparing:
             for seed in self.seeds if len(self.candidates[label]) == 1 else ():
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
-                    folder.check_same(config.model_copy(update={"seed": seed}), free=FREE - {"rounds"})
+                    folder.check_same(
+                        config.model_copy(update={"seed": seed}),
+                        free=FREE - {"rounds"},
+                        other_numerics=self.other_numerics,
+                    )
 
     # -- runs ---------------------------------------------------------------------------------------------------
 
@@ -211,6 +217,7 @@ class Comparing:
                         observer=step,
                         on_round=partial(self._hear, label, seed),
                         track=self.track,
+                        allow_other_numerics=self.other_numerics,
                     )
                 except UpdateError as error:
                     raise type(error)(f"{self.methods[label].title}, seed {seed}: {error}") from None
@@ -264,7 +271,13 @@ class Comparing:
             # Validation data were limited before they were split off; each part is smaller than the limit.
             setup = self._setup(label, number, seed, inner, train_samples=None, test_samples=None)
             try:
-                run = run_training(setup, out=folder, resume=True, observer=self.observer.step(next(steps)))
+                run = run_training(
+                    setup,
+                    out=folder,
+                    resume=True,
+                    observer=self.observer.step(next(steps)),
+                    allow_other_numerics=self.other_numerics,
+                )
             except UpdateError as error:
                 # A rate that is too large is an answer, not the end of the comparison.
                 self.observer.note(f"{self.methods[label].title} with {as_text(candidate, ', ')}: {error}")

@@ -147,6 +147,7 @@ def compare(
     track: Track = None,
     data_dir: str | None = None,
     command: str | None = None,
+    allow_other_numerics: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Train several methods on the same data splits, initial weights and client samples, and test their differences.
@@ -175,6 +176,8 @@ def compare(
         track: where each run that counts is tracked, as of :func:`~commonground.engine.train`.
         data_dir: folder of the data files.
         command: how to repeat it, for the record.
+        allow_other_numerics: continue runs that were begun with other threads, precision or device, as of
+            :func:`~commonground.engine.train`.
         **settings: any other field of :class:`~commonground.config.RunConfig`, common to all methods;
             hyperparameters in ``options`` go to the methods that have them.
 
@@ -190,7 +193,7 @@ def compare(
         to_accuracy = target
     work = Comparing(
         methods, data, seeds, Path(out) if out is not None else None, reference, to_accuracy, grid or {}, local_only,
-        model, validation, completed(observer, Silent()), data_dir, settings, on_round, track,
+        model, validation, completed(observer, Silent()), data_dir, settings, on_round, track, allow_other_numerics,
     )  # fmt: skip
     runs = work.run()
     result = summarize(

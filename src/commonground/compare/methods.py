@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from commonground.algorithms import Algorithm, make_algorithm
+from commonground.algorithms import Algorithm, make_algorithm, registry, yardsticks
 from commonground.config import RunConfig
 from commonground.errors import ConfigError
 from commonground.literals import literal
@@ -60,8 +60,11 @@ class Method:
         if isinstance(text, Algorithm):
             own = {f.name: getattr(text, f.name) for f in fields(text) if getattr(text, f.name) != f.default}
             return cls(text.name, own, text)
+        if not isinstance(text, str):
+            raise ConfigError(f"a method must be a name or an Algorithm object, such as FedRep(), not {text!r}")
         match = _METHOD.fullmatch(text.strip())
-        if match is None or match["name"].endswith(":"):
+        alone, colon, _ = ("", "", "") if match is None else match["name"].partition(":")
+        if match is None or match["name"].endswith(":") or (colon and alone in registry | yardsticks):
             raise ConfigError(f"the method '{text}' is not of the form {SYNTAX}")
         settings: dict[str, Any] = {"finetune_epochs": FINETUNE_EPOCHS} if match["ft"] else {}
         for part in _NEXT_SETTING.split(match["settings"] or ""):
@@ -99,13 +102,18 @@ class Method:
         title = self.make().title + ("+FT" if "+ft" in text.removeprefix(self.name)[:3] else "")
         return f"{title} ({own.replace(',', ', ')})" if own else title
 
+    @property
+    def _algorithm(self) -> type[Algorithm]:
+        return type(self.given or make_algorithm(self.name, {}))
+
     def _known(self) -> dict[str, Any]:
-        return type(self.given or make_algorithm(self.name, {})).options()
+        return self._algorithm.options()
 
     @property
     def known(self) -> list[str]:
         """The settings that mean something for this method and may differ between methods."""
-        return [*self._known(), *(key for key in RunConfig.model_fields if key not in COMMON)]
+        unused = {*COMMON, *dict(self._algorithm.unused)}
+        return [*self._known(), *(key for key in RunConfig.model_fields if key not in unused)]
 
     def has(self, key: str) -> bool:
         """Whether a setting means something for this method."""
@@ -138,19 +146,23 @@ class Method:
         """The configuration of one run.
 
         Args:
-            common: settings of all methods; hyperparameters in its ``options`` go to the methods that have them,
-                ``finetune_epochs`` to those with one global model.
+            common: settings of all methods; hyperparameters in its ``options`` go to the methods that have them, other
+                settings to those that use them, ``finetune_epochs`` to those with one global model.
             chosen: settings from a grid.
 
         Raises:
             ConfigError: a value is out of range, in one sentence that names it.
         """
         known = self._known()
-        values = dict(common) | {"algorithm": self.name}
+        unused = dict(self._algorithm.unused)
+        values = {key: value for key, value in common.items() if key not in unused} | {"algorithm": self.name}
         options = {key: value for key, value in common.get("options", {}).items() if key in known}
         if values.get("finetune_epochs") and not self.make().has_global_model:
             del values["finetune_epochs"]
-        for key, value in {**(chosen or {}), **self.settings}.items():
+        own = {**(chosen or {}), **self.settings}
+        if own.get("optimizer") in ("adam", "adamw"):
+            values.pop("momentum", None)  # which is for the methods that are trained by SGD
+        for key, value in own.items():
             if key in known:
                 options[key] = value
             else:

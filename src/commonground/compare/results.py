@@ -90,6 +90,7 @@ def summarize(
         for label, method in methods.items()
     ]
     _add_differences(headline, entries, runs, reference, seeds[0], same_clients)
+    rounds = {run.config.rounds for several in runs.values() for run in several}
     return {
         "data": one["data"],
         "task": one["task"],
@@ -98,6 +99,7 @@ def summarize(
         "worst_tenth": {"min_rows": one["worst_tenth"]["min_rows"]},
         "clients": one["clients"],
         "rounds": runs[reference][0].config.rounds,
+        **({"rounds_between": [min(rounds), max(rounds)]} if len(rounds) > 1 else {}),
         "seeds": list(seeds),
         "reference": reference,
         "target": target,
@@ -107,6 +109,7 @@ def summarize(
         "tuning": _tuning(headline, methods, tuning) if tuning else None,
         "notes": [
             *notes,
+            *_other_rounds(methods, runs),
             *_kept_rounds(methods, runs),
             *_privacy_notes(entries),
             *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
@@ -270,6 +273,14 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
 def _mean(values: Sequence[float]) -> float:
     """The mean; an integer if all values are that integer."""
     return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
+
+
+def _other_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Where methods were given rounds of their own: how many each."""
+    rounds = {method.title: runs[label][0].config.rounds for label, method in methods.items()}
+    if len({*rounds.values()}) == 1:
+        return []
+    return [f"Methods have rounds of their own: {', '.join(f'{title} {count:,}' for title, count in rounds.items())}."]
 
 
 def _kept_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:

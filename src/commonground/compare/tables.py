@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commonground.compare.methods import as_text
-from commonground.counted import counted
+from commonground.counted import counted, counted_between
 from commonground.table import Column, Table
 from commonground.tasks import Headline
 from commonground.terminal import human_bytes
@@ -20,7 +20,8 @@ def headline_table(result: Mapping[str, Any]) -> Table:
     reference = next(entry["title"] for entry in result["methods"] if entry["method"] == result["reference"])
     seeds = result["seeds"]
     over = f"mean ± std over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    title = f"{result['data']}, {counted(result['clients'], 'client')}, {counted(result['rounds'], 'round')}, {over}"
+    rounds = counted_between(result.get("rounds_between", [result["rounds"]]), "round")
+    title = f"{result['data']}, {counted(result['clients'], 'client')}, {rounds}, {over}"
     sign = headline.sign
     names = (f"{headline.name}{sign}", f"worst\ntenth{sign}", f"Δ to\n{reference} [95 %]", "p\nclients", "p\nseeds")
     means = [entry[headline.personal]["mean"] for entry in result["methods"]]

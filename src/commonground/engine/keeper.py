@@ -169,13 +169,13 @@ class Keeper:
             return
         progress = self.progress
         self._check_data(checkpoint.totals["data_fingerprint"], checkpoint.totals.get("base_sha256"))
-        progress.history = self.folder.resume(checkpoint)
-        progress.done = self._saved_round = checkpoint.round
         now = progress.totals["numerics"][0] | {"after_round": checkpoint.round}
         progress.totals |= checkpoint.totals
         changed = self._check_numerics(now)
         self._take(checkpoint)
-        engine.load(checkpoint.personal, progress.done)
+        engine.load(checkpoint.personal, checkpoint.round)
+        progress.history = self.folder.resume(checkpoint)  # what refuses is above: nothing of the folder changes there
+        progress.done = self._saved_round = checkpoint.round
         self._plan_again(engine)
         if changed:
             self._saved_round = -1  # a checkpoint that knows of it follows at once

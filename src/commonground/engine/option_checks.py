@@ -32,7 +32,7 @@ def _check_aggregate(config: RunConfig, algorithm: Algorithm) -> None:
     if come < aggregate.least():
         raise ConfigError(
             f"--aggregate {config.aggregate} needs at least {aggregate.least()} updates in a round, and "
-            f"{come} client{'s take' if come != 1 else ' takes'} part; take a larger --participation or a smaller "
+            f"{come} client{'s take' if come != 1 else ' takes'} part; take a larger --participation or another "
             "number"
         )
 
@@ -58,6 +58,16 @@ def _check_in_vain(config: RunConfig) -> None:
             )
 
 
+def _check_unused(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse settings that say nothing to the method. What is the usual value, or none at all, is nobody's choice."""
+    for name, why in algorithm.unused:
+        value, usual = getattr(config, name), RunConfig.model_fields[name].default
+        if value not in (usual, None) and value != 0:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {value} says nothing to {algorithm.title}: {why}; leave it out"
+            )
+
+
 def check_options(config: RunConfig, algorithm: Algorithm) -> None:
     """Refuse options of local training that a method's own step or loss leaves no room for, and those in vain.
 
@@ -75,6 +85,7 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
             f"which is no gradient in {algorithm.title}; leave it away, or take another method"
         )
     _check_in_vain(config)
+    _check_unused(config, algorithm)
     _check_aggregate(config, algorithm)
     for name in _OF_STEPS if algorithm.needs_sgd else ():
         if getattr(config, name):
@@ -98,6 +109,11 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
                 f"--{name} is a setting of adam and adamw, and {algorithm.title} is trained by {config.optimizer}; "
                 f"add --optimizer adamw, or leave out --{name}"
             )
+    if config.optimizer in ("adam", "adamw") and config.momentum not in (RunConfig.model_fields["momentum"].default, 0):
+        raise ConfigError(
+            f"--momentum {config.momentum:g} is a setting of sgd, and {algorithm.title} is trained by "
+            f"{config.optimizer}; take --betas, or leave out --momentum"
+        )
     if config.ray_address is not None and config.engine != "ray":
         raise ConfigError(f"--ray-address {config.ray_address} says where the engine 'ray' computes; add --engine ray")
     if config.no_decay_bias and not config.weight_decay:

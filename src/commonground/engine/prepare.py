@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from commonground.data import (
     usual_partition,
 )
 from commonground.data.normalization import normalize
+from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.own_metrics import check_metrics, metrics_of
@@ -50,8 +51,9 @@ from commonground.user_code import failing_as, is_code, load_object
 __all__ = ["base_model", "build_network", "check_objects", "plain_network", "prepare_setup", "reading", "resolve"]
 
 
-def check_objects(data: object, model: object) -> None:
-    """Refuse what is neither a name nor an object of the right kind.
+def check_objects(data: object, model: object, settings: Mapping[str, Any]) -> None:
+    """Refuse what is neither a name nor an object of the right kind, and settings that would read, split or build what
+    is given as an object.
 
     Raises:
         ConfigError: says which and what it is.
@@ -62,6 +64,16 @@ def check_objects(data: object, model: object) -> None:
         )
     if model is not None and not isinstance(model, str | nn.Module):
         raise ConfigError(f"model must be a name or an nn.Module object, not {model!r}")
+    if isinstance(model, nn.Module) and settings.get("model_options"):
+        options = settings["model_options"]
+        raise ConfigError(f"model_options={options!r} build a model by name; this one is built already")
+    if isinstance(data, FederatedDataset):
+        for key in ("target", *(option.name for option in fields(TableOptions))):
+            if settings.get(key) is not None:
+                raise ConfigError(f"{key}={settings[key]!r} says how a table is read; this data set is read already")
+        for key, own in (("clients", data.clients), ("classes_per_client", None), ("partition", None)):
+            if settings.get(key) not in (None, own):
+                raise ConfigError(f"{key}={settings[key]!r} splits a data set given by name; this one is split already")
 
 
 def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> RunConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -278,7 +279,7 @@ def load_run(
     return Run(trained.config, summary, files.rounds.rows(), clients, files.path, lambda: trained)
 
 
-def as_run(run: Run | str | Path, *, trust_code: bool = False) -> Run:
+def as_run(run: Run | str | PathLike[str], *, trust_code: bool = False) -> Run:
     """A run, or the one that is read from a folder.
 
     Args:
@@ -288,4 +289,4 @@ def as_run(run: Run | str | Path, *, trust_code: bool = False) -> Run:
     Raises:
         CommonGroundError: see :func:`load_run`.
     """
-    return run if isinstance(run, Run) else load_run(run, trust_code=trust_code)
+    return run if isinstance(run, Run) else load_run(Path(run), trust_code=trust_code)

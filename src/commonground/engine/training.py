@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from commonground.algorithms import Algorithm
 from commonground.ambient import as_usual
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.tables.options import TableOptions
 from commonground.devices import use_precision
 from commonground.engine.backends.factory import EngineOf
 from commonground.engine.loop import Loop, OnRound, as_one
@@ -113,22 +112,13 @@ def prepared(
     """What a run needs, from what :func:`train` is given; see there."""
     if not isinstance(algorithm, str | Algorithm):
         raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
-    check_objects(data, model)
+    check_objects(data, model, settings)
     values = dict(settings)
     if isinstance(algorithm, Algorithm) and values.get("options"):
         raise ConfigError(
             f"options={values['options']!r} are for a method by name; give them to the object: "
             f"{type(algorithm).__name__}(…)"
         )
-    if isinstance(model, nn.Module) and values.get("model_options"):
-        raise ConfigError(f"model_options={values['model_options']!r} build a model by name; this one is built already")
-    if isinstance(data, FederatedDataset):
-        for key in ("target", *(option.name for option in fields(TableOptions))):
-            if values.get(key) is not None:
-                raise ConfigError(f"{key}={values[key]!r} says how a table is read; this data set is read already")
-        for key, own in (("clients", data.clients), ("classes_per_client", None), ("partition", None)):
-            if values.get(key) not in (None, own):
-                raise ConfigError(f"{key}={values[key]!r} splits a data set given by name; this one is split already")
     values["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
     if isinstance(algorithm, Algorithm):
         values["options"] = {name: value for name, value in vars(algorithm).items() if value is not None}

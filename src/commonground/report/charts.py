@@ -186,9 +186,10 @@ class LineChart(Chart):
         yield "series", self.x_label, self.y_label, "low", "high", *(["name"] if self.names else [])
         for line in self.lines:
             for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
-                low = "" if line.low is None else line.low[i]
-                high = "" if line.high is None else line.high[i]
-                yield line.label, x, y, low, high, *([self.names[i]] if self.names else [])
+                low = None if line.low is None else line.low[i]
+                high = None if line.high is None else line.high[i]
+                numbers = (_written(value, self.y_unit) for value in (y, low, high))
+                yield line.label, x, *numbers, *([self.names[i]] if self.names else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +267,14 @@ class IntervalChart(Chart):
         yield "name", self.x_label, "low", "high", *([self.compared] if self.compared else [])
         for row in self.intervals:
             numbers = (row.value, row.low, row.high, *([row.compared] if self.compared else []))
-            yield row.label, *("" if value is None else value for value in numbers)
+            yield row.label, *(_written(value, self.unit) for value in numbers)
+
+
+def _written(value: float | None, unit: Unit) -> float | str:
+    """A plotted value as its column is headed: points are hundredths."""
+    if value is None:
+        return ""
+    return 100 * value if unit == "points" else value
 
 
 def spread_places(count: int, most: int = 5_000) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commonground.counted import counted_between
 from commonground.errors import RunError
 from commonground.report.format import number
 from commonground.report.read import RunFiles, algorithm_title, headline_of, read_json, read_run
@@ -53,6 +54,12 @@ class Comparison:
     entry: Mapping[str, Any] = field(repr=False)
     methods: list[Method] = field(repr=False)
     missing: list[str] = field(repr=False)
+
+    @property
+    def rounds(self) -> str:
+        """How many rounds the runs have, in words; empty if it does not say."""
+        counts = self.entry.get("rounds_between", [self.entry.get("rounds")])
+        return counted_between(counts, "round") if all(number(count) for count in counts) else ""
 
     @property
     def seeds(self) -> int:

@@ -46,7 +46,7 @@ def write_comparison_report(folder: str | Path) -> Path:
     seeds = entry.get("seeds") or []
     facts = [
         f"{entry['clients']:,} clients" if number(entry.get("clients")) else "",
-        f"{entry['rounds']:,} rounds" if number(entry.get("rounds")) else "",
+        comparison.rounds,
         f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}" if seeds else "",
     ]
     same = "the same splits, starts and client samples for every method"

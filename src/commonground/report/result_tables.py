@@ -42,7 +42,7 @@ def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
     facts = [
         str(entry.get("data", "")),
         f"{entry['clients']:,} clients" if number(entry.get("clients")) else "",
-        f"{entry['rounds']:,} rounds" if number(entry.get("rounds")) else "",
+        comparison.rounds,
     ]
     spread = f"mean ± standard deviation over {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
     over = f"{headline.title}: mean over clients, {spread}"
