@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import create_server
 from typing import Any
@@ -27,7 +29,7 @@ pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
 from commonground.serve import RunModels, Tokens, make_app
-from commonground.serve.tokens import ENROL
+from commonground.serve.tokens import ENROL, Enrolment
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -111,6 +113,66 @@ def test_tokens_are_kept_as_hashes_and_can_be_ended(run_dir: Path, service: tupl
     assert client.post("/v1/predict", json=ask, headers=bearer(token)).status_code == 401
 
 
+def test_what_another_process_does_with_tokens_holds_at_once(run_dir: Path, service: tuple[TestClient, Tokens]) -> None:
+    """A token that was ended stays so, whatever the service writes afterwards."""
+    client, tokens = service
+    other, ask = Tokens(run_dir), {"rows": features(rows(0, 1))}
+
+    def status(token: str) -> int:
+        return int(client.post("/v1/predict", json=ask, headers=bearer(token)).status_code)
+
+    ended = tokens.issue("south")
+    assert status(ended) == 200
+    assert other.revoke("south") >= 1
+    assert status(ended) == 401
+    given = other.issue("east")
+    assert status(given) == 200
+    tokens.issue("north")
+    assert (status(ended), status(given)) == (401, 200)
+    assert (Tokens(run_dir).whose(ended), Tokens(run_dir).whose(given)) == (None, "east")
+    assert (run_dir / "tokens.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_no_token_is_lost_where_many_are_given_out_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as several:
+        given = list(several.map(lambda number: Tokens(tmp_path).issue(f"site {number}"), range(20)))
+    assert [Tokens(tmp_path).whose(token) for token in given] == [f"site {number}" for number in range(20)]
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
+
+
+def test_a_service_whose_tokens_cannot_be_read_lets_nobody_in(tmp_path: Path, run_dir: Path) -> None:
+    tokens = Tokens(tmp_path)
+    client = TestClient(make_app(RunModels(cg.load_run(run_dir)), tokens), raise_server_exceptions=False)
+    token = tokens.issue("north")
+    (tmp_path / "tokens.json").write_text("{")
+    answer = client.post("/v1/predict", json={"rows": features(rows(0, 1))}, headers=bearer(token))
+    assert (answer.status_code, answer.json()) == (503, {"detail": "the tokens of this service cannot be read"})
+
+
+def test_a_client_whose_name_is_a_path_gets_a_clients_token(
+    tmp_path: Path, run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(run_dir, tmp_path / "run")
+    tokens = Tokens(run)
+    client = TestClient(make_app(RunModels(cg.load_run(run)), tokens), raise_server_exceptions=False)
+    enrol = tokens.issue(ENROL)
+    body = {"client": "/enrol", "rows": rows(0, 8)}
+    own = client.post("/v1/clients", json=body, headers=bearer(enrol)).json()["token"]
+    assert main(["serve", str(run), "--token-for", "/enrol"]) == 0
+    for token in (own, capsys.readouterr().out.strip()):
+        assert tokens.whose(token) == "/enrol"
+        answer = client.post("/v1/clients", json=body, headers=bearer(token))
+        assert (answer.status_code, "this token is a client's" in answer.text) == (403, True)
+        answer = client.post("/v1/predict", json={"rows": features(rows(0, 1))}, headers=bearer(token))
+        assert (answer.status_code, answer.json()["client"]) == (200, "/enrol")
+    assert main(["serve", str(run), "--revoke", "/enrol"]) == 0
+    assert (tokens.whose(own), tokens.whose(enrol)) == (None, ENROL)
+    assert main(["serve", str(run), "--revoke-to-enrol"]) == 0
+    assert tokens.whose(enrol) is None
+    assert main(["serve", str(run), "--revoke-to-enrol", "--token-for", "/enrol"]) == 2
+    assert "give one of --token-for, --token-to-enrol, --revoke and --revoke-to-enrol" in capsys.readouterr().err
+
+
 def test_a_token_opens_one_door(service: tuple[TestClient, Tokens]) -> None:
     client, tokens = service
     ask = {"rows": features(rows(0, 1))}
@@ -158,6 +220,7 @@ def test_a_new_client_is_added_from_examples(service: tuple[TestClient, Tokens],
         ('{"rows": [{"a": 1, "plan": "x"}, {"a": ["x"], "plan": "x"}]}', "row 2, column 'a': a cell is a text, a fin"),
         ('{"rows": [{"a": NaN}]}', "row 1, column 'a': a cell is a text, a finite number, true, false or null"),
         ('{"rows": [{"a": 1e400}]}', "row 1, column 'a': a cell is"),
+        ('{"rows": [{"a": 1, "plan": "x"}, {"a": 1, "plan": "\\ud800"}]}', "row 2 holds half of a character, \\ud800"),
         ('{"rows": [3]}', "row 1 is no object of cells by their columns' names"),
         ('{"rows": [', "the body is no JSON: "),
         ('{"rows": []}', "rows: List should have at least 1 item"),
@@ -241,10 +304,10 @@ def test_no_body_makes_the_service_fail(body: Any, door: str, service: tuple[Tes
     assert response.status_code in (200, 422), response.text
 
 
-_KEPT: dict[str, str] = {}
+_KEPT: dict[object, str] = {}
 
 
-def _token(tokens: Tokens, whose: str) -> str:
+def _token(tokens: Tokens, whose: str | Enrolment) -> str:
     if whose not in _KEPT:
         _KEPT[whose] = tokens.issue(whose)
     return _KEPT[whose]

@@ -26,6 +26,7 @@ __all__ = ["serve"]
 @click.option("--token-for", metavar="CLIENT", help="give out a token for this client, print it, and stop")
 @click.option("--token-to-enrol", is_flag=True, help="give out a token that adds clients, print it, and stop")
 @click.option("--revoke", metavar="CLIENT", help="end all tokens of this client, and stop")
+@click.option("--revoke-to-enrol", is_flag=True, help="end all tokens that add clients, and stop")
 @trust_code
 def serve(
     run_dir: Path,
@@ -34,13 +35,15 @@ def serve(
     token_for: str | None,
     token_to_enrol: bool,
     revoke: str | None,
+    revoke_to_enrol: bool,
     trust_code: bool,
 ) -> None:
     """Answer clients of RUN_DIR over HTTP, each with its own model (POST /v1/predict with its token).
 
-    Tokens are given out here and kept as hashes. With an enrolment token, POST /v1/clients adds a client from examples
-    and gives it a token. /health, /metrics (Prometheus) and a page to try it need none. The service speaks plain HTTP:
-    put a proxy with TLS before it where others can reach it.
+    Tokens are given out here and kept as hashes; a service that runs heeds at once what is given out and ended. With an
+    enrolment token, POST /v1/clients adds a client from examples and gives it a token. /health, /metrics (Prometheus)
+    and a page to try it need none. The service speaks plain HTTP: put a proxy with TLS before it where others can reach
+    it.
     """
     try:
         import uvicorn
@@ -51,8 +54,8 @@ def serve(
         raise ConfigError(f"serve needs the extra: {pip_install('serve')}") from None
     from commonground.engine.run import load_run
 
-    if sum((token_for is not None, token_to_enrol, revoke is not None)) > 1:
-        raise ConfigError("give one of --token-for, --token-to-enrol and --revoke")
+    if sum((token_for is not None, token_to_enrol, revoke is not None, revoke_to_enrol)) > 1:
+        raise ConfigError("give one of --token-for, --token-to-enrol, --revoke and --revoke-to-enrol")
     run = load_run(run_dir, trust_code=trust_code)
     models, tokens = RunModels(run), Tokens(run_dir)
     if token_for is not None:
@@ -63,9 +66,11 @@ def serve(
         print(tokens.issue(ENROL))
     elif revoke is not None:
         ended = tokens.revoke(revoke)
-        if not ended and revoke != ENROL:
+        if not ended:
             run.trained.client(revoke, by_number=False)  # refuses a name that is none
         print(f"{ended} tokens ended")
+    elif revoke_to_enrol:
+        print(f"{tokens.revoke(ENROL)} tokens ended")
     else:
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)

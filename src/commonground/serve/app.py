@@ -15,11 +15,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from commonground.errors import CommonGroundError
+from commonground.errors import CommonGroundError, RunError
 from commonground.quoting import escaped, quoted
 from commonground.serve.models import RunModels
 from commonground.serve.page import page
-from commonground.serve.tokens import ENROL, Tokens
+from commonground.serve.tokens import ENROL, Enrolment, Tokens
 
 __all__ = ["make_app"]
 
@@ -92,6 +92,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     403: {"model": Refused, "description": "a token for something else"},
     413: {"model": Refused, "description": "too long a request"},
     422: {"model": Refused, "description": "rows of another form, in a sentence"},
+    503: {"model": Refused, "description": "the tokens of this service cannot be read"},
 }
 
 
@@ -112,19 +113,22 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
     rows_seen = Counter("commonground_rows", "Rows that were judged.", registry=registry)
     bearer = HTTPBearer(auto_error=False, description="a token of `commonground serve RUN --token-for CLIENT`")
 
-    def asker(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> str:
-        whose = None if given is None else tokens.whose(given.credentials)
+    def asker(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> str | Enrolment:
+        try:
+            whose = None if given is None else tokens.whose(given.credentials)
+        except RunError:  # its sentence names a file of this host, which is nothing to tell everybody
+            raise HTTPException(503, "the tokens of this service cannot be read") from None
         if whose is None:
             raise HTTPException(401, "a valid token is needed", {"WWW-Authenticate": "Bearer"})
         return whose
 
-    def client_of(whose: Annotated[str, Depends(asker)]) -> str:
-        if whose == ENROL:
+    def client_of(whose: Annotated[str | Enrolment, Depends(asker)]) -> str:
+        if isinstance(whose, Enrolment):
             raise HTTPException(403, "this token adds clients; a client's own is needed")
         return whose
 
-    def enrolling(whose: Annotated[str, Depends(asker)]) -> None:
-        if whose != ENROL:
+    def enrolling(whose: Annotated[str | Enrolment, Depends(asker)]) -> None:
+        if whose is not ENROL:
             raise HTTPException(403, "this token is a client's; one that adds clients is needed")
 
     @app.middleware("http")
@@ -183,7 +187,8 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         kept = await run_in_threadpool(models.add, body.client, body.rows)
         metric = models.run.trained.task.metric
         value = kept.mean if kept.mean == kept.mean else None
-        return Added(client=body.client, token=tokens.issue(body.client), metric=metric, value=value)
+        token = await run_in_threadpool(tokens.issue, body.client)
+        return Added(client=body.client, token=token, metric=metric, value=value)
 
     return app
 

@@ -241,7 +241,7 @@ def _frame(rows: Sequence[Any]) -> Any:
 
     if not all(isinstance(row, Mapping) for row in rows):
         raise DataError("rows of a table are objects with its columns' names")
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
             if not _whole(text):
                 raise DataError(f"row {number} holds half of a character, {escaped(text)}")
