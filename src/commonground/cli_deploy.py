@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from typing import Any
 import click
 
 from commonground.cli_help import SectionedCommand
-from commonground.cli_options import run_options, run_values, settings_options
+from commonground.cli_options import listening, run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
 from commonground.errors import ConfigError
 from commonground.extras import pip_install
-from commonground.quoting import escaped
+from commonground.quoting import escaped, quoted
 
 __all__ = ["deploy"]
 
@@ -60,13 +61,16 @@ def server(folder: Path, host: str, port: int, names: tuple[str, ...], max_messa
     """
     from commonground.network.deploy import Deployment
 
+    # Flower says only in its log that it cannot; the socket is closed again, for Flower to listen.
+    listening(host, port).close()
     deployment = Deployment(folder)
     deployment.set_up(host, port, names, insecure=insecure)
     if insecure:
         click.echo("plain HTTP: whoever reaches this port can read, take part, and change what others send", err=True)
     command = deployment.superlink(host, port)
     click.echo(f"+ {' '.join(command)}", err=True)
-    click.echo(f"listening on {host}:{port}; give clients '{deployment.certificates / 'ca.pem'}'", err=True)
+    given = "" if insecure else f"; give clients '{deployment.certificates / 'ca.pem'}'"
+    click.echo(f"listening on {host}:{port}{given}", err=True)
     raise SystemExit(_attended(command, deployment.environment(max_message << 20)))
 
 
@@ -123,16 +127,16 @@ def client(
     **table: Any,
 ) -> None:
     """Take part: answer the server's questions with this host's data, until Ctrl-C."""
-    from commonground.network.keys import make_node_key, read_node_key
+    from commonground.network.keys import check_certificate, make_node_key, read_node_key
 
+    if not _is_address(address):
+        raise ConfigError(f"--server {quoted(address)} is no HOST:PORT, as fl.example.org:9092 is one")
     if (ca is None) != insecure:
         raise ConfigError(
             "a client needs the server's certificate: --ca ca.pem (or --insecure, for a server without certificates)"
         )
-    if ca is not None and not ca.is_file() and not key_only:
-        raise ConfigError(
-            f"the server's certificate '{ca}' is no file; it is certificates/ca.pem of the server's folder"
-        )
+    if ca is not None and not key_only:
+        check_certificate(ca)
     public = make_node_key(folder)
     if key_only:
         click.echo(f"let the server's operator run: commonground deploy register {public}")
@@ -247,6 +251,12 @@ def demo(rounds: int, out: Path | None, quiet: bool) -> None:
     from commonground.network.demo import run_deploy_demo
 
     run_deploy_demo(rounds, out, quiet)
+
+
+def _is_address(text: str) -> bool:
+    """Whether a text is a host's name or address, that of IPv6 in brackets, and a port."""
+    found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/?#@\[\]]+):([0-9]{1,5})", text)
+    return found is not None and 1 <= int(found[1]) <= 65535
 
 
 def _attended(command: list[str], environment: dict[str, str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from socket import AF_INET, AF_INET6, create_server, socket
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ from commonground.literals import assigned
 from commonground.suggest import meant
 from commonground.tracking import TRACKERS
 
-__all__ = ["Named", "run_options", "run_values", "settings_options", "trust_code"]
+__all__ = ["Named", "listening", "run_options", "run_values", "settings_options", "trust_code"]
 
 _FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
 _COMPLETED = {"data": complete_data, "model": complete_model}
@@ -25,6 +26,19 @@ _SET_ELSEWHERE = {"algorithm", "options", "model_options"}
 trust_code = click.option(
     "--trust-code", is_flag=True, help="run the Python files that the run names (file.py:…); they can do anything"
 )
+
+
+def listening(host: str, port: int) -> socket:
+    """A socket that listens where ``--host`` and ``--port`` say.
+
+    Raises:
+        ConfigError: nothing can, as where somebody else does.
+    """
+    try:
+        return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
+    except OSError as error:
+        why = str(error.strerror).partition(" (while ")[0]  # Python adds the address
+        raise ConfigError(f"nothing can listen on --host {host} --port {port}: {why}") from None
 
 
 class Named(click.Choice[str]):

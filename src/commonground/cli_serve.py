@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from socket import AF_INET, AF_INET6, create_server
 
 import click
 
-from commonground.cli_options import trust_code
+from commonground.cli_options import listening, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.extras import pip_install
@@ -74,10 +73,7 @@ def serve(
     else:
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)
-        try:  # here, so that the address that is told is the one that listens
-            socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
-        except OSError as error:
-            raise ConfigError(f"nothing can listen on --host {host} --port {port}: {error.strerror}") from None
+        socket = listening(host, port)  # here, so that the address that is told is the one that listens
         config = uvicorn.Config(
             make_app(models, tokens), host=host, port=port, log_level="warning", server_header=False
         )

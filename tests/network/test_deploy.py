@@ -96,7 +96,9 @@ def test_a_client_without_a_registered_key_is_refused(live: Live, tmp_path: Path
     command[command.index("--folder") + 1] = str(tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "does not take this client" in done.stderr
+    told = done.stderr.splitlines()[-1]
+    assert "does not take this client (Failed to activate SuperNode.); its key may not be let in yet" in told
+    assert told.endswith(f": commonground deploy register --folder SERVER_FOLDER {tmp_path / 'node.pub'}")
 
 
 def test_a_client_does_not_talk_to_another_server(live: Live, tmp_path: Path) -> None:

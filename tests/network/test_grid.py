@@ -15,10 +15,13 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
+from commonground.data.described import describe_client
+from commonground.data.part import part_of
 from commonground.errors import RunError, UpdateError
 from commonground.network import Limits, federation, gather, grid
 from commonground.network.letters import content_of, letter_of
-from commonground.network.post import Letter, question_id
+from commonground.network.post import Letter, NoAnswerError, question_id
+from tests.helpers import made_data
 
 Node = Callable[[Letter], Letter | RecordDict | Error | None]
 LIMITS = Limits(seconds=5, absence=0.15, max_bytes=1 << 16)
@@ -158,11 +161,24 @@ def test_those_who_come_are_not_kept_waiting_by_one_that_is_silent(monkeypatch: 
 
         def exchange(self, letters: Any, seconds: float, check_stop: Any = None) -> Iterator[Any]:
             windows.append(seconds)
-            yield from ((node, UpdateError("it did not answer")) for node in letters)
+            yield from ((node, NoAnswerError("it did not answer")) for node in letters)
 
     now = iter(range(0, 1000, 5))
     monkeypatch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda s: None))
+    notes: list[str] = []
     with pytest.raises(RunError, match=r"0 of 1 clients have come within 20 s \(it did not answer\)"):
-        gather(Silent(), 1, 20)
+        gather(Silent(), 1, 20, notes.append)
+    assert notes == ["node 1 has not answered yet; it is asked again"]
     assert windows[:3] == [4, 8, 16]
     assert max(windows) <= 20
+
+
+def test_clients_of_one_name_are_told_by_their_nodes() -> None:
+    def says(name: str) -> Node:
+        about = describe_client(part_of(made_data(), [0]), name).model_dump_json().encode()
+        return lambda letter: Letter("ok", question_id(letter.run, letter.body), about)
+
+    there = Grid(n1=says("north"), n22=says("south"), n3=says("north"), n4=says("north"))
+    wanted = r"the clients of nodes 1, 3 and 4 call themselves 'north'; each needs a name of its own \(--name\)"
+    with pytest.raises(RunError, match=wanted):
+        gather(grid.GridPost(there, LIMITS), 4, 3)

@@ -48,7 +48,16 @@ from commonground.ranges import check_numbers
 from commonground.tasks import CLASSIFICATION, OwnLoss, OwnMetric, Rank, Task
 from commonground.user_code import failing_as, is_code, load_object
 
-__all__ = ["base_model", "build_network", "check_objects", "plain_network", "prepare_setup", "reading", "resolve"]
+__all__ = [
+    "base_model",
+    "build_network",
+    "check_objects",
+    "checked_algorithm",
+    "plain_network",
+    "prepare_setup",
+    "reading",
+    "resolve",
+]
 
 
 def check_objects(data: object, model: object, settings: Mapping[str, Any]) -> None:
@@ -107,6 +116,34 @@ def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) 
     return "sgd" if plain else data.format.usual_optimizer
 
 
+def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> Algorithm:
+    """The method of a configuration, with which its other settings go together whatever the data are.
+
+    Args:
+        config: the run's configuration.
+        algorithm: an object to use in place of the named one.
+
+    Raises:
+        ConfigError: there is no such method or hyperparameter, or a setting that it does not go with.
+    """
+    if algorithm is None:
+        algorithm = make_algorithm(config.algorithm, config.options)
+    else:
+        check_methods(type(algorithm))
+    check_numbers(vars(algorithm), algorithm.title)
+    if config.finetune_epochs and not algorithm.has_global_model:
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
+            "none"
+        )
+    if config.finetune_epochs and config.batch_norm == "local":
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} needs one global model, and with --batch-norm local there is "
+            "none: every client has BatchNorm statistics of its own"
+        )
+    return algorithm
+
+
 @as_usual()
 def prepare_setup(
     config: RunConfig,
@@ -125,21 +162,7 @@ def prepare_setup(
         data, model, algorithm, loss, metrics: objects to use in place of what the configuration names.
         data_dir: folder of the data files.
     """
-    if algorithm is None:
-        algorithm = make_algorithm(config.algorithm, config.options)
-    else:
-        check_methods(type(algorithm))
-    check_numbers(vars(algorithm), algorithm.title)
-    if config.finetune_epochs and not algorithm.has_global_model:
-        raise ConfigError(
-            f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
-            "none"
-        )
-    if config.finetune_epochs and config.batch_norm == "local":
-        raise ConfigError(
-            f"--finetune-epochs {config.finetune_epochs} needs one global model, and with --batch-norm local there is "
-            "none: every client has BatchNorm statistics of its own"
-        )
+    algorithm = checked_algorithm(config, algorithm)
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = usual_partition(config.data) if config.classes_per_client is None else ""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -32,7 +32,7 @@ from commonground.network.agreeing import agree_on_tables
 from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
-from commonground.network.post import Letter, Post, Questions
+from commonground.network.post import Letter, NoAnswerError, Post, Questions
 from commonground.network.tuning import Tuning, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
@@ -102,11 +102,16 @@ def gather(
         for node, answer in post.exchange(news, min(seconds, window), check_stop):
             try:
                 found[node] = _described(answer)
+            except NoAnswerError as error:
+                if node not in refused:
+                    note(f"node {node} has not answered yet; it is asked again")
+                refused[node] = str(error)
             except CommonGroundError as error:
                 if refused.get(node) != str(error):
                     note(f"node {node} cannot take part: {error}")
                 refused[node] = str(error)
             else:
+                refused.pop(node, None)
                 note(f"client {escaped(found[node].name)} is there: {found[node].train:,} training rows")
         if len(found) >= clients:
             break
@@ -116,10 +121,13 @@ def gather(
         window = min(2 * window, _LONGEST)
         time.sleep(_PAUSE)
     nodes = sorted(found, key=lambda node: found[node].name)
-    names = [found[node].name for node in nodes]
-    for name, following in pairwise(names):
-        if name == following:
-            raise RunError(f"two clients call themselves {quoted(name)}; each needs a name of its own (--name)")
+    for name, namesakes in groupby(nodes, lambda node: found[node].name):
+        same = [str(node) for node in sorted(namesakes)]
+        if len(same) > 1:
+            raise RunError(
+                f"the clients of nodes {', '.join(same[:-1])} and {same[-1]} call themselves {quoted(name)}; each "
+                "needs a name of its own (--name)"
+            )
     described = [told for node in nodes if isinstance(told := found[node], Description)]
     tables = {node: told for node in nodes if isinstance(told := found[node], Columns)}
     if tables and described:

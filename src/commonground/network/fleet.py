@@ -113,7 +113,7 @@ class Fleet:
                     self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
             number = self._activated()
         except httpx.HTTPStatusError as error:
-            raise RunError(f"the server at {self.address} does not take this client: {_reason(error)}") from None
+            raise RunError(f"the server at {self.address} does not take this client{self._why(error)}") from None
         self._node = Node(node_id=number)
         self._node_file.write_text(f"{number}\n", encoding="ascii")
         self._beat()
@@ -192,6 +192,17 @@ class Fleet:
             self._node = Node(node_id=int(self._node_file.read_text("ascii")))
             self._beat()
             return int(self._node.node_id)
+
+    def _why(self, error: httpx.HTTPStatusError) -> str:
+        """What follows in the sentence that says that the server refuses the node."""
+        if self._registers or error.response.status_code not in (*REFUSED, httpx.codes.PRECONDITION_FAILED):
+            return f": {_reason(error)}"
+        # Flower tells a key that it does not know from nothing else that keeps a node from becoming active.
+        key = self._node_file.with_name("node.pub")
+        return (
+            f" ({_reason(error)}); its key may not be let in yet, which the server's operator does: commonground "
+            f"deploy register --folder SERVER_FOLDER {key}"
+        )
 
     def _beat(self) -> None:
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)

@@ -11,7 +11,7 @@ from flwr.app import Message, MessageType
 from commonground.errors import UpdateError
 from commonground.network.letters import content_of, letter_of
 from commonground.network.limits import Limits
-from commonground.network.post import WORK, Letter, question_id
+from commonground.network.post import WORK, Letter, NoAnswerError, question_id
 from commonground.quoting import escaped
 
 __all__ = ["GridPost"]
@@ -59,7 +59,7 @@ class GridPost:
         self._away -= there
         for node in letters:
             if node in self._away:
-                yield node, UpdateError("it is not there")
+                yield node, NoAnswerError("it is not there")
         trip = _Trip(self, {n: letter for n, letter in letters.items() if n not in self._away}, seconds)
         while trip.waiting:
             check_stop()
@@ -113,7 +113,7 @@ class _Trip:
                 why = "it is not there" if away else f"it did not answer within {self.seconds:g} s"
                 if away:
                     self.post.away(node)
-                yield node, UpdateError(f"{why}{f' ({heard})' if heard else ''}")
+                yield node, NoAnswerError(f"{why}{f' ({heard})' if heard else ''}")
 
     def _answered(self, node: int, message: Message) -> Iterator[tuple[int, Letter | UpdateError]]:
         if node not in self.waiting:

@@ -13,9 +13,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from commonground.access import reason
 from commonground.errors import ConfigError
 
-__all__ = ["make_certificates", "make_node_key", "read_node_key"]
+__all__ = ["check_certificate", "make_certificates", "make_node_key", "read_node_key"]
 
 DAYS = 365
 
@@ -62,6 +63,23 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: float = DAYS) ->
     (folder / "ca.pem").write_bytes(root.public_bytes(serialization.Encoding.PEM))
     (folder / "server.pem").write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
     _write_secret(folder / "server.key", _pem(own))
+
+
+def check_certificate(path: Path) -> None:
+    """Refuse a file that is not the server's certificate.
+
+    Raises:
+        ConfigError: there is no file, or something else in it.
+    """
+    where = "it is certificates/ca.pem of the server's folder"
+    if not path.is_file():
+        raise ConfigError(f"the server's certificate '{path}' is no file; {where}")
+    try:
+        x509.load_pem_x509_certificates(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"--ca '{path}' cannot be read: {reason(error, path)}") from None
+    except ValueError:
+        raise ConfigError(f"--ca '{path}' is no certificate in PEM; {where}") from None
 
 
 def make_node_key(folder: Path) -> Path:

@@ -11,10 +11,14 @@ from commonground.engine.backends.serialization import unpack
 from commonground.errors import UpdateError
 from commonground.quoting import quoted
 
-__all__ = ["WORK", "Letter", "Post", "Questions", "body_of", "question_id", "said_of"]
+__all__ = ["WORK", "Letter", "NoAnswerError", "Post", "Questions", "body_of", "question_id", "said_of"]
 
 WORK = ("tell", "agree", "begin", "ask", "end")
 """Kinds of letters that a client works on, one after the other; it answers others at once."""
+
+
+class NoAnswerError(UpdateError):
+    """Nothing has come of a node; it may yet."""
 
 
 class Letter(NamedTuple):

@@ -10,6 +10,8 @@ from typing import Any
 
 from commonground.config import RunConfig
 from commonground.console import result_note, result_table
+from commonground.engine.option_checks import check_described
+from commonground.engine.prepare import checked_algorithm
 from commonground.engine.run import load_run
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError
@@ -21,6 +23,7 @@ from commonground.report import write_run_report
 from commonground.tasks import Metric
 from commonground.tasks.rank import is_share
 from commonground.terminal import standard_output
+from commonground.user_code import is_code
 
 __all__ = ["run_and_show", "run_settings"]
 
@@ -49,7 +52,10 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
         RunFolder(out).check_free()
     if "algorithm" not in found:
         raise ConfigError("name an algorithm, for example: commonground deploy run fedrep --expect 4 --out runs/first")
-    RunConfig.make(found)  # refuses what is wrong before anything is started
+    config = RunConfig.make(found)  # refuses what is wrong before anything is started
+    check_described(config)
+    if not is_code(config.algorithm):  # a file is found from where the server was started
+        checked_algorithm(config)
     return found
 
 

@@ -1,0 +1,93 @@
+"""What ``commonground deploy`` says of its options before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from socket import create_server
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from commonground import cli_deploy
+from commonground.cli import main
+from commonground.errors import ConfigError
+from commonground.network.keys import make_certificates
+from commonground.network.running import run_settings
+
+
+def test_a_port_in_use_is_told_before_anything_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["deploy", "server", "--folder", str(tmp_path / "server"), "--port", port]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"commonground: nothing can listen on --host 127.0.0.1 --port {port}: Address already in use"]
+    assert not (tmp_path / "server").exists()
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_clients_are_given_a_certificate_where_there_is_one(
+    insecure: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_deploy, "_attended", lambda command, environment: 0)
+    with create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    flag = ["--insecure"] if insecure else []
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["deploy", "server", "--folder", str(tmp_path), "--port", port, *flag])
+    told = capsys.readouterr().err
+    assert f"listening on 127.0.0.1:{port}" in told
+    assert ("ca.pem'" in told) is not insecure
+    assert (tmp_path / "certificates" / "ca.pem").is_file() is not insecure
+
+
+def client(tmp_path: Path, *more: str, server: str = "127.0.0.1:1") -> int:
+    command = ["deploy", "client", "--folder", str(tmp_path / "client"), "--data", str(tmp_path), "--server", server]
+    return main([*command, *more])
+
+
+@pytest.mark.parametrize("content", [b"no certificate", b"", b"\xff\x00", b"the key"])
+def test_a_file_that_is_no_certificate(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file.pem"
+    make_certificates(tmp_path, ["localhost"])
+    file.write_bytes((tmp_path / "server.key").read_bytes() if content == b"the key" else content)
+    assert client(tmp_path, "--ca", str(file)) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"commonground: --ca '{file}' is no certificate in PEM; it is certificates/ca.pem of the server's folder"
+    ]
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1:", "127.0.0.1:x", ":9092", "::1", "[::1:9092", "",
+     "https://fl.example.org:9092", "fl.example.org:9092/", "fl example:9092", "fl.example.org:-1", "fl.org:٣"],
+)  # fmt: skip
+def test_an_address_without_a_port_is_refused_at_once(
+    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert client(tmp_path, "--insecure", server=server) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"commonground: --server '{server}' is no HOST:PORT, as fl.example.org:9092 is one"]
+    assert not (tmp_path / "client").exists()
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:9092", "[::1]:9092", "fl-1.example.org:65535", "my_host:1"])
+def test_other_addresses_are_not(server: str, tmp_path: Path) -> None:
+    assert client(tmp_path, "--insecure", "--key-only", server=server) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"algorithm": "fedrep", "finetune_epochs": 2}, "needs a method with one global model; FedRep has none"),
+        ({"algorithm": "fedavg", "finetune_epochs": 2, "batch_norm": "local"}, "needs one global model"),
+        ({"algorithm": "fedavg", "options": {"no_such": 1}}, "no_such"),
+        ({"algorithm": "fedavg", "metrics": "full"}, "--metrics full is not possible where the clients' samples"),
+    ],
+)
+def test_what_follows_from_the_command_alone_is_refused_before_clients_are_asked(
+    settings: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        run_settings(settings, tmp_path / "run", resume=False)
