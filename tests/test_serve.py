@@ -12,7 +12,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from socket import create_server
+from socket import AF_INET, AF_INET6, create_server, has_dualstack_ipv6
 from typing import Any
 
 import numpy as np
@@ -356,10 +356,11 @@ def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.Captu
     assert "has no client 'nobody'" in capsys.readouterr().err
     assert main(["serve", str(run_dir), "--host", "no.such.host.invalid"]) == 2
     assert "nothing can listen on --host no.such.host.invalid --port 8000: " in capsys.readouterr().err
-    with create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert main(["serve", str(run_dir), "--port", port]) == 2
-    assert f"nothing can listen on --host 127.0.0.1 --port {port}: Address already in use" in capsys.readouterr().err
+    for host, family in (("127.0.0.1", AF_INET), *([("::1", AF_INET6)] if has_dualstack_ipv6() else [])):
+        with create_server((host, 0), family=family) as taken:
+            port = str(taken.getsockname()[1])
+            assert main(["serve", str(run_dir), "--host", host, "--port", port]) == 2
+        assert f"nothing can listen on --host {host} --port {port}: Address already in use" in capsys.readouterr().err
     for flag in ("--token-for", "--revoke"):  # a number might be meant for another client
         assert main(["serve", str(run_dir), flag, "0"]) == 2
         assert "has no client '0'" in capsys.readouterr().err

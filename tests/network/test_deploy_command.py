@@ -40,6 +40,9 @@ def test_clients_are_given_a_certificate_where_there_is_one(
     assert f"listening on 127.0.0.1:{port}" in told
     assert ("ca.pem'" in told) is not insecure
     assert (tmp_path / "certificates" / "ca.pem").is_file() is not insecure
+    if not insecure:
+        assert main(["deploy", "server", "--folder", str(tmp_path), "--port", port, "--insecure"]) == 2
+        assert "has certificates, which its clients were given; leave out --insecure" in capsys.readouterr().err
 
 
 def client(tmp_path: Path, *more: str, server: str = "127.0.0.1:1") -> int:

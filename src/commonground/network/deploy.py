@@ -78,7 +78,15 @@ class Deployment:
             port: likewise.
             names: under which clients reach the server; for its certificate.
             insecure: without certificates.
+
+        Raises:
+            ConfigError: without certificates in a folder that has some.
         """
+        if insecure and not self.insecure:
+            raise ConfigError(
+                f"'{self.folder}' has certificates, which its clients were given; leave out --insecure, or choose "
+                "another --folder"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         if not insecure and self.insecure:
             local = ["localhost", "127.0.0.1", "::1"]
