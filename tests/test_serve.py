@@ -252,6 +252,7 @@ WRONG: dict[str, Any] = {
     "half a character": {"rows": [{"a": 1, "b": 2, "plan": "\ud800"}]},
     "a name with half a character": {"rows": [{"a": 1, "b": 2, "plan": "x", "\udfff": 1}]},
     "an object": {"rows": [{"a": {"deep": 1}, "b": 2, "plan": "x"}]},
+    "a name twice": {"rows": [{"a": 1, "b": 2, "plan": "x", "a ": 3}]},
 }
 
 

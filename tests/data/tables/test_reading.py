@@ -138,6 +138,20 @@ def test_what_is_no_table(name: str, content: bytes, says: str, tmp_path: Path) 
         load_data(tmp_path / name, 2, label="left")
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", "frame"])
+@pytest.mark.parametrize(("name", "shown"), [("count ", "'count'"), (" ", "''")])
+def test_names_are_told_apart_without_blanks_around_them(name: str, shown: str, form: str, tmp_path: Path) -> None:
+    table, path = frame().drop(columns="since").assign(**{name: 7}), tmp_path / f"t.{form}"
+    if form == "csv":
+        table.to_csv(path, index=False)
+    elif form == "parquet":
+        table.to_parquet(path)
+    elif form == "jsonl":
+        table.to_json(path, orient="records", lines=True)
+    with pytest.raises(DataError, match=f"every column needs its own name; {shown} does not have one"):
+        load_data(table if form == "frame" else path, client_column="who", label="left")
+
+
 def test_options_of_tables_are_for_tables() -> None:
     with pytest.raises(ConfigError, match="'digits' are no table"):
         load_data("digits", drop="a")

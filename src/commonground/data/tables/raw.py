@@ -49,13 +49,14 @@ class RawTable:
 
 
 def check_names(path: Path, names: Sequence[str]) -> None:
-    """Refuse columns without a name, or with one that another has.
+    """Refuse columns without a name, or with one that another has; blanks around names are no part of them.
 
     Raises:
         DataError: names them.
     """
-    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
-    if doubled or "" in names:
+    plain = [name.strip() for name in names]
+    doubled = sorted(name for name, times in Counter(plain).items() if times > 1)
+    if doubled or "" in plain:
         which = ", ".join(quoted(name) for name in doubled or [""])
         raise DataError(f"{path}: every column needs its own name; {which} does not have one")
 
