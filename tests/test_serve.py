@@ -241,6 +241,27 @@ def test_a_body_of_another_form_is_told_by_its_row_and_column(
     assert "[" not in response.json()["detail"]
 
 
+def test_every_row_has_every_column(service: tuple[TestClient, Tokens]) -> None:
+    client, tokens = service
+    headers = bearer(tokens.issue("north"))
+    full: dict[str, Any] = {"a": 1.0, "b": None, "plan": "x"}
+    misspelt = {"a": 2.0, "bb": 3.0, "plan": "x"}
+    said = client.post("/v1/predict", json={"rows": [full, {**full, "c": 1}, {"plan ": "y", **full}]}, headers=headers)
+    assert said.status_code == 422, "both 'plan' and 'plan '"
+    said = client.post("/v1/predict", json={"rows": [full, {**full, "c": 1}]}, headers=headers)
+    assert said.status_code == 200, "null is a missing value, and other columns are ignored"
+    for body in ([full, misspelt], [misspelt, full]):
+        said = client.post("/v1/predict", json={"rows": body}, headers=headers)
+        row = 1 + body.index(misspelt)
+        assert said.status_code == 422, said.text
+        assert said.json()["detail"] == f"row {row} has no column 'b' (did you mean 'bb'?); its columns are: a, bb, plan"
+    examples = rows(1, 9)
+    del examples[6]["label"]
+    added = client.post("/v1/clients", json={"client": "n", "rows": examples}, headers=bearer(tokens.issue(ENROL)))
+    assert added.status_code == 422
+    assert added.json()["detail"].startswith("row 7 has no column 'label'; its columns are: a, b, plan")
+
+
 WRONG: dict[str, Any] = {
     "no rows": {"rows": []},
     "a column lacks": {"rows": [{"a": 1.0, "plan": "x"}]},
@@ -264,6 +285,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(body: Any, service: tuple[Te
     assert response.status_code == 422, response.text
     assert 0 < len(response.json()["detail"]) <= 1000
     assert "\n" not in response.json()["detail"]
+    assert "row 0" not in response.json()["detail"], "rows are counted from 1"
 
 
 @pytest.mark.parametrize(

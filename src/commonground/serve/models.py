@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,8 @@ class RunModels:
         trained = self.run.trained
         number = trained.client(client)
         rows = [row for each in asked for row in each]
-        x: Any = _numbers(rows) if trained.schema is None else trained.rows_of(_frame(rows), number)
+        schema = trained.schema
+        x: Any = _numbers(rows) if schema is None else trained.rows_of(_frame(rows, schema.needed), number)
         model = self._model(number)
         with torch.no_grad():
             said = model.predict(x, "this service", trained.device)
@@ -162,9 +164,7 @@ class RunModels:
             raise DataError("a client's name is 1 to 200 printable characters without spaces at its ends")
         if len(rows) < 4:
             raise DataError(f"{len(rows)} rows are too few for a head and a test of it; at least 4 are needed")
-        raw = raw_of_frame(_frame(rows))
-        check_columns(raw.path, raw.columns, [*schema.needed, *schema.targets])
-        data = self._examples(client, raw)
+        data = self._examples(client, raw_of_frame(_frame(rows, [*schema.needed, *schema.targets])))
         with self._adding:
             if client in self.run.trained.names:
                 raise ConfigError(f"there is a client '{client}' already")
@@ -236,15 +236,24 @@ def _shape(row: Any) -> tuple[int, ...]:
     return tuple(sides)
 
 
-def _frame(rows: Sequence[Any]) -> Any:
+def _frame(rows: Sequence[Any], wanted: Sequence[str] = ()) -> Any:
+    """Rows as a DataFrame.
+
+    Raises:
+        DataError: a row is no object, holds half of a character, or lacks a wanted column (another one's cells would
+            make it a missing value, which is said by null).
+    """
     import pandas as pd
 
     if not all(isinstance(row, Mapping) for row in rows):
         raise DataError("rows of a table are objects with its columns' names")
+    needed = set(wanted)
     for number, row in enumerate(rows, 1):
         for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
             if not _whole(text):
                 raise DataError(f"row {number} holds half of a character, {escaped(text)}")
+        if not needed <= row.keys():
+            check_columns(Path(f"row {number}"), {name.strip(): None for name in row}, wanted)
     return pd.DataFrame([dict(row) for row in rows])
 
 
