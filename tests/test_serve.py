@@ -254,12 +254,37 @@ def test_every_row_has_every_column(service: tuple[TestClient, Tokens]) -> None:
         said = client.post("/v1/predict", json={"rows": body}, headers=headers)
         row = 1 + body.index(misspelt)
         assert said.status_code == 422, said.text
-        assert said.json()["detail"] == f"row {row} has no column 'b' (did you mean 'bb'?); its columns are: a, bb, plan"
+        says = f"row {row} has no column 'b' (did you mean 'bb'?); its columns are: a, bb, plan"
+        assert said.json()["detail"] == says
     examples = rows(1, 9)
     del examples[6]["label"]
     added = client.post("/v1/clients", json={"client": "n", "rows": examples}, headers=bearer(tokens.issue(ENROL)))
     assert added.status_code == 422
     assert added.json()["detail"].startswith("row 7 has no column 'label'; its columns are: a, b, plan")
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ([True], "row 1, column 'a': 'true' is not a finite number"),
+        ([None, False], "row 2, column 'a': 'false' is not a finite number"),
+        ([1.5, True], "row 2, column 'a': 'true' is a truth, and row 1 has a number"),
+        ([True, 1.5], "row 2, column 'a': '1.5' is a number, and row 1 has a truth"),
+        ([1, True], "row 2, column 'a': 'true' is a truth, and row 1 has a number"),
+    ],
+)
+def test_a_truth_among_numbers_is_refused_by_row_and_column(
+    cells: list[Any], says: str, service: tuple[TestClient, Tokens]
+) -> None:
+    client, tokens = service
+    body: dict[str, Any] = {"rows": [{"a": cell, "b": 1.0, "plan": "x"} for cell in cells]}
+    said = client.post("/v1/predict", json=body, headers=bearer(tokens.issue("north")))
+    assert said.status_code == 422, said.text
+    assert said.json()["detail"].startswith(f"the table, {says}")
+    examples = [{**row, "label": "yes"} for row in [*body["rows"], *features(rows(0, 8))]]
+    said = client.post("/v1/clients", json={"client": "n", "rows": examples}, headers=bearer(tokens.issue(ENROL)))
+    assert said.status_code == 422, said.text
+    assert "column 'a': " in said.json()["detail"]
 
 
 WRONG: dict[str, Any] = {

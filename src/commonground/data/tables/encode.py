@@ -83,7 +83,7 @@ def unseen(column: ColumnSchema, read: Column) -> list[str]:
 
 def _known(column: Column, training: npt.NDArray[np.bool_]) -> ColumnSchema:
     reading = column.reading
-    plain = ColumnSchema(column.name, reading.kind, reading.decimal, reading.order)
+    plain = ColumnSchema(column.name, reading.kind, reading.decimal, reading.order, truths=column.truths)
     if column.numbers is not None:
         values = column.numbers[training]
         there = values[~np.isnan(values)]

@@ -107,8 +107,15 @@ def _empty(column: Column, training: npt.NDArray[np.bool_]) -> bool:
     return bool((column.cells.codes[training] < 0).all())
 
 
-def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]:
+def known_features(
+    raw: RawTable, schema: TableSchema, readings: Mapping[str, Reading] | None = None
+) -> tuple[Rows, list[str]]:
     """A table's rows as a run's inputs before scaling, and sentences about what is strange in them.
+
+    Args:
+        raw: the table.
+        schema: of the run.
+        readings: what the user says of columns (``--kinds``); of those, truths may be numbers.
 
     Raises:
         DataError: a column is missing, or a cell is not what the column held in training (line and column named).
@@ -117,7 +124,8 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
     columns, strange = {}, []
     for known in schema.features:
         reading = Reading(known.kind, known.decimal, known.order)
-        column = read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where)
+        truths = known.truths or known.name in (readings or {})
+        column = read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=truths)
         columns[known.name] = column
         if known.kind == "category":
             words = unseen(known, column)

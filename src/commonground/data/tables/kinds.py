@@ -33,6 +33,7 @@ _PAIRS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})
 _FEW = 20  # rows below which a column of different words is no identifier
 _WORDS_OF_A_TEXT = 4.0  # blanks in an average cell of a text
 _LARGEST = float(np.finfo(np.float32).max)
+_NO_NUMBER = "is not a finite number of single precision"
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ class Column:
         reading: how.
         numbers: of numbers, days and truths (0 or 1) [N], NaN where there is none; else None.
         cells: of words; else None.
+        truths: whether its numbers are truths, which its file says, read as 0 and 1.
     """
 
     name: str
     reading: Reading
     numbers: Floats | None = field(default=None, repr=False)
     cells: Cells | None = field(default=None, repr=False)
+    truths: bool = False
 
     @property
     def missing(self) -> int:
@@ -180,7 +183,14 @@ def _dates(cells: Cells) -> Reading | None:
 
 
 def read_column(
-    path: Path, name: str, array: Any, reading: Reading, where: Callable[[int], str], cells: Cells | None = None
+    path: Path,
+    name: str,
+    array: Any,
+    reading: Reading,
+    where: Callable[[int], str],
+    cells: Cells | None = None,
+    *,
+    truths: bool = True,
 ) -> Column:
     """A column's cells as its reading says.
 
@@ -191,12 +201,19 @@ def read_column(
         reading: how.
         where: from a row to where it stands.
         cells: the words of the array, if they are known already.
+        truths: whether truths, where the file says that these are some, may be the numbers 0 and 1.
 
     Raises:
         DataError: a cell is no number, date or truth (line and column named).
     """
+    import pyarrow as pa
+
     if reading.kind == "number":
-        return Column(name, reading, _numbers(path, name, array, reading, where, cells))
+        as_truths = pa.types.is_boolean(array.type)
+        if as_truths and not truths:
+            cells = words_of(array)
+            _refuse(path, name, cells, np.ones(len(cells.words), dtype=bool), where, _NO_NUMBER)
+        return Column(name, reading, _numbers(path, name, array, reading, where, cells), truths=as_truths)
     if reading.kind == "date":
         return _read_dates(path, name, array, reading, where, cells)
     cells = words_of(array) if cells is None else cells
@@ -216,7 +233,7 @@ def _numbers(
     if numbers is None:
         cells = words_of(array) if cells is None else cells
         values = cells.numbers(reading.decimal)
-        _refuse(path, name, cells, np.isnan(values), where, "is not a finite number of single precision")
+        _refuse(path, name, cells, np.isnan(values), where, _NO_NUMBER)
         numbers = cells.spread(values)
     return _single(path, name, array, numbers, where)
 
@@ -225,7 +242,7 @@ def _single(path: Path, name: str, array: Any, numbers: Floats, where: Callable[
     """The numbers, if all of them are finite in single precision."""
     if np.nanmax(np.abs(numbers), initial=0.0) > _LARGEST:
         row = int(np.argmax(np.abs(np.nan_to_num(numbers, posinf=np.inf, neginf=np.inf)) > _LARGEST))
-        _bad(path, name, str(array[row]).strip(), where(row), "is not a finite number of single precision")
+        _bad(path, name, str(array[row]).strip(), where(row), _NO_NUMBER)
     return numbers
 
 

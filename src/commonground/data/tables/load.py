@@ -97,7 +97,7 @@ def load_table(
     )
     if found is None:
         assert schema is not None
-        about, x = _as_in_run(raw, about, rows, schema)
+        about, x = _as_in_run(raw, about, rows, schema, options)
     else:
         about, x = _learnt(raw, about, rows, learnt_from, options, *found)
     strange = targets.strange(learnt_from, rows.test)
@@ -141,10 +141,10 @@ def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
 
 
 def _as_in_run(
-    raw: RawTable, about: TableSchema, rows: Rows, schema: TableSchema
+    raw: RawTable, about: TableSchema, rows: Rows, schema: TableSchema, options: TableOptions
 ) -> tuple[TableSchema, npt.NDArray[np.float32]]:
     """All rows as a run's inputs, and its schema for these rows."""
-    x, strange = known_features(raw, schema)
+    x, strange = known_features(raw, schema, options.readings)
     about = replace(
         schema,
         class_names=about.class_names,

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from commonground.errors import DataError
 from commonground.quoting import quoted
@@ -65,7 +68,7 @@ def raw_of_frame(frame: Any) -> RawTable:
     """A pandas DataFrame as a table.
 
     Raises:
-        DataError: it has no rows, a column holds what no table does, or two have one name.
+        DataError: it has no rows, a column holds what no table does or cells of several kinds, or two have one name.
     """
     import pyarrow as pa
 
@@ -74,11 +77,44 @@ def raw_of_frame(frame: Any) -> RawTable:
     check_names(path, names)
     if not len(frame):
         raise DataError("the DataFrame has no rows")
+    frame = frame.set_axis(names, axis=1)
+    _check_cells(path, frame)
     try:
-        table = pa.Table.from_pandas(frame.set_axis(names, axis=1), preserve_index=False)
+        table = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
-        raise DataError(f"the DataFrame cannot be read as a table: {quoted(str(error))}") from None
+        raise DataError(f"the DataFrame cannot be read as a table: {quoted('; '.join(map(str, error.args)))}") from None
     return raw_of_arrow(path, table)
+
+
+def _check_cells(path: Path, frame: Any) -> None:
+    """Refuse a column of numbers and truths, or of either and texts: pyarrow takes a truth among fractions for 1.
+
+    Raises:
+        DataError: names the cell.
+    """
+    from pandas.api.types import infer_dtype
+
+    for name, column in frame.items():
+        if column.dtype != object or infer_dtype(column, skipna=True) not in ("mixed", "mixed-integer"):
+            continue
+        kinds = ((row, cell, kind) for row, cell in enumerate(column) if (kind := _kind(cell)))
+        first, _, usual = next(kinds, (0, None, ""))
+        for row, cell, kind in kinds:
+            if kind != usual:
+                shown = quoted(str(cell).lower() if kind == "truth" else str(cell))
+                raise DataError(
+                    f"{path}, {_row_number(row)}, column {quoted(name)}: {shown} is a {kind}, and "
+                    f"{_row_number(first)} has a {usual}; the cells of a column are of one kind"
+                )
+
+
+def _kind(cell: Any) -> str:
+    """What a cell of a column of objects is; empty where it is missing or something else."""
+    if isinstance(cell, bool | np.bool_):
+        return "truth"
+    if isinstance(cell, str):
+        return "text"
+    return "number" if isinstance(cell, Real) and cell == cell else ""
 
 
 def raw_of_arrow(path: Path, table: Any) -> RawTable:

@@ -32,6 +32,7 @@ class ColumnSchema:
         fill: what stands for a missing number, in the column's own units (for dates, days since 1970).
         times: whether dates have a time of day.
         low, high: of the training rows, for warnings.
+        truths: whether a column of numbers held truths in training, as 0 and 1; elsewhere a truth is no number.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ColumnSchema:
     times: bool = False
     low: float | None = None
     high: float | None = None
+    truths: bool = False
 
     @property
     def parts(self) -> list[str]:
