@@ -13,6 +13,8 @@ import pytest
 from commonground import load_data
 from commonground.cli import main
 from commonground.data import FederatedDataset
+from commonground.data.own_table import OwnTable
+from commonground.data.tables.options import TableOptions
 from commonground.data.tables.split import FEW
 from commonground.errors import CommonGroundError, ConfigError, DataError
 
@@ -70,6 +72,26 @@ def test_pooling_mends_clients_without_test_rows(tmp_path: Path) -> None:
     assert data.schema.few_rows["clients"] == ["e", "f"]  # rows 93 and 94 train, 95 tests
     assert data.schema.split == "by the column part"
     assert sorted(data.x_test[:, 0].tolist()) == list(range(0, 96, 5))
+
+
+def test_a_column_and_a_share_do_not_both_say_which_rows_are_test_rows(tmp_path: Path) -> None:
+    marks = ["test" if i % 5 == 0 else "train" for i in range(96)]
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, frame().assign(part=marks), split_column="part", few_rows="pool", test_share=0.25)
+    both = "says which rows are test rows, so that a test share of 0.25 says nothing"
+    assert str(caught.value) == f"the column 'part' {both}; leave one of them out"
+    table = frame().assign(split=marks)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, table, few_rows="pool", test_share=0.25)
+    hint = "leave out the share, or the column (--drop split)"
+    assert str(caught.value) == f"{tmp_path / 't.csv'}: the column 'split' {both}; {hint}"
+    with pytest.raises(ConfigError, match="the column 'split' says which rows are test rows"):
+        OwnTable(tmp_path / "t.csv", "one", "label", options=TableOptions(test_share=0.25))
+    by_column = load(tmp_path, table, few_rows="pool").schema
+    by_share = load(tmp_path, table, few_rows="shared", drop="split", test_share=0.5).schema
+    assert by_column is not None
+    assert by_share is not None
+    assert (by_column.split, by_share.split) == ("by the column split", "50% at random")
 
 
 def test_the_last_rows_by_time_are_test_rows(tmp_path: Path) -> None:

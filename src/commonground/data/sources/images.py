@@ -88,7 +88,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         owners = split.few_rows(path, owners, options, is_test)
     if is_test is None:
         by = owners if clients else Owners(list(classes), y)
-        is_test = split.held_out_tests(by.parts(), len(files), options.test_share, seed)
+        is_test = split.held_out_tests(by.parts(), len(files), options.share, seed)
     used = owners.codes >= 0
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():

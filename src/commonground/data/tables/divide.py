@@ -89,11 +89,18 @@ def owners_of(raw: RawTable, column: str | None) -> Owners:
 
 
 def split_column(raw: RawTable, labels: Sequence[str], options: TableOptions) -> str | None:
-    """The column of ``train`` and ``test``, if the table has one."""
+    """The column of ``train`` and ``test``, if the table has one.
+
+    Raises:
+        ConfigError: it is found by its name, and the options ask for a share of test rows.
+    """
     if options.split_column or options.time_column or options.group_column:
         return options.split_column
     taken = (*labels, options.client_column, *options.drop)
-    return "split" if "split" in raw.columns and "split" not in taken else None
+    if "split" not in raw.columns or "split" in taken:
+        return None
+    options.check_share("split", "leave out the share, or the column (--drop split)", f"{raw.path}: ")
+    return "split"
 
 
 def divided(raw: RawTable, targets: Targets, column: str | None, options: TableOptions, seed: int) -> Rows:
@@ -129,7 +136,7 @@ def divided(raw: RawTable, targets: Targets, column: str | None, options: TableO
 
 def _tests(raw: RawTable, by: Owners, options: TableOptions, seed: int) -> tuple[Marks, str]:
     """Test rows where no column says train or test, and how they were chosen."""
-    share = options.test_share
+    share = options.share
     if options.time_column is not None:
         times = understand(
             raw.path, options.time_column, raw.columns[options.time_column], raw.typed, raw.where

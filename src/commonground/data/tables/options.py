@@ -15,6 +15,9 @@ from commonground.suggest import meant
 
 __all__ = ["TableOptions", "names_in", "table_options"]
 
+SHARE = 0.25
+"""Of each client's rows is held out, unless the user says otherwise."""
+
 _FEW_ROWS = ("keep", "pool", "shared")
 _SCALINGS = ("pooled", "client", "none")
 
@@ -38,7 +41,7 @@ class TableOptions:
         split_column: says ``train`` or ``test``; by default a column ``split``, if there is one.
         time_column: a client's last rows by it are the test rows; it is no feature.
         group_column: rows of one group are all training or all test rows; it is no feature.
-        test_share: the share of each client's rows that is held out.
+        test_share: the share of each client's rows that is held out, where no column says which rows are; by default a quarter.
         image_size: of a folder of pictures: what all are resized to, as ``32`` or ``HEIGHTxWIDTH``.
         missing_target: what becomes of rows without a target: ``refuse`` the table, or ``drop`` them, counted.
 
@@ -58,7 +61,7 @@ class TableOptions:
     split_column: str | None = None
     time_column: str | None = None
     group_column: str | None = None
-    test_share: float = 0.25
+    test_share: float | None = None
     missing_target: str = "refuse"
     image_size: str | None = None
 
@@ -76,13 +79,32 @@ class TableOptions:
             raise ConfigError(f"missing_target is {quoted(self.missing_target)}; it is drop or refuse")
         if self.min_rows < 2:
             raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
-        if not 0 < self.test_share < 1:
+        if not 0 < self.share < 1:
             raise ConfigError(f"test_share is {self.test_share}; it must lie between 0 and 1")
         ways = [name for name in ("split_column", "time_column", "group_column") if getattr(self, name)]
         if len(ways) > 1:
             raise ConfigError(f"{ways[0]} and {ways[1]} both say which rows are test rows; give one of them")
+        if self.split_column:
+            self.check_share(self.split_column, "leave one of them out")
         assert self.readings is not None
         assert self.image_size is None or self.size
+
+    def check_share(self, column: str, hint: str, where: str = "") -> None:
+        """Refuse a share of test rows beside a column that says which they are.
+
+        Raises:
+            ConfigError: says so, and what to do about it, which is the hint.
+        """
+        if self.test_share is not None:
+            raise ConfigError(
+                f"{where}the column {quoted(column)} says which rows are test rows, so that a test share of "
+                f"{self.test_share} says nothing; {hint}"
+            )
+
+    @property
+    def share(self) -> float:
+        """The share of rows that is held out where no column says which."""
+        return SHARE if self.test_share is None else self.test_share
 
     @property
     def readings(self) -> dict[str, Reading]:
