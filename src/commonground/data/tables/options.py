@@ -41,7 +41,7 @@ class TableOptions:
         split_column: says ``train`` or ``test``; by default a column ``split``, if there is one.
         time_column: a client's last rows by it are the test rows; it is no feature.
         group_column: rows of one group are all training or all test rows; it is no feature.
-        test_share: the share of each client's rows that is held out, where no column says which rows are; by default a quarter.
+        test_share: the share of each client's rows that is held out, where no column says which; by default a quarter.
         image_size: of a folder of pictures: what all are resized to, as ``32`` or ``HEIGHTxWIDTH``.
         missing_target: what becomes of rows without a target: ``refuse`` the table, or ``drop`` them, counted.
 
