@@ -64,6 +64,8 @@ def test_parts_and_few_pictures(tmp_path: Path) -> None:
     made(tmp_path / "root" / "test", each=2)
     data = cg.load_data(tmp_path / "root")
     assert (data.train_sizes.tolist(), data.test_sizes.tolist()) == ([6, 6], [4, 4])
+    with pytest.raises(ConfigError, match=r"a test share of 0\.5 says nothing"):
+        cg.load_data(tmp_path / "root", test_share=0.5)
     root = made(tmp_path / "few")
     picture(root / "eve" / "cat" / "0.png", np.zeros((16, 16)))
     with pytest.raises(DataError, match="client 'eve' has 1 row; at least 2 are needed"):

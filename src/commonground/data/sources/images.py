@@ -86,6 +86,11 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     clients = files[0].client != ""
     if clients:
         owners = split.few_rows(path, owners, options, is_test)
+    if is_test is not None and options.test_share is not None:
+        raise ConfigError(
+            f"{path}: its folders train and test say what is tested, so that a test share of {options.test_share} says "
+            "nothing; leave out the share"
+        )
     if is_test is None:
         by = owners if clients else Owners(list(classes), y)
         is_test = split.held_out_tests(by.parts(), len(files), options.share, seed)

@@ -92,8 +92,13 @@ class TableOptions:
     def check_share(self, column: str, hint: str, where: str = "") -> None:
         """Refuse a share of test rows beside a column that says which they are.
 
+        Args:
+            column: its name.
+            hint: what to do.
+            where: what the sentence begins with.
+
         Raises:
-            ConfigError: says so, and what to do about it, which is the hint.
+            ConfigError: says so, and what to do about it.
         """
         if self.test_share is not None:
             raise ConfigError(
