@@ -13,6 +13,9 @@ import pytest
 
 from commonground import train
 from commonground.cli import main
+from commonground.config import RunConfig
+from commonground.engine.option_checks import check_options
+from commonground.engine.prepare import checked_algorithm
 from commonground.errors import ConfigError, RunError
 from commonground.models.networks import ConvNet
 from commonground.papers import experiments
@@ -282,6 +285,22 @@ def test_variants_change_what_they_say() -> None:
     assert not VARIANTS["flute-authors"].fits("fedrep", "cifar10", {})
     assert not VARIANTS["ft-5"].fits("fedrep", "cifar10", {})
     assert not VARIANTS["dropout-after-1"].fits("fedrep", "cifar10", {})
+    tuned = {work.arm.row.name for work in work_for(FLUTE, FLUTE.columns[:1], FLUTE.rows, [VARIANTS["ft-5"]], [0], {})}
+    assert tuned == {"FedAvg"}
+    assert not VARIANTS["by-samples"].fits("local", "cifar10", {})
+    assert not VARIANTS["no-momentum"].fits("scaffold", "cifar10", {})
+
+
+@pytest.mark.parametrize("table", [FEDREP, FLUTE], ids=["fedrep", "flute"])
+def test_every_run_of_a_table_is_one_that_its_method_takes(table: PaperTable) -> None:
+    for column in table.columns:
+        for one in VARIANTS.values():
+            for row in table.rows:
+                if one.fits(row.algorithm, column.data, table.arm(column, row).settings):
+                    arm = table.arm(column, row, one)
+                    settings = {"algorithm": row.algorithm, "data": column.data, "options": dict(arm.options)}
+                    config = RunConfig.make({**arm.settings, **settings})
+                    check_options(config, checked_algorithm(config))
 
 
 # -- what is there, and what comes next -------------------------------------------------------------------------------

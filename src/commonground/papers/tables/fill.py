@@ -74,8 +74,8 @@ def work_for(
                 runs: dict[str, list[Arm]] = {}
                 wanted = set()
                 for row in table.rows:
-                    arm = table.arm(column, row, one, **overrides)
-                    if one.fits(row.algorithm, column.data, arm.settings):
+                    if one.fits(row.algorithm, column.data, table.arm(column, row, **overrides).settings):
+                        arm = table.arm(column, row, one, **overrides)
                         runs.setdefault(arm.same_run, []).append(arm)
                         wanted |= {arm.same_run} if row in rows else set()
                 found += [Work(tuple(arms), seed) for key, arms in runs.items() if key in wanted]

@@ -34,11 +34,22 @@ class Variant:
     tuned_only: bool = False
 
     def changes(self, algorithm: str) -> dict[str, Any]:
-        """What is changed for an algorithm."""
-        return {**self.settings, **self.by_algorithm.get(algorithm, {})}
+        """What is changed for an algorithm, without what says nothing to it."""
+        from commonground.algorithms import registry
+
+        cls = registry[algorithm]
+        # Plain steps decay all weights alike, biases among them.
+        unused = {*dict(cls.unused), *(["no_decay_bias"] if cls.needs_sgd else [])}
+        changes = {**self.settings, **self.by_algorithm.get(algorithm, {})}
+        return {name: value for name, value in changes.items() if name not in unused}
 
     def fits(self, algorithm: str, data: str, settings: Mapping[str, Any]) -> bool:
-        """Whether it changes anything for an algorithm on a data set."""
+        """Whether it changes anything for an algorithm on a data set.
+
+        Args:
+            algorithm, data: by name.
+            settings: of the run without it.
+        """
         return (
             bool(self.changes(algorithm) or not self.name)
             and (not self.data or data in self.data)
@@ -57,7 +68,8 @@ VARIANTS: dict[str, Variant] = {
     for one in (
         Variant("augment", "training images cropped and flipped at random, as in the authors' code",
                 {"augment": "flip-crop"}, data=_CIFAR),
-        Variant("weight-decay", "weight decay 1e-4 on weights, not on biases, as in the authors' code",
+        Variant("weight-decay", "weight decay 1e-4 on weights, not on biases, as in the authors' code (on "
+                "both where a method takes plain steps)",
                 {"weight_decay": 1e-4, "no_decay_bias": True}),
         Variant("repeated-classes", "shards dealt as the authors' code does, so that two may be of one class",
                 {"partition": "shards:repeats=yes"}, data=_CIFAR),
