@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,16 @@ _open = 0  # how many times, by all threads
 _before = torch.float32  # what the first found
 
 
+def _for_a_child() -> None:
+    """A process that is forked while another thread has the lock would wait for a thread that it does not have."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_for_a_child)
+
+
 @contextmanager
 def usual_numbers() -> Iterator[None]:
     """While open, tensors of no type in particular are float32, as PyTorch has it unless somebody says otherwise. The
@@ -25,7 +36,7 @@ def usual_numbers() -> Iterator[None]:
     with _lock:
         if not _open:
             _before = torch.get_default_dtype()
-            torch.set_default_dtype(torch.float32)
+        torch.set_default_dtype(torch.float32)  # somebody may have set another one since the first opened it
         _open += 1
     try:
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from socket import AF_INET, AF_INET6, create_server, socket
+from socket import AF_INET, AF_INET6, create_server, has_dualstack_ipv6, socket
 from typing import Any
 
 import click
@@ -35,7 +35,9 @@ def listening(host: str, port: int) -> socket:
         ConfigError: nothing can, as where somebody else does.
     """
     try:
-        return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
+        family = AF_INET6 if ":" in host else AF_INET
+        everywhere = host == "::" and has_dualstack_ipv6()  # of IPv4 as well
+        return create_server((host, port), family=family, dualstack_ipv6=everywhere)
     except OSError as error:
         why = str(error.strerror).partition(" (while ")[0]  # Python adds the address
         raise ConfigError(f"nothing can listen on --host {host} --port {port}: {why}") from None

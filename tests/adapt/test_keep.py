@@ -55,6 +55,14 @@ def test_added_clients_answer(algorithm: str, tmp_path: Path) -> None:
     assert not any(torch.equal(model[n], kept.run.model("new-2").state_dict()[n]) for n in head if "weight" in n)
 
 
+@pytest.mark.parametrize(
+    "of_the_server", [{"weighting": "samples"}, {"server_optimizer": "momentum"}, {"aggregate": "median"}]
+)
+def test_whatever_the_server_did_with_updates(of_the_server: dict[str, Any], tmp_path: Path) -> None:
+    kept = cg.keep_clients(trained(tmp_path, "fedavg", **of_the_server), newcomers(1), epochs=1)
+    assert kept.run.trained.names[-1] == "new-0"
+
+
 def test_more_of_them_and_one_again(tmp_path: Path) -> None:
     run, data = trained(tmp_path), newcomers(2)
     once = cg.keep_clients(run, data, epochs=1)

@@ -222,6 +222,7 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
         ("krum:x", "is not of the form krum:F: 'x' is none"),
         ("multi-krum:1", "is not of the form multi-krum:F:M"),
         ("trimmed:0.5", "must be at least 0 and less than 0.5"),
+        ("trimmed:1e-320", "leaves out no update of any number of clients"),
         ("clip:0", "must be a positive number"),
         ("krum:-1", "must be at least 0"),
     ):

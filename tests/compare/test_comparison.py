@@ -254,6 +254,10 @@ def test_a_folder_of_a_single_run_is_refused(finished):
         (["fedavg"], {"algorithm": "fedrep"}, "'algorithm' is no setting of a comparison"),
         (["fedavg"], {"rouns": 3}, "unknown setting 'rouns'"),
         (["fedavg"], {"validation": 2.0}, "validation share"),
+        (["scaffold:momentum=0.9"], {}, "--momentum 0.9 says nothing to SCAFFOLD"),
+        (["scaffold", "pfedme"], {"momentum": 0.9, "local_only": False}, "--momentum 0.9 says nothing to SCAFFOLD"),
+        (["fedmtl"], {"weighting": "samples"}, "--weighting samples says nothing to Fed-MTL"),
+        (["fedavg"], {"optimizer": "adam", "momentum": 0.9}, "--momentum 0.9 is a setting of sgd"),
     ],
 )
 def test_mistakes_are_one_sentence(methods, settings, says):

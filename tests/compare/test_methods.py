@@ -44,7 +44,6 @@ def test_an_algorithm_itself():
         ("", "not of the form"),
         ("fedavg:lr", "not of the form"),
         (FedRep, "such as FedRep\\(\\), not <class"),
-        ("scaffold:momentum=0.9", "has no setting 'momentum'"),
         ("fedavg:lr=0.1,lr=0.2", "sets 'lr' twice"),
         ("fedavgg", "unknown algorithm 'fedavgg'"),
         ("fedavg:head_epochs=3", "no setting 'head_epochs'"),
@@ -66,6 +65,11 @@ def test_common_settings_go_to_the_methods_that_have_them():
         Method.parse(name).config(momentum) for name in ("scaffold", "fedavg:optimizer=adam", "fedavg:optimizer=sgd")
     )
     assert (scaffold.momentum, adam.momentum, given.momentum) == (0.5, 0.5, 0.9)
+    tuned = Method.parse("scaffold+ft").config(momentum)  # its steps have none, its fine-tuning has
+    assert tuned.momentum == Method.parse("scaffold").config(momentum | {"finetune_epochs": 3}).momentum == 0.9
+    assert Method.parse("fedavg").config(momentum | {"optimizer": "adam"}).momentum == 0.5
+    assert not Method.parse("scaffold").has("momentum")
+    assert Method.parse("scaffold+ft").has("momentum")
     assert Method.parse("local").config(momentum).weighting == "uniform"
     assert adam.weighting == "samples"
     assert (fedrep.options, fedrep.finetune_epochs, fedrep.lr) == ({"head_epochs": 7}, 0, 0.2)

@@ -76,6 +76,10 @@ def test_the_usual_number_type_is_no_setting_of_a_run() -> None:
     try:
         assert weights(0) == wanted
         assert torch.get_default_dtype() == torch.float64
+        with usual_numbers():
+            torch.set_default_dtype(torch.float64)  # a user's file, say
+            with usual_numbers():
+                assert torch.get_default_dtype() == torch.float32
         with pytest.raises(ZeroDivisionError), usual_numbers():
             1 / 0  # noqa: B018
         assert torch.get_default_dtype() == torch.float64

@@ -279,7 +279,7 @@ def test_variants_change_what_they_say() -> None:
         variant("augmant")
     column, fedrep, flute = FLUTE.columns[0], FLUTE.rows[3], FLUTE.rows[1]
     for name, one in VARIANTS.items():
-        row = flute if not one.changes("fedrep") else fedrep
+        row = flute if not one.changes("fedrep", {}) else fedrep
         base, changed = FLUTE.arm(column, row), FLUTE.arm(column, row, one)
         assert (base.options, base.settings) != (changed.options, changed.settings), name
     assert not VARIANTS["flute-authors"].fits("fedrep", "cifar10", {})
@@ -288,6 +288,7 @@ def test_variants_change_what_they_say() -> None:
     tuned = {work.arm.row.name for work in work_for(FLUTE, FLUTE.columns[:1], FLUTE.rows, [VARIANTS["ft-5"]], [0], {})}
     assert tuned == {"FedAvg"}
     assert not VARIANTS["by-samples"].fits("local", "cifar10", {})
+    assert VARIANTS["no-momentum"].fits("scaffold", "cifar10", {"finetune_epochs": 10})
     assert not VARIANTS["no-momentum"].fits("scaffold", "cifar10", {})
 
 
@@ -301,6 +302,10 @@ def test_every_run_of_a_table_is_one_that_its_method_takes(table: PaperTable) ->
                     settings = {"algorithm": row.algorithm, "data": column.data, "options": dict(arm.options)}
                     config = RunConfig.make({**arm.settings, **settings})
                     check_options(config, checked_algorithm(config))
+        for row in table.rows:
+            arm = table.arm(column, row, momentum=0.9, weighting="samples", clip_norm=1.0)
+            settings = {"algorithm": row.algorithm, "data": column.data, "options": dict(arm.options)}
+            checked_algorithm(RunConfig.make({**arm.settings, **settings}))
 
 
 # -- what is there, and what comes next -------------------------------------------------------------------------------

@@ -187,7 +187,8 @@ def head_setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) ->
             f"{trained.where} was given as an object ({run.config.model}); train with --model file.py:Class"
         )
     update = {"seed": seed, "lr": lr or run.config.lr, "clients": data.clients, "engine": "auto", "participation": 1.0}
-    update |= {"loss": None, "warmup": 0}  # heads are fitted at once, for the task's own loss
+    # Heads are fitted at once, for the task's own loss, and nothing of them is averaged.
+    update |= {"loss": None, "warmup": 0, "aggregate": "mean", "server_optimizer": "none"}
     config = run.config.model_copy(update=update)
     model, groups = plain_network(config, trained.algorithm, data.format.shape, data.classes, data.task)
     return Setup.build(config, data, model, groups, LocalOnly())

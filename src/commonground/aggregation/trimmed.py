@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from commonground.aggregation.base import Aggregate, Tensors, stacked
 from commonground.errors import ConfigError
 
+_LEAST = 1e-9  # a share of which nobody has enough clients
+
 
 @dataclass(frozen=True)
 class TrimmedMean(Aggregate):
@@ -28,6 +30,10 @@ class TrimmedMean(Aggregate):
         """See :meth:`Aggregate.check`."""
         if not 0 <= self.beta < 0.5:
             raise ConfigError(f"the share that 'trimmed:{self.beta:g}' leaves out must be at least 0 and less than 0.5")
+        if 0 < self.beta < _LEAST:
+            raise ConfigError(
+                f"'trimmed:{self.beta:g}' leaves out no update of any number of clients; take a larger share"
+            )
 
     def least(self) -> int:
         """See :meth:`Aggregate.least`: of fewer none would be left out, and no false update borne."""

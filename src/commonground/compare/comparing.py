@@ -21,7 +21,8 @@ from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
 from commonground.engine.loop import OnRound, as_one
-from commonground.engine.prepare import check_objects, prepare_setup
+from commonground.engine.option_checks import is_chosen
+from commonground.engine.prepare import check_objects, checked_algorithm, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import FREE, RunFolder
 from commonground.engine.tracked import Track, Tracking
@@ -94,6 +95,7 @@ class Comparing:
         self.methods = self._methods(methods, local_only)
         self.grid = check_grid(grid)
         self._check_options()
+        self._check_common()
         self.candidates = {label: candidates(method, self.grid) for label, method in self.methods.items()}
         self.configs = self._configs()
         self.reference = self._reference(reference) if reference is not None else next(iter(self.methods))
@@ -121,6 +123,15 @@ class Comparing:
                 if not any(method.has(key) for method in self.methods.values()):
                     near = meant(key, [known for method in self.methods.values() for known in method.known])
                     raise ConfigError(f"no method of this comparison has {where} '{key}'{near}")
+
+    def _check_common(self) -> None:
+        """Refuse a setting of all methods that says nothing to any of them."""
+        passed = set.intersection(*(method.passes_over(self.common) for method in self.methods.values()))
+        for key in passed & self.common.keys():
+            if is_chosen(key, self.common[key]):
+                first = next(iter(self.methods.values()))
+                config = RunConfig.make({**first.config(self.common).model_dump(), key: self.common[key]})
+                checked_algorithm(config, first.given)
 
     def _configs(self) -> dict[str, list[RunConfig]]:
         """Every method's configuration with the first seed, one per candidate."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from commonground.algorithms import Algorithm, make_algorithm, registry, yardsticks
 from commonground.config import RunConfig
+from commonground.engine.option_checks import unused
 from commonground.errors import ConfigError
 from commonground.literals import literal
 from commonground.suggest import meant
@@ -112,16 +113,15 @@ class Method:
     @property
     def known(self) -> list[str]:
         """The settings that mean something for this method and may differ between methods."""
-        unused = {*COMMON, *dict(self._algorithm.unused)}
-        return [*self._known(), *(key for key in RunConfig.model_fields if key not in unused)]
+        return [*self._known(), *(key for key in RunConfig.model_fields if key not in COMMON)]
 
     def has(self, key: str) -> bool:
         """Whether a setting means something for this method."""
-        return key in self.known
+        return key in self.known and key not in unused(self._algorithm, self.settings.get("finetune_epochs", 0))
 
     def check_key(self, key: str) -> None:
         """Raise a ConfigError unless the setting may differ between methods and this one has it."""
-        if self.has(key):
+        if key in self.known:
             return
         if key in COMMON:
             raise ConfigError(
@@ -133,6 +133,19 @@ class Method:
         raise ConfigError(
             f"the method '{self.name}' has no setting '{key}'{near}; it has {known} and others of the run"
         )
+
+    def passes_over(self, common: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> set[str]:
+        """Which settings of all methods say nothing to this one, so that it is run without them.
+
+        Args:
+            common: the settings.
+            own: of this method; by default those that it was named with.
+        """
+        own = self.settings if own is None else own
+        both = {**common, **own}
+        tuned = both.get("finetune_epochs") if "finetune_epochs" in own or self.make().has_global_model else 0
+        found = {*unused(self._algorithm, tuned or 0), *(() if tuned else ["finetune_epochs"])}
+        return found | ({"momentum"} if both.get("optimizer") in ("adam", "adamw") else set())
 
     def make(self, options: Mapping[str, Any] | None = None) -> Algorithm:
         """The algorithm with these hyperparameters (by default its own)."""
@@ -154,14 +167,10 @@ class Method:
             ConfigError: a value is out of range, in one sentence that names it.
         """
         known = self._known()
-        unused = dict(self._algorithm.unused)
-        values = {key: value for key, value in common.items() if key not in unused} | {"algorithm": self.name}
-        options = {key: value for key, value in common.get("options", {}).items() if key in known}
-        if values.get("finetune_epochs") and not self.make().has_global_model:
-            del values["finetune_epochs"]
         own = {**(chosen or {}), **self.settings}
-        if own.get("optimizer") in ("adam", "adamw"):
-            values.pop("momentum", None)  # which is for the methods that are trained by SGD
+        values = {key: value for key, value in common.items() if key not in self.passes_over(common, own)}
+        values["algorithm"] = self.name
+        options = {key: value for key, value in common.get("options", {}).items() if key in known}
         for key, value in own.items():
             if key in known:
                 options[key] = value

@@ -14,6 +14,7 @@ import numpy as np
 
 from commonground.compare.grid import edge_notes, on_edge
 from commonground.compare.methods import Method
+from commonground.counted import counted_between
 from commonground.engine import Run
 from commonground.keys import numpy_stream
 from commonground.privacy import short_epsilon
@@ -277,10 +278,11 @@ def _mean(values: Sequence[float]) -> float:
 
 def _other_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:
     """Where methods were given rounds of their own: how many each."""
-    rounds = {method.title: runs[label][0].config.rounds for label, method in methods.items()}
-    if len({*rounds.values()}) == 1:
+    rounds = {method.title: {run.config.rounds for run in runs[label]} for label, method in methods.items()}
+    if len(set().union(*rounds.values())) == 1:
         return []
-    return [f"Methods have rounds of their own: {', '.join(f'{title} {count:,}' for title, count in rounds.items())}."]
+    told = (f"{title} {counted_between(counts, 'round').rpartition(' ')[0]}" for title, counts in rounds.items())
+    return [f"Methods have rounds of their own: {', '.join(told)}."]
 
 
 def _kept_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:

@@ -174,7 +174,7 @@ class Keeper:
         changed = self._check_numerics(now)
         self._take(checkpoint)
         engine.load(checkpoint.personal, checkpoint.round)
-        progress.history = self.folder.resume(checkpoint)  # what refuses is above: nothing of the folder changes there
+        progress.history = self.folder.resume(checkpoint)  # the last that may refuse, before it changes anything
         progress.done = self._saved_round = checkpoint.round
         self._plan_again(engine)
         if changed:

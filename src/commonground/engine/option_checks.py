@@ -7,7 +7,7 @@ from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
 from commonground.errors import ConfigError
 
-__all__ = ["check_described", "check_options"]
+__all__ = ["check_described", "check_in_vain", "check_options", "is_chosen", "not_taken", "unused"]
 
 # Options of `fit`'s steps, beside the optimizer, that a method with steps of its own passes over.
 _OF_STEPS = ("head_lr", "body_lr", "clip_norm", "no_decay_bias")
@@ -46,8 +46,28 @@ _OF_SERVER = {
 }
 
 
-def _check_in_vain(config: RunConfig) -> None:
-    """Refuse numbers of an optimizer that is not used."""
+# What fine-tuning takes of a run's settings, whatever the method: it trains heads by `fit`.
+_OF_FINE_TUNING = ("batch_size", "momentum", "weight_decay")
+
+
+def unused(algorithm: Algorithm | type[Algorithm], finetune_epochs: int = 0) -> dict[str, str]:
+    """Settings that say nothing to a run of a method, each with why, as the end of a sentence."""
+    return {name: why for name, why in algorithm.unused if not (finetune_epochs and name in _OF_FINE_TUNING)}
+
+
+def not_taken(algorithm: Algorithm | type[Algorithm], finetune_epochs: int = 0) -> set[str]:
+    """Settings that a run of a method refuses, where they are given to several methods: those that say nothing to it,
+    and options of steps that are not its own.
+    """
+    return {*unused(algorithm, finetune_epochs), *(_OF_STEPS if algorithm.needs_sgd else ())}
+
+
+def check_in_vain(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse settings that a user gives in vain. What is the usual value, or none at all, is nobody's choice.
+
+    Raises:
+        ConfigError: names the setting and why nothing comes of it.
+    """
     fields = RunConfig.model_fields
     for name, having in _OF_SERVER.items():
         value, flag = getattr(config, name), f"--{name.replace('_', '-')}"
@@ -56,20 +76,26 @@ def _check_in_vain(config: RunConfig) -> None:
                 f"{flag} {value:g} is a setting of --server-optimizer {' and '.join(having)}, which is "
                 f"{config.server_optimizer} here; add --server-optimizer {having[0]}, or leave out {flag}"
             )
-
-
-def _check_unused(config: RunConfig, algorithm: Algorithm) -> None:
-    """Refuse settings that say nothing to the method. What is the usual value, or none at all, is nobody's choice."""
-    for name, why in algorithm.unused:
-        value, usual = getattr(config, name), RunConfig.model_fields[name].default
-        if value not in (usual, None) and value != 0:
+    for name, why in unused(algorithm, config.finetune_epochs).items():
+        value = getattr(config, name)
+        if is_chosen(name, value):
             raise ConfigError(
                 f"--{name.replace('_', '-')} {value} says nothing to {algorithm.title}: {why}; leave it out"
             )
+    if config.optimizer in ("adam", "adamw") and is_chosen("momentum", config.momentum):
+        raise ConfigError(
+            f"--momentum {config.momentum:g} is a setting of sgd, and {algorithm.title} is trained by "
+            f"{config.optimizer}; take --betas, or leave out --momentum"
+        )
+
+
+def is_chosen(name: str, value: object) -> bool:
+    """Whether a setting's value is somebody's choice, that is neither the usual one nor none or nothing."""
+    return value not in (RunConfig.model_fields[name].default, None) and value != 0
 
 
 def check_options(config: RunConfig, algorithm: Algorithm) -> None:
-    """Refuse options of local training that a method's own step or loss leaves no room for, and those in vain.
+    """Refuse options of local training that a method's own step or loss leaves no room for.
 
     Raises:
         ConfigError: names the option, the method and why.
@@ -84,8 +110,6 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
             f"--server-optimizer {config.server_optimizer} steps along a round's change of the shared tensors, "
             f"which is no gradient in {algorithm.title}; leave it away, or take another method"
         )
-    _check_in_vain(config)
-    _check_unused(config, algorithm)
     _check_aggregate(config, algorithm)
     for name in _OF_STEPS if algorithm.needs_sgd else ():
         if getattr(config, name):
@@ -109,11 +133,6 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
                 f"--{name} is a setting of adam and adamw, and {algorithm.title} is trained by {config.optimizer}; "
                 f"add --optimizer adamw, or leave out --{name}"
             )
-    if config.optimizer in ("adam", "adamw") and config.momentum not in (RunConfig.model_fields["momentum"].default, 0):
-        raise ConfigError(
-            f"--momentum {config.momentum:g} is a setting of sgd, and {algorithm.title} is trained by "
-            f"{config.optimizer}; take --betas, or leave out --momentum"
-        )
     if config.ray_address is not None and config.engine != "ray":
         raise ConfigError(f"--ray-address {config.ray_address} says where the engine 'ray' computes; add --engine ray")
     if config.no_decay_bias and not config.weight_decay:

@@ -29,6 +29,7 @@ from commonground.data.normalization import normalize
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
+from commonground.engine.option_checks import check_in_vain
 from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.private.examples import with_noise_found
 from commonground.engine.private.settings import resolve_privacy
@@ -117,7 +118,7 @@ def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) 
 
 
 def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> Algorithm:
-    """The method of a configuration, with which its other settings go together whatever the data are.
+    """The method of a configuration, to which its other settings say something whatever the data are.
 
     Args:
         config: the run's configuration.
@@ -131,6 +132,7 @@ def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> 
     else:
         check_methods(type(algorithm))
     check_numbers(vars(algorithm), algorithm.title)
+    check_in_vain(config, algorithm)
     if config.finetune_epochs and not algorithm.has_global_model:
         raise ConfigError(
             f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "

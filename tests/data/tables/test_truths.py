@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +107,13 @@ def test_a_client_of_a_network_says_that_its_truths_are_numbers(tmp_path: Path) 
         "class_names": own.class_names, "target_decimals": own.target_decimals, "mean": (0.0, 0.0), "std": (1.0, 1.0),
     })  # fmt: skip
     assert set(table.load(agreed).x_train[:, 1]) == {0.0, 1.0}
+    known_features(raw_as("parquet", frame(), tmp_path), agreed.schema_of_all())  # a prediction's, too
+
+
+def test_a_schema_that_does_not_say_so_takes_truths_for_numbers(tmp_path: Path) -> None:
+    """As the versions that wrote such did."""
+    values = json.loads(schema_of(frame(), kinds="smokes=number").to_json())
+    for feature in values["features"]:
+        del feature["truths"]
+    schema = TableSchema.from_json(json.dumps(values))
+    np.testing.assert_array_equal(known_features(raw_as("frame", frame(), tmp_path), schema)[0][:, -1], frame().smokes)

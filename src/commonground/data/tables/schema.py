@@ -179,7 +179,11 @@ class TableSchema:
             if values.pop("format") != _FORMAT:
                 raise ValueError("another version wrote it")
             columns = tuple(
-                ColumnSchema(**{**column, "categories": tuple(column["categories"])}) for column in values["features"]
+                # Earlier versions did not say whether numbers were truths, and took truths for numbers.
+                ColumnSchema(
+                    **{"truths": column["kind"] == "number", **column, "categories": tuple(column["categories"])}
+                )
+                for column in values["features"]
             )
             tuples = {f.name for f in fields(cls) if str(f.type).startswith("tuple")}
             plain: dict[str, Any] = {name: tuple(v) if name in tuples else v for name, v in values.items()}

@@ -181,7 +181,10 @@ class Agreed(_Told):
     def schema_of_all(self) -> TableSchema:
         """The schema."""
         return TableSchema(
-            features=tuple(ColumnSchema(**feature.model_dump()) for feature in self.features),
+            # Whether numbers are truths is not told: they may be.
+            features=tuple(
+                ColumnSchema(**feature.model_dump(), truths=feature.kind == "number") for feature in self.features
+            ),
             targets=self.targets,
             task=self.task,
             class_names=self.class_names,

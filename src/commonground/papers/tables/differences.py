@@ -63,8 +63,9 @@ def _switches(table: PaperTable, store: CellStore, column: PaperColumn, row: Row
 
 def _one_thing(store: CellStore, column: PaperColumn, row: Row, one: Variant, seed: int) -> bool:
     """Whether nothing but what the variant changes differs between two cells: nor how products were computed."""
-    cells = [store.get((column.label, row.name, name, seed)) for name in ("", one.name)]
-    return (len({cell.precision for cell in cells if cell}) == 1) != ("precision" in one.settings)
+    base, changed = (store.get((column.label, row.name, name, seed)) for name in ("", one.name))
+    wanted = "fp32" if "precision" in one.settings else None if changed is None else changed.precision
+    return base is not None and base.precision == wanted
 
 
 def _readings(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:

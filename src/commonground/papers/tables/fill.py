@@ -49,9 +49,10 @@ class Work:
         """The cells."""
         return [(a.column.label, a.row.name, a.variant.name, self.seed) for a in self.arms]
 
-    def place(self, folder: Path) -> Path:
-        """Where the run is kept until it is finished."""
-        name = "-".join(filter(None, (slug(self.arm.row.name) or self.arm.row.key, self.arm.variant.name)))
+    def place(self, folder: Path, precision: str = "fp32") -> Path:
+        """Where the run is kept until it is finished; one of another precision is another run."""
+        computed = "" if precision == "fp32" else precision
+        name = "-".join(filter(None, (slug(self.arm.row.name) or self.arm.row.key, self.arm.variant.name, computed)))
         return folder / "runs" / slug(self.arm.column.label) / name.replace("*", "-star") / f"seed-{self.seed}"
 
 
@@ -114,7 +115,7 @@ def fill(
             return notes, False
         with ExitStack() as stack:
             try:
-                stack.enter_context(_alone(one, store))
+                stack.enter_context(_alone(one, store, request.precision))
             except BusyError:
                 others.append(one)
                 continue
@@ -134,14 +135,14 @@ def fill(
 
 
 @contextmanager
-def _alone(one: Work, store: CellStore) -> Iterator[None]:
+def _alone(one: Work, store: CellStore, precision: str) -> Iterator[None]:
     """Keep a run from other processes; its folder is there meanwhile, and afterwards if something is in it.
 
     Raises:
         BusyError: another process has it.
         RunError: the folder cannot be written.
     """
-    place = one.place(store.folder)
+    place = one.place(store.folder, precision)
     name = "-".join(place.relative_to(store.folder).parts)
     with locked_file(store.folder / f".{name}.lock"):
         try:
@@ -167,7 +168,7 @@ def _measure(
     until: float | None,
 ) -> bool:
     """Train one run to its end and keep its cells; False if time ran out before."""
-    folder, began = one.place(store.folder), time.monotonic()
+    folder, began = one.place(store.folder, request.precision), time.monotonic()
     diverged, run = "", None
     try:
         run = train(

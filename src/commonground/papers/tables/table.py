@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from commonground.errors import ConfigError
 from commonground.papers.printed_values import printed
-from commonground.papers.tables.variants import PAPER, Variant
+from commonground.papers.tables.variants import PAPER, Variant, taken
 from commonground.report.format import slug
 from commonground.suggest import meant
 
@@ -212,7 +212,11 @@ class PaperTable:
             key: column.settings[value.setting] if isinstance(value, FromColumn) else value
             for key, value in row.options.items()
         }
-        for changes in (column.methods.get(row.algorithm, {}), variant.changes(row.algorithm), overrides):
+        for changes in (
+            column.methods.get(row.algorithm, {}),
+            variant.changes(row.algorithm, settings),
+            taken(row.algorithm, settings, overrides),
+        ):
             for key, value in changes.items():
                 (options if key in known else settings)[key] = value
         return Arm(column, row, variant, options, settings)

@@ -9,7 +9,7 @@ from typing import Any
 from commonground.errors import ConfigError
 from commonground.suggest import meant
 
-__all__ = ["PAPER", "VARIANTS", "Variant", "variant"]
+__all__ = ["PAPER", "VARIANTS", "Variant", "taken", "variant"]
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,14 @@ class Variant:
     data: tuple[str, ...] = ()
     tuned_only: bool = False
 
-    def changes(self, algorithm: str) -> dict[str, Any]:
-        """What is changed for an algorithm, without what says nothing to it."""
-        from commonground.algorithms import registry
+    def changes(self, algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What is changed for an algorithm, without what it does not take.
 
-        cls = registry[algorithm]
-        # Plain steps decay all weights alike, biases among them.
-        unused = {*dict(cls.unused), *(["no_decay_bias"] if cls.needs_sgd else [])}
-        changes = {**self.settings, **self.by_algorithm.get(algorithm, {})}
-        return {name: value for name, value in changes.items() if name not in unused}
+        Args:
+            algorithm: by name.
+            settings: of the run without it.
+        """
+        return taken(algorithm, settings, {**self.settings, **self.by_algorithm.get(algorithm, {})})
 
     def fits(self, algorithm: str, data: str, settings: Mapping[str, Any]) -> bool:
         """Whether it changes anything for an algorithm on a data set.
@@ -51,10 +50,22 @@ class Variant:
             settings: of the run without it.
         """
         return (
-            bool(self.changes(algorithm) or not self.name)
+            bool(self.changes(algorithm, settings) or not self.name)
             and (not self.data or data in self.data)
             and (not self.tuned_only or bool(settings.get("finetune_epochs")))
         )
+
+
+def taken(algorithm: str, settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Of changes for all methods those that an algorithm takes in runs of these settings.
+
+    Plain steps, for example, decay all weights alike, biases among them.
+    """
+    from commonground.algorithms import registry
+    from commonground.engine.option_checks import not_taken
+
+    left = not_taken(registry[algorithm], settings.get("finetune_epochs") or 0)
+    return {name: value for name, value in changes.items() if name not in left}
 
 
 PAPER = Variant("", "the paper's own setting")
