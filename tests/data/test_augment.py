@@ -10,7 +10,7 @@ import torch
 from commonground.data import Preprocess
 from commonground.data.augment import PADDING, Draws
 from commonground.errors import ConfigError
-from tests.helpers import ENGINES, assert_tensors_close, images, made_data, train_whole
+from tests.helpers import ENGINES, assert_tensors_close, fitting, images, made_data, train_whole
 
 SETTINGS: dict[str, Any] = {"rounds": 2, "seed": 3, "batch_size": 4, "dtype": "float64", "lr": 0.1, "model": "mlp"}
 
@@ -48,11 +48,12 @@ def test_draws_are_fair_and_keyed() -> None:
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "perfedavg", "local-sgd", "fedsgd"])
 def test_engines_agree(algorithm: str) -> None:
-    runs = [train_whole(algorithm, images(), engine=engine, augment="flip-crop", **SETTINGS) for engine in ENGINES]
+    settings = fitting(algorithm, SETTINGS)
+    runs = [train_whole(algorithm, images(), engine=engine, augment="flip-crop", **settings) for engine in ENGINES]
     for engine, other in zip(ENGINES[1:], runs[1:], strict=True):
         assert_tensors_close(other.run.shared, {n: v.numpy() for n, v in runs[0].run.shared.items()}, 1e-11)
         assert (other.sha == runs[0].sha) is (engine != "batched")
-    plain = train_whole(algorithm, images(), engine="serial", **SETTINGS)
+    plain = train_whole(algorithm, images(), engine="serial", **settings)
     assert plain.sha != runs[0].sha
 
 

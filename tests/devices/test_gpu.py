@@ -17,7 +17,7 @@ import torch
 from commonground import Run, train
 from commonground.algorithms import registry
 from commonground.models import ConvNet, ResNet18
-from tests.helpers import Dropping, TwoLayer, images, made_data, seeded, suited
+from tests.helpers import Dropping, TwoLayer, fitting, images, made_data, seeded, suited
 from tests.language import tiny_model, token_data
 
 DEVICE = os.environ.get("COMMONGROUND_TEST_DEVICE", "cuda")
@@ -35,7 +35,7 @@ SIZES = (5, 3, 8, 2, 6)
 def _run(method: str, engine: str, device: str, dtype: str = "float64") -> Run:
     return train(
         method, made_data(SIZES), model=suited(method, seeded(TwoLayer)), engine=engine, device=device, dtype=dtype,
-        rounds=3, batch_size=4, weight_decay=1e-3, participation=0.8, seed=1,
+        rounds=3, participation=0.8, seed=1, **fitting(method, {"batch_size": 4, "weight_decay": 1e-3}),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from commonground.engine.server_optimizer import step_server
 from commonground.engine.server_round import conclude
 from commonground.engine.setup import Setup
 from commonground.models import MLP, ConvNet
-from tests.helpers import TwoLayer, images, made_data, normed, seeded, suited
+from tests.helpers import TwoLayer, fitting, images, made_data, normed, seeded, suited
 
 ALGORITHMS = sorted(registry)
 META = torch.device("meta")
@@ -38,7 +38,9 @@ def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def setup_of(method: str, data: FederatedDataset, model: nn.Module, **settings: Any) -> Setup:
-    config = RunConfig.make({"algorithm": method, "model": "made", "rounds": 3, "batch_size": 4, **settings})
+    config = RunConfig.make(
+        {"algorithm": method, "model": "made", "rounds": 3, **fitting(method, {"batch_size": 4, **settings})}
+    )
     return prepare_setup(config, data, model)
 
 
@@ -188,7 +190,9 @@ def explicit() -> Iterator[Explicit]:
 @pytest.mark.parametrize("method", ALGORITHMS)
 def test_the_engine_says_where_tensors_are_made(method: str, engine: str, explicit: Explicit) -> None:
     model = suited(method, seeded(TwoLayer))
-    train(method, made_data(), model=model, engine=engine, rounds=2, batch_size=4, metrics="full")
+    train(
+        method, made_data(), model=model, engine=engine, rounds=2, metrics="full", **fitting(method, {"batch_size": 4})
+    )
     assert explicit.made
 
 

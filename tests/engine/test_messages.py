@@ -16,7 +16,7 @@ from commonground.engine.backends.base import Engine
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.errors import UpdateError
-from tests.helpers import SMALL, engines_changed, made_data, mlp_options, spoil, train_whole
+from tests.helpers import SMALL, engines_changed, fitting, made_data, mlp_options, spoil, train_whole
 
 HIDDEN = (6, 5)
 SETTINGS: dict[str, Any] = SMALL | {"engine": "messages", "participation": 0.5}
@@ -61,7 +61,7 @@ def listen(algorithm: str, **settings: Any) -> tuple[Listener, Any]:
             algorithm,
             made_data(test=3),
             model="mlp",
-            **(SETTINGS | {"model_options": mlp_options(algorithm, HIDDEN)} | settings),
+            **fitting(algorithm, SETTINGS | {"model_options": mlp_options(algorithm, HIDDEN)} | settings),
         )
     return listener, run
 
@@ -102,9 +102,8 @@ def test_no_personal_value_travels(algorithm: str) -> None:
     """Not under another name either: the bytes of no client's personal tensors are in any message."""
     listener = Listener()
     with engines_changed(listener):
-        whole = train_whole(
-            algorithm, made_data(test=3), model="mlp", **(SETTINGS | {"model_options": mlp_options(algorithm, HIDDEN)})
-        )
+        settings = fitting(algorithm, SETTINGS | {"model_options": mlp_options(algorithm, HIDDEN)})
+        whole = train_whole(algorithm, made_data(test=3), model="mlp", **settings)
     together = b"|".join(listener.everything)
     private = kept_back(listener.setup)
     # Tensors that are still as every model starts are no secret: the common start is sent as shared tensors.
@@ -149,7 +148,7 @@ def test_bytes_by_hand(algorithm: str, numbers: int) -> None:
 @pytest.mark.parametrize("algorithm", sorted(registry))
 def test_the_ledger_is_the_same_in_simulation(algorithm: str, engine: str) -> None:
     _, real = listen(algorithm)
-    settings = SETTINGS | {"engine": engine, "model_options": mlp_options(algorithm, HIDDEN)}
+    settings = fitting(algorithm, SETTINGS | {"engine": engine, "model_options": mlp_options(algorithm, HIDDEN)})
     same = train(algorithm, made_data(test=3), model="mlp", **settings)
     assert [(r["bytes_up"], r["bytes_down"]) for r in same.history] == [
         (r["bytes_up"], r["bytes_down"]) for r in real.history

@@ -26,6 +26,7 @@ from tests.helpers import (
     assert_tensors_close,
     digits,
     dropping_chain,
+    fitting,
     images,
     made_data,
     mlp_options,
@@ -46,7 +47,7 @@ def on_digits(algorithm: str, engine: str, workers: int = 2, dtype: str = "float
     return train_whole(
         algorithm, digits(), engine=engine, workers=workers, dtype=dtype, model="mlp",
         model_options=mlp_options(algorithm, [8]),
-        participation=0.8, batch_size=16, weight_decay=1e-3,
+        participation=0.8, **fitting(algorithm, {"batch_size": 16, "weight_decay": 1e-3}),
     )  # fmt: skip
 
 
@@ -196,7 +197,8 @@ SOME = ("fedrep", "fedavg", "lg-fedavg", "fedsgd", "local")
 
 def on_model(algorithm: str, engine: str, model: nn.Module, data: FederatedDataset, **settings: Any) -> Whole:
     options = {"head_epochs": 3} if algorithm == "fedrep" else {}
-    return train_whole(algorithm, data, model=model, engine=engine, local_epochs=2, options=options, **settings)
+    settings = fitting(algorithm, {"local_epochs": 2, **settings})
+    return train_whole(algorithm, data, model=model, engine=engine, options=options, **settings)
 
 
 @pytest.mark.parametrize("algorithm", SOME)

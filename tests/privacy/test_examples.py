@@ -29,7 +29,7 @@ from commonground.engine.private.examples import Counting, Length, passes_of
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ConfigError
 from commonground.privacy import KeyedNoise, clipped_sums, noisy_means
-from tests.helpers import TwoLayer, made_data, mlp_options, own, seeded
+from tests.helpers import TwoLayer, fitting, made_data, mlp_options, own, seeded
 
 C, Z = 0.5, 2.0
 PRIVATE: dict[str, Any] = {"dp": "example", "dp_clip": C, "dp_noise": Z, "dtype": "float64", "device": "cpu"}
@@ -169,7 +169,7 @@ REFUSED = {
 
 def of_method(method: str, **settings: Any) -> Setup:
     common = {"local_steps": 2, "model": "mlp", "model_options": mlp_options(method, [6])}
-    return made_setup(made_data(), method, **common | settings)
+    return made_setup(made_data(), method, **fitting(method, common | settings))
 
 
 def test_who_is_refused() -> None:

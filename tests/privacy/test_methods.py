@@ -24,7 +24,7 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError
 from commonground.privacy import WITHIN
-from tests.helpers import made_data, mlp_options, own
+from tests.helpers import fitting, made_data, mlp_options, own
 
 EVERY = registry | yardsticks
 REFUSED = {name for name, cls in EVERY.items() if cls.not_private}
@@ -42,7 +42,9 @@ def test_who_is_refused() -> None:
 def values(method: str, **settings: Any) -> dict[str, Any]:
     private = {"dp": "client", "dp_clip": CLIP, "dp_noise": NOISE}
     common = {"rounds": 2, "local_steps": 2, "model": "mlp", "model_options": mlp_options(method, [6]), "device": "cpu"}
-    return {"algorithm": method, "dtype": "float64", "engine": "serial", **common, **private, **settings}
+    return fitting(
+        method, {"algorithm": method, "dtype": "float64", "engine": "serial", **common, **private, **settings}
+    )
 
 
 def made_setup(method: str, **settings: Any) -> Setup:

@@ -27,6 +27,7 @@ from tests.helpers import (
     TwoLayer,
     Whole,
     assert_same_run,
+    fitting,
     made_data,
     mlp_options,
     seeded,
@@ -169,6 +170,7 @@ def test_a_round_of_fedavg_on_two_labels() -> None:
 
 def in_every_engine(method: str, data: FederatedDataset, model: Any, **settings: Any) -> dict[str, Whole]:
     settings = {"dtype": "float64", "rounds": 2, "weight_decay": 1e-3, "participation": 0.8} | settings
+    settings = fitting(method, settings)
     return {engine: train_whole(method, data, model=model(), engine=engine, **settings) for engine in ENGINES}
 
 
