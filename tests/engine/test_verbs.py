@@ -38,6 +38,7 @@ from tests.helpers import (
     assert_same_run,
     assert_tensors_close,
     dropping_chain,
+    fitting,
     own,
     seeded,
     train_whole,
@@ -453,10 +454,13 @@ def test_schedules_reach_the_clients(schedule: str, engine: str) -> None:
         grads = [gradient(w, *samples(data, c)) for c in range(3)]
         w = {n: w[n] - rate * sum(g[n] for g in grads) / 3 for n in ALL}
     for algorithm in ("fedavg", "fedsgd"):
-        got = train_whole(
-            algorithm, data, model=network(),
-            **(SETTINGS | {"engine": engine, "rounds": 2, "lr_schedule": schedule, "momentum": 0.0, "batch_size": 8,
-                           "local_epochs": 1}),
-        )  # fmt: skip
+        settings = SETTINGS | {
+            "rounds": 2,
+            "lr_schedule": schedule,
+            "momentum": 0.0,
+            "batch_size": 8,
+            "local_epochs": 1,
+        }
+        got = train_whole(algorithm, data, model=network(), engine=engine, **fitting(algorithm, settings))
         assert_tensors_close(got.run.shared, w, 1e-12)
         assert [row["lr"] for row in got.run.history] == pytest.approx(rates)
