@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from commonground import FederatedDataset, Run, load_data, train
-from commonground.algorithms import Algorithm, Tensors, registry
+from commonground.algorithms import Algorithm, Tensors, registry, yardsticks
 from commonground.data.sources import Source
 from commonground.engine.backends.base import Engine, StoreEngine
 from commonground.engine.backends.message_client import MessageClient
@@ -236,7 +236,7 @@ SMALL: dict[str, Any] = {"rounds": 3, "batch_size": 4, "lr": 0.1, "engine": "ser
 
 def fitting(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings for all methods without those that say nothing to this one, which it refuses."""
-    return {name: value for name, value in settings.items() if name not in dict(registry[method].unused)}
+    return {name: value for name, value in settings.items() if name not in dict((registry | yardsticks)[method].unused)}
 
 
 def train_whole(algorithm: str | Algorithm, data: FederatedDataset, **settings: Any) -> Whole:
