@@ -73,3 +73,10 @@ def test_common_settings_go_to_the_methods_that_have_them():
     assert Method.parse("local").config(momentum).weighting == "uniform"
     assert adam.weighting == "samples"
     assert (fedrep.options, fedrep.finetune_epochs, fedrep.lr) == ({"head_epochs": 7}, 0, 0.2)
+
+
+def test_without_a_server_optimizer_its_numbers_are_left_out_as_well():
+    common = {"server_optimizer": "adam", "server_lr": 0.1, "server_beta2": 0.9}
+    fedavg, local = (Method.parse(name).config(common) for name in ("fedavg", "local"))
+    assert (fedavg.server_optimizer, fedavg.server_lr, fedavg.server_beta2) == ("adam", 0.1, 0.9)
+    assert local == Method.parse("local").config({})

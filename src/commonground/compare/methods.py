@@ -168,7 +168,8 @@ class Method:
         """
         known = self._known()
         own = {**(chosen or {}), **self.settings}
-        values = {key: value for key, value in common.items() if key not in self.passes_over(common, own)}
+        passed = self.passes_over(common, own)
+        values = {key: value for key, value in common.items() if key not in passed}
         values["algorithm"] = self.name
         options = {key: value for key, value in common.get("options", {}).items() if key in known}
         for key, value in own.items():

@@ -52,7 +52,10 @@ _OF_FINE_TUNING = ("batch_size", "momentum", "weight_decay")
 
 def unused(algorithm: Algorithm | type[Algorithm], finetune_epochs: int = 0) -> dict[str, str]:
     """Settings that say nothing to a run of a method, each with why, as the end of a sentence."""
-    return {name: why for name, why in algorithm.unused if not (finetune_epochs and name in _OF_FINE_TUNING)}
+    found = {name: why for name, why in algorithm.unused if not (finetune_epochs and name in _OF_FINE_TUNING)}
+    if "server_optimizer" in found:  # nor do its numbers
+        found |= dict.fromkeys(_OF_SERVER, found["server_optimizer"])
+    return found
 
 
 def not_taken(algorithm: Algorithm | type[Algorithm], finetune_epochs: int = 0) -> set[str]:
@@ -68,6 +71,12 @@ def check_in_vain(config: RunConfig, algorithm: Algorithm) -> None:
     Raises:
         ConfigError: names the setting and why nothing comes of it.
     """
+    for name, why in unused(algorithm, config.finetune_epochs).items():
+        value = getattr(config, name)
+        if is_chosen(name, value):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {value} says nothing to {algorithm.title}: {why}; leave it out"
+            )
     fields = RunConfig.model_fields
     for name, having in _OF_SERVER.items():
         value, flag = getattr(config, name), f"--{name.replace('_', '-')}"
@@ -75,12 +84,6 @@ def check_in_vain(config: RunConfig, algorithm: Algorithm) -> None:
             raise ConfigError(
                 f"{flag} {value:g} is a setting of --server-optimizer {' and '.join(having)}, which is "
                 f"{config.server_optimizer} here; add --server-optimizer {having[0]}, or leave out {flag}"
-            )
-    for name, why in unused(algorithm, config.finetune_epochs).items():
-        value = getattr(config, name)
-        if is_chosen(name, value):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {value} says nothing to {algorithm.title}: {why}; leave it out"
             )
     if config.optimizer in ("adam", "adamw") and is_chosen("momentum", config.momentum):
         raise ConfigError(

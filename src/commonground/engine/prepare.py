@@ -118,7 +118,7 @@ def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) 
 
 
 def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> Algorithm:
-    """The method of a configuration, to which its other settings say something whatever the data are.
+    """The method of a configuration, after what its settings alone make impossible or vain is refused.
 
     Args:
         config: the run's configuration.
