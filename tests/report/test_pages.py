@@ -91,6 +91,42 @@ def test_numbers_of_a_reproduction_are_those_of_its_files(reproduction_folder):
     assert "Comparison: digits" in page.text
 
 
+def test_a_reproduction_is_reported_from_its_one_whole_file_as_from_the_parts(reproduction_folder):
+    parts = {n: json.loads((reproduction_folder / f"{n}.json").read_text()) for n in ("results", "cells")}
+    about = {"title": "a table", "command": "commonground reproduce a-table", "minutes": 1.5}
+    whole = about | {"claims": parts["results"], "cells": parts["cells"]}
+    (reproduction_folder / "reproduction.json").write_text(json.dumps(whole))
+    before = Page(write_report(reproduction_folder))
+    for name in parts:
+        (reproduction_folder / f"{name}.json").unlink()
+    after = Page(write_report(reproduction_folder))
+    assert after.text == before.text.replace("results.json", "reproduction.json").replace("cells", "reproduction")
+    assert {"claims[0].paper", "claims[0].measured", "claims[0].low"} <= set(after.numbers)
+    for key, value in after.numbers.items():
+        if key.startswith(("claims[", "cells[")):
+            assert value == look_up(whole, key), key
+
+
+@pytest.mark.parametrize("claims", [None, {}, [1]])
+def test_a_reproduction_without_claims_is_damaged(claims, tmp_path):
+    (tmp_path / "reproduction.json").write_text(json.dumps({"claims": claims}))
+    with pytest.raises(RunError, match="reproduction.json' is damaged"):
+        write_report(tmp_path)
+
+
+def test_a_table_of_one_seed_shows_no_range_no_share_and_no_minutes_of_its_last_command(tmp_path):
+    claim = {"claim": "FLUTE above FedRep", "paper": 0.88, "measured": 0.55, "low": 0.55, "high": 0.55, "seeds": 1}
+    whole = {"command": "commonground reproduce flute-table1", "minutes": 0.0, "claims": [claim | {"holds": None}]}
+    (tmp_path / "reproduction.json").write_text(json.dumps(whole))
+    assert "(0.0 minutes on" in Page(write_report(tmp_path)).text
+    (tmp_path / "cells.csv").write_text("column,method\n")
+    text = Page(write_report(tmp_path)).text
+    assert "0.55 to 0.55" not in text
+    assert "0 of 0" not in text
+    assert "0.0 minutes" not in text
+    assert "Asked for last: commonground reproduce flute-table1" in text
+
+
 def test_claims_and_their_counts_stand_before_the_figures(reproduction_folder):
     claim = json.loads((reproduction_folder / "results.json").read_text())[0]
     verdicts = [True, False, None, True]

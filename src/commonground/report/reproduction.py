@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from commonground.errors import RunError
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
@@ -29,7 +29,8 @@ def write_reproduction_report(folder: str | Path) -> Path:
 
     Args:
         folder: of the reproduction; ``cells.json`` (a paper's table, a row per cell with ``paper`` and ``measured``),
-            comparisons beneath and pictures in ``figures/`` are shown where there are any.
+            comparisons beneath and pictures in ``figures/`` are shown where there are any. ``reproduction.json``, which
+            has all of it, is enough where the other files were left out.
 
     Returns:
         The path of the page.
@@ -38,28 +39,24 @@ def write_reproduction_report(folder: str | Path) -> Path:
         RunError: the folder holds no reproduction, a file is damaged, or the folder cannot be written.
     """
     folder = Path(folder)
-    path = folder / "results.json"
-    claims = read_json(path, list)
-    for index, claim in enumerate(claims, 1):
-        if not isinstance(claim, dict) or "claim" not in claim:
-            raise RunError(f"'{path}' is damaged: entry {index} has no claim")
-    cells = _read_cells(folder / "cells.json") if (folder / "cells.json").is_file() else []
-    sources = list(dict.fromkeys(str(c["source"]) for c in claims if c.get("source")))
     about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
+    claims, of_claims = _claims(folder, about)
+    cells, of_cells = _cells(folder, about)
+    sources = list(dict.fromkeys(str(c["source"]) for c in claims if c.get("source")))
     name = str(about.get("title") or folder.resolve().name.replace("_", " "))
     lead = sources[0] if len(sources) == 1 else "A paper's claims beside what was measured here"
     page = Page(folder, f"Reproduction: {name}", f"{lead.rstrip('.')}.")
     page.tiles(_tiles(claims))
-    for remark in _remarks(about):
+    for remark in _remarks(about, filled=(folder / "cells.csv").is_file()):
         page.note(remark)
     pictures = _pictures(folder)  # before our own are written
     counts = _counts(claims)
     if counts:
         page.section("Claims, counted", "How many of the claims that say the same of several settings hold.")
-        page.add(draw_table(Table.of("Claims, counted", counts), ["results.json"]))
+        page.add(draw_table(Table.of("Claims, counted", counts), [of_claims.file]))
     page.section("Claims", "What the paper says, what was measured here, and whether the claim holds.")
-    page.add(_claim_table(claims))
-    page.figures(_charts(claims, "results.json", "claims", "Claims"))
+    page.add(_claim_table(claims, of_claims))
+    page.figures(_charts(claims, of_claims.file, "claims", "Claims"))
     curves = _curves(about)
     if curves:
         page.section("Measured", "The paper's figures as they come out here.")
@@ -69,11 +66,11 @@ def write_reproduction_report(folder: str | Path) -> Path:
         page.add(draw_table(Table.of(title, rows), [f"{slug(title)}.csv", ABOUT]))
     if cells:
         page.section("The paper's table", "Reported beside measured, cell by cell.")
-        page.add(draw_table(Table.of("The paper's table", cells), ["cells.json"]))
+        page.add(draw_table(Table.of("The paper's table", cells), [of_cells.file]))
         typeset = cells_to_typeset(cells, name)
         page.add(copied(typeset))
         write_typeset(typeset, folder)
-        page.figures(_charts(cells, "cells.json", "cells", "The paper's table"))
+        page.figures(_charts(cells, of_cells.file, "cells", "The paper's table"))
     for one in sorted(folder.rglob("comparison.json")):
         comparison = read_comparison(one.parent)
         below = one.parent.relative_to(folder).as_posix()
@@ -87,13 +84,17 @@ def write_reproduction_report(folder: str | Path) -> Path:
     return page.write()
 
 
-def _remarks(about: Mapping[str, Any]) -> list[str]:
-    """How it was done: what was reduced, the command, the machine and the minutes."""
+def _remarks(about: Mapping[str, Any], filled: bool) -> list[str]:
+    """How it was done: what was reduced, the command, the machine and the minutes; of a table that is filled cell by
+    cell, what was asked for last.
+    """
     how = []
     if about.get("command"):
         versions = ", ".join(f"{k} {v}" for k, v in dict(about.get("versions") or {}).items())
-        minutes = f"{about['minutes']} minutes on " if "minutes" in about else ""
+        minutes = f"{about['minutes']} minutes on " if "minutes" in about and not filled else ""
         how = [f"{about['command']} ({minutes}{about.get('machine', 'an unnamed machine')}; {versions}; {ABOUT})"]
+        if filled:
+            how = [f"Asked for last: {how[0]}. cells.csv has the command and the minutes of every run."]
     return [*(str(remark) for remark in about.get("notes") or []), *how]
 
 
@@ -127,9 +128,10 @@ def _curves(about: Mapping[str, Any]) -> list[Chart]:
 def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     judged = [c["holds"] for c in claims if isinstance(c.get("holds"), bool)]
     tiles = [("Claims that hold", f"{sum(judged)} of {len(judged)}", "as judged from the measured values")]
+    tiles = tiles if judged else []
     open_ = len(claims) - len(judged)
     if open_:
-        tiles.append(("Open", str(open_), "claims whose interval includes no difference"))
+        tiles.append(("Open", str(open_), "claims whose interval leaves it open, or of too few seeds for one"))
     return tiles
 
 
@@ -147,39 +149,65 @@ def _counts(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _claim_table(claims: Sequence[Mapping[str, Any]]) -> str:
+def _claim_table(claims: Sequence[Mapping[str, Any]], place: _Place) -> str:
     # Where all are from one place the page's head names it.
     several = len({claim.get("source") for claim in claims}) > 1
     heads = ["Claim", "Holds", "Measured", "Range", "Paper", "Seeds", *(["Source"] if several else [])]
-    columns = [Column(head, head in ("Measured", "Range")) for head in heads]
+    numeric = {"Measured", "Range", *(["Paper"] if all(number(c.get("paper")) is not None for c in claims) else [])}
+    columns = [Column(head, head in numeric) for head in heads]
     rows = []
     for index, claim in enumerate(claims):
+        at = f"{place.key}[{index}]"
         low, high = number(claim.get("low")), number(claim.get("high"))
-        between = "–" if low is None or high is None else f"{measured_cell(low).text} to {measured_cell(high).text}"
         seeds, holds = claim.get("seeds"), claim.get("holds")
+        nothing = low is None or high is None or (low == high and seeds == 1)  # one seed has no range
+        between = "–" if nothing else f"{measured_cell(low).text} to {measured_cell(high).text}"
         verdict = Cell("✓ holds", kind="yes") if holds is True else Cell("✗ does not", kind="no")
         rows.append(
             [
                 Cell(str(claim["claim"]), kind="long"),
                 verdict if isinstance(holds, bool) else Cell("open"),
-                measured_cell(claim.get("measured"), f"[{index}].measured"),
-                Cell(between, low, f"[{index}].low"),
-                measured_cell(claim.get("paper"), f"[{index}].paper"),
+                measured_cell(claim.get("measured"), f"{at}.measured"),
+                Cell(between, low, f"{at}.low"),
+                measured_cell(claim.get("paper"), f"{at}.paper"),
                 Cell(", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds or "–")),
                 *([Cell(str(claim.get("source") or "–"), kind="how")] if several else []),
             ]
         )
-    return table("Claims", columns, rows, ["results.json"])
+    return table("Claims", columns, rows, [place.file])
 
 
-def _read_cells(path: Path) -> list[dict[str, Any]]:
-    try:
-        cells = read_json(path, list)
-    except RunError:
-        cells = read_json(path).get("cells")  # an object with a list in it will do
+class _Place(NamedTuple):
+    """Where a list of rows stands: a file, and its key there where the file has more than it."""
+
+    file: str
+    key: str = ""
+
+
+def _claims(folder: Path, about: Mapping[str, Any]) -> tuple[list[dict[str, Any]], _Place]:
+    place = _Place("results.json") if (folder / "results.json").is_file() else _Place(ABOUT, "claims")
+    claims = about.get("claims") if place.key else read_json(folder / place.file, list)
+    if not isinstance(claims, list):
+        raise RunError(f"'{folder / place.file}' is damaged: it has no list of claims")
+    for index, claim in enumerate(claims, 1):
+        if not isinstance(claim, dict) or "claim" not in claim:
+            raise RunError(f"'{folder / place.file}' is damaged: entry {index} has no claim")
+    return claims, place
+
+
+def _cells(folder: Path, about: Mapping[str, Any]) -> tuple[list[dict[str, Any]], _Place]:
+    path = folder / "cells.json"
+    if not path.is_file():
+        place, cells = _Place(ABOUT, "cells"), about.get("cells") or []
+    else:
+        place = _Place(path.name)
+        try:
+            cells = read_json(path, list)
+        except RunError:
+            cells = read_json(path).get("cells")  # an object with a list in it will do
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-        raise RunError(f"'{path}' is damaged: it should hold a list of objects, one per cell")
-    return cells
+        raise RunError(f"'{folder / place.file}' is damaged: it should hold a list of objects, one per cell")
+    return cells, place
 
 
 def _charts(rows: Sequence[Mapping[str, Any]], source: str, name: str, title: str) -> list[Chart]:

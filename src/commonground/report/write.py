@@ -16,7 +16,7 @@ def write_report(folder: str | Path) -> Path:
     """Write ``report.html`` and ``figures/`` for a run, a comparison or a reproduction.
 
     Args:
-        folder: with ``results.json`` (a reproduction), ``comparison.json`` or a run's files.
+        folder: with ``results.json`` or ``reproduction.json`` (a reproduction), ``comparison.json`` or a run's files.
 
     Returns:
         The path of the page.
@@ -27,7 +27,7 @@ def write_report(folder: str | Path) -> Path:
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"there is no folder '{folder}'")
-    if (folder / "results.json").is_file():
+    if any((folder / name).is_file() for name in ("results.json", "reproduction.json")):
         return write_reproduction_report(folder)
     if (folder / "comparison.json").is_file():
         return write_comparison_report(folder)
@@ -35,5 +35,5 @@ def write_report(folder: str | Path) -> Path:
         return write_run_report(folder)
     raise RunError(
         f"'{folder}' holds neither a run (summary.json), nor a comparison (comparison.json), nor a reproduction "
-        "(results.json)"
+        "(results.json or reproduction.json)"
     )
