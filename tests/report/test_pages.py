@@ -110,7 +110,7 @@ def test_a_reproduction_is_reported_from_its_one_whole_file_as_from_the_parts(re
 @pytest.mark.parametrize("claims", [None, {}, [1]])
 def test_a_reproduction_without_claims_is_damaged(claims, tmp_path):
     (tmp_path / "reproduction.json").write_text(json.dumps({"claims": claims}))
-    with pytest.raises(RunError, match="reproduction.json' is damaged"):
+    with pytest.raises(RunError, match=r"reproduction\.json' is damaged"):
         write_report(tmp_path)
 
 
