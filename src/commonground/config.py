@@ -377,6 +377,14 @@ class RunConfig(BaseModel):
         names = (option.name for option in dataclasses.fields(TableOptions))
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
+    def federation(self, clients: int) -> int:
+        """Number of clients of the run.
+
+        Args:
+            clients: of the data at hand; a single client of a larger federation, on its own host, has its own alone.
+        """
+        return self.clients if clients == 1 and self.clients else clients
+
     def participants(self, clients: int) -> int:
         """Number of clients sampled in a round."""
         return max(1, round(self.participation * clients))

@@ -17,7 +17,7 @@ from commonground.data import FederatedDataset
 from commonground.engine import loop
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.run import Run
-from commonground.errors import UpdateError
+from commonground.errors import RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter
 from tests.helpers import made_data
@@ -46,6 +46,8 @@ SETTINGS: dict[str, Any] = {"rounds": 3, "model": "mlp", "threads": 1, "batch_si
         ("fedrep", {}), ("flute", {}), ("scaffold", {}), ("ditto", {}), ("fedcp", {}), ("l2gd", {"rounds": 6}),
         ("fedproto", {}), ("fedbn", {"model_options": {"norm": "batch"}}), ("fedavg", {"participation": 0.5}),
         ("fedavg", {"batch_norm": "local", "model_options": {"norm": "batch"}}), ("pfedme", {}), ("apfl", {}),
+        ("fedavg", {"aggregate": "trimmed:0.25"}), ("fedrep", {"aggregate": "krum:0"}),
+        ("ditto", {"aggregate": "median"}),
         ("rolora", {"options": {"rank": 2}}), ("flora", {"options": {"rank": 2, "downlink": "stack"}}),
     ],
 )  # fmt: skip
@@ -90,6 +92,23 @@ def test_a_client_that_is_absent_loses_its_rounds_and_not_the_run(tmp_path: Path
     assert "lost_clients" not in run.summary
     with monkey_sampling({2: [0, 1, 3]}):
         here = cg.train("fedrep", data, engine="serial", **SETTINGS)
+    assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
+def test_a_robust_mean_of_too_few_answers_is_not_taken(tmp_path: Path) -> None:
+    """Of three updates trimmed:0.25 would leave out none, and be a plain mean without a word."""
+    town, settings = Town(data_of(), tmp_path / "sites"), {**SETTINGS, "aggregate": "trimmed:0.25"}
+    town.spoil = lambda node, asked, answer: (
+        UpdateError("it did not answer")
+        if node == 102 and asked.kind == "ask" and b'\\"round\\": 2' in asked.body
+        else answer
+    )
+    said = r"in round 2 3 of 4 clients gave .* and --aggregate trimmed:0\.25 needs 4: .* did not answer; continue with"
+    with pytest.raises(RunError, match=said):
+        over(town, tmp_path / "run", algorithm="fedavg", **settings)
+    town.spoil = lambda node, asked, answer: answer
+    run = over(town, tmp_path / "run", resume=True, algorithm="fedavg", **settings)
+    here = cg.train("fedavg", data_of(), engine="serial", **settings)
     assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
 
 

@@ -7,14 +7,22 @@ from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
 from commonground.errors import ConfigError
 
-__all__ = ["check_described", "check_in_vain", "check_options", "is_chosen", "not_taken", "unused"]
+__all__ = [
+    "check_described",
+    "check_in_vain",
+    "check_options",
+    "check_updates",
+    "is_chosen",
+    "not_taken",
+    "unused",
+]
 
 # Options of `fit`'s steps, beside the optimizer, that a method with steps of its own passes over.
 _OF_STEPS = ("head_lr", "body_lr", "clip_norm", "no_decay_bias")
 
 
 def _check_aggregate(config: RunConfig, algorithm: Algorithm) -> None:
-    """Refuse a robust aggregate where the method has no mean to put it in the place of, or too few updates come."""
+    """Refuse a robust aggregate where the method has no mean to put it in the place of, or clients are weighed."""
     aggregate = parse_aggregate(config.aggregate)
     if config.aggregate == "mean":
         return
@@ -28,7 +36,20 @@ def _check_aggregate(config: RunConfig, algorithm: Algorithm) -> None:
             f"--aggregate {config.aggregate} cannot weigh updates by {config.weighting}: what a client says of itself "
             "would decide how much it counts; leave out --weighting"
         )
-    come = config.participants(config.clients or 1)
+
+
+def check_updates(config: RunConfig, clients: int) -> None:
+    """Refuse a robust aggregate for which too few updates come in a round.
+
+    Args:
+        config: of the run.
+        clients: of the data at hand.
+
+    Raises:
+        ConfigError: says how many there must be.
+    """
+    aggregate = parse_aggregate(config.aggregate)
+    come = config.participants(config.federation(clients))
     if come < aggregate.least():
         raise ConfigError(
             f"--aggregate {config.aggregate} needs at least {aggregate.least()} updates in a round, and "

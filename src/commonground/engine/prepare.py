@@ -29,7 +29,7 @@ from commonground.data.normalization import normalize
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
-from commonground.engine.option_checks import check_in_vain
+from commonground.engine.option_checks import check_in_vain, check_updates
 from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.private.examples import with_noise_found
 from commonground.engine.private.settings import resolve_privacy
@@ -202,6 +202,7 @@ def prepare_setup(
     metrics = metrics_of(config.metric) if metrics is None else metrics
     check_metrics(metrics, data.task)
     Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
+    check_updates(config, data.clients)
     config = resolve(config, data, algorithm)
     if model is None and data.tokens != is_pretrained(config.model):
         why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import Which
 from commonground.engine.backends.checks import odd_updates, settle
@@ -61,7 +62,11 @@ class NetworkEngine(MessageEngine):
             RunError: too few did, also after waiting for others to come back.
         """
         self._sent = shared
-        least = min(self.limits.min_answers, len(clients))
+        aggregate = parse_aggregate(self.setup.config.aggregate)
+        if aggregate.least() > self.limits.min_answers:
+            least, why = aggregate.least(), f"--aggregate {aggregate} needs {aggregate.least()}"
+        else:
+            least, why = min(self.limits.min_answers, len(clients)), f"--min-answers is {self.limits.min_answers}"
         until, before = time.monotonic() + self.limits.patience, dict(self._counted)
         results = self._alike(super().train(round, clients, shared, extra), round)
         while len(results) < least:
@@ -70,7 +75,7 @@ class NetworkEngine(MessageEngine):
                 reasons = "; ".join(dict.fromkeys(self.missing.values()))
                 raise RunError(
                     f"in round {round} {len(results)} of {len(clients)} clients gave an answer that can be used, and "
-                    f"--min-answers is {self.limits.min_answers}: {reasons}; continue with --resume"
+                    f"{why}: {reasons}; continue with --resume"
                 )
             time.sleep(self.limits.pause)
             self._counted = dict(before)  # the round begins anew, for those who answered as well

@@ -129,7 +129,7 @@ def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm, rows:
             "--dp client needs --dp-clip, the largest L2 norm of a client's change, such as 1, or --dp-adaptive-clip "
             "0.5, which finds it"
         )
-    federation = config.clients if clients == 1 and config.clients else clients
+    federation = config.federation(clients)
     if federation < 2:
         raise ConfigError("--dp client hides one client among others, and there is one alone")
     delta = config.dp_delta or usual_delta(federation)
