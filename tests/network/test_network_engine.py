@@ -176,7 +176,7 @@ def monkey_sampling(rounds: Mapping[int, list[int]]) -> Iterator[None]:
     """Inside, these rounds have these participants."""
     true = loop.sample_clients
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "sample_clients", lambda c, n, round: rounds.get(round) or true(c, n, round))
+        patch.setattr(loop, "sample_clients", lambda c, n, round, *more: rounds.get(round) or true(c, n, round, *more))
         yield
 
 
@@ -203,3 +203,14 @@ def test_a_round_of_lora_sends_the_scheduled_factor_alone(tmp_path: Path) -> Non
     assert sorted(map(sorted, kinds)) == [["A"], ["B"]]
     asked = [letter.body for _, letter, _ in town.letters if letter.kind == "ask" and b'\\"round\\": 2' in letter.body]
     assert max(map(len, asked)) < 1_000_000  # of a model of 90 MB
+
+
+@pytest.mark.parametrize("algorithm", ["fedrep", "scaffold"])
+def test_a_finished_run_goes_on_with_more_rounds(algorithm: str, tmp_path: Path) -> None:
+    data, settings = data_of(), {**SETTINGS, "algorithm": algorithm}
+    town = Town(data, tmp_path / "sites")
+    over(town, tmp_path / "run", **settings | {"rounds": 2})
+    town.restart(101)
+    more = over(town, tmp_path / "run", resume=True, **settings | {"rounds": 4})
+    here = cg.train(algorithm, data, engine="serial", **SETTINGS | {"rounds": 4})
+    assert more.summary["weights_sha256"] == here.summary["weights_sha256"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+import commonground as cg
 from commonground import compare, load_run
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.cli import main
@@ -24,6 +25,7 @@ from tests.helpers import EXACT, Notes, TwoLayer, assert_same_run, dropping_chai
 from tests.network.test_network_engine import SETTINGS, data_of, over
 from tests.network.town import Town
 from tests.privacy.test_accounting import exact
+from tests.privacy.test_network import keys_of
 
 SIZES = (5, 3, 8, 4, 6, 7)
 PRIVATE: dict[str, Any] = {"dp": "example", "dp_clip": 0.5, "dp_noise": 1.5, "participation": 0.5}
@@ -131,11 +133,15 @@ def test_a_repeated_round_has_the_same_secret_noise(engine: str, tmp_path: Path)
 def test_clients_elsewhere_are_private(tmp_path: Path) -> None:
     """The server, which has no samples, finds the noise; each client draws it from a secret of its own."""
     kind: dict[str, Any] = {"dp": "example", "dp_clip": 0.5, "dp_epsilon": 8.0, "options": {"head_epochs": 0}}
-    run = over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedrep", **SETTINGS, **kind)
+    town = Town(data_of(), tmp_path / "sites")
+    keys = keys_of(town)
+    run = over(town, tmp_path / "run", algorithm="fedrep", **SETTINGS, **kind)
+    own = [cg.load_run(next((folder / "models").iterdir())).summary["privacy"] for folder in town.folders]
+    assert max(told["epsilon"] for told in own) == run.summary["privacy"]["epsilon"]
     assert 7.9 < run.summary["privacy"]["epsilon"] <= 8
     assert run.summary["privacy"]["noise_from"] == "a secret"
-    keys = list((tmp_path / "sites").rglob("noise.key"))
-    assert len({key.read_bytes() for key in keys}) == len(keys) == 4
+    assert len(keys) == len(set(keys.values())) == 4
+    assert not list((tmp_path / "sites").rglob("noise.key"))
 
 
 # -- what stays at home -----------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import column_importance
+from commonground.engine.private.releases import released_again
 from commonground.engine.private.secret import remove_secret
-from commonground.engine.private.summary import privacy_summary, with_epsilons
+from commonground.engine.private.summary import own_privacy, privacy_summary, with_epsilons
 from commonground.engine.progress import Progress
 from commonground.engine.results import GlobalTest, client_rows, summarise, weights_sha256
 from commonground.engine.run import Run
@@ -42,6 +43,7 @@ def finish(
     engine: Engine,
     tuned: tuple[Engine, Tensors] | None = None,
     stopping: EarlyStopping | None = None,
+    own: bool = False,
 ) -> Run:
     """Test every client (or those asked for), write the results, and give the run.
 
@@ -52,6 +54,7 @@ def finish(
         engine: holds the clients' state.
         tuned: after fine-tuning, the engine that holds the clients' heads, and the body.
         stopping: what is told of early stopping.
+        own: whether it is the folder of a single client of a larger federation.
 
     Raises:
         RunError: the results cannot be written.
@@ -76,9 +79,12 @@ def finish(
         asked=plan.finals,
     )
     clients = client_rows(setup.data, progress.took_part, scores, None if global_test is None else global_test.headline)
-    clients = with_epsilons(setup, len(progress.history), clients)
+    done = max(config.rounds, progress.done) if own else len(progress.history)  # its server has the lines of rounds
+    clients = with_epsilons(setup, done, clients)
     del scores  # the clients' rows have what is told of them
-    summary |= early | privacy_summary(setup, len(progress.history), progress.shared)
+    again = 0 if folder is None else released_again(folder.path)
+    summary |= early
+    summary |= own_privacy(setup, done) if own else privacy_summary(setup, done, progress.shared, again)
     path = None if folder is None else folder.path
     if folder is not None:
         with _written(folder):

@@ -28,6 +28,7 @@ from commonground.engine.interrupt import StopFlag
 from commonground.engine.keeper import Keeper
 from commonground.engine.metrics import body_drift, round_metrics
 from commonground.engine.observer import Observer
+from commonground.engine.private.releases import note_release
 from commonground.engine.private.secret import kept_secret, remove_secret
 from commonground.engine.progress import Progress
 from commonground.engine.results import rounded
@@ -38,6 +39,7 @@ from commonground.engine.server_round import EXTREME, Growth, conclude
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, NotFiniteError
+from commonground.privacy import SecretNoise
 
 __all__ = ["Loop", "OnRound", "as_one", "sample_clients"]
 
@@ -90,8 +92,8 @@ class Loop:
         engine_of: EngineOf | None = None,
     ) -> None:
         self.engine_of = engine_of
-        if setup.config.dp_secret_noise and folder is not None:
-            setup = replace(setup, secret=kept_secret(folder.path))
+        if setup.config.dp_secret_noise:
+            setup = replace(setup, secret=SecretNoise() if folder is None else kept_secret(folder.path))
         self.setup, self.folder, self.observer, self.on_round = setup, folder, observer, on_round
         self.config, self.plan = setup.config, EvaluationPlan(setup)
         self.progress = Progress.of(setup)
@@ -192,6 +194,8 @@ class Loop:
         progress.between = True
         engine.commit(round, results, replies)
         trained = time.perf_counter()
+        if self.folder is not None and self.setup.server_secret is not None:
+            note_release(self.folder.path, round, server.shared)  # from here on clients have it, whatever comes
         # 5. The models are tested. A stop that comes now waits for the end, or no checkpoint could be left.
         check, engine.check_stop = engine.check_stop, lambda: None
         try:
@@ -234,7 +238,10 @@ class Loop:
     # -- the steps' parts ---------------------------------------------------------------------------------------
 
     def _participants(self, round: int) -> list[int]:
-        return sample_clients(self.config, self.setup.data.clients, round)
+        # What sampling hides is told of --dp-where server: whoever knows the seed must not know who takes part.
+        if self.setup.server_secret is None:
+            return sample_clients(self.config, self.setup.data.clients, round)
+        return sample_clients(self.config, self.setup.data.clients, round, self.setup.server_secret.secret)
 
     def _server(self, round: int) -> Server:
         return Server(

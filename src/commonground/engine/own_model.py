@@ -45,7 +45,7 @@ def keep_own_model(
     if personal:
         engine.store.put(0, personal)
     keeper.save(engine)
-    return finish(setup, files, progress, engine)
+    return finish(setup, files, progress, engine, own=True)
 
 
 def _keep_tuned(setup: Setup, tuning: Setup, shared: Tensors, personal: Tensors, folder: Path) -> Run:
@@ -59,4 +59,4 @@ def _keep_tuned(setup: Setup, tuning: Setup, shared: Tensors, personal: Tensors,
     if personal:
         tuned.store.put(0, personal)
     keeper.save(engine)
-    return finish(setup, files, progress, engine, (tuned, shared))
+    return finish(setup, files, progress, engine, (tuned, shared), own=True)

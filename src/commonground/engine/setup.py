@@ -300,6 +300,11 @@ class Setup:
         return self.secret or SecretNoise() if self.config.dp_secret_noise else KeyedNoise(self.config.seed)
 
     @property
+    def server_secret(self) -> SecretNoise | None:
+        """Whence the server's own noise comes, if it adds some and the secret is kept."""
+        return None if self.privacy is None or self.clients_add_noise else self.secret
+
+    @property
     def has_global_model(self) -> bool:
         """Whether the shared tensors are a whole model; without BatchNorm statistics they are not."""
         return self.algorithm.has_global_model and not self.groups.local_statistics

@@ -36,8 +36,9 @@ from commonground.engine.backends.message_kinds import Failed, Kept
 from commonground.engine.backends.serialization import pack
 from commonground.engine.own_model import keep_own_model
 from commonground.engine.prepare import prepare_setup
-from commonground.engine.private.secret import kept_secret
+from commonground.engine.private.secret import kept_secret, remove_secret
 from commonground.engine.state.files import write_atomically
+from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
 from commonground.network.tuning import Tuning, tuning_setup
 from commonground.quoting import escaped, quoted
@@ -117,7 +118,7 @@ class Answering:
         """
         begin = _read(text)
         old = self._file(begin.run)
-        if old.is_file() and old.read_bytes() != text:
+        if old.is_file() and _lasting(_read(old.read_bytes())) != _lasting(begin):
             raise UpdateError(f"the run {begin.run} has begun here with other settings")
         self._clients[begin.run] = self._client(begin)
         old.parent.mkdir(parents=True, exist_ok=True)
@@ -149,6 +150,7 @@ class Answering:
             plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
             keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
             del self._clients[run]
+            remove_secret(self.folder / "runs" / run / "states")  # no round will be repeated
             return pack(Kept().model_dump(), {})
         except CommonGroundError as error:
             return failed(error)
@@ -201,6 +203,12 @@ class Answering:
                     f"the server asks for the {what} {escaped(str(value))}, which is code; this client runs it only "
                     "with --allow-code"
                 )
+
+
+def _lasting(begin: Begin) -> Begin:
+    """What a run cannot go on without; it may have more rounds, after which other heads are tuned."""
+    config = {name: value for name, value in begin.config.items() if name not in FREE | NUMERIC_SETTINGS}
+    return begin.model_copy(update={"config": config, "tuning": None})
 
 
 def failed(error: Exception) -> bytes:

@@ -175,7 +175,7 @@ def train_over(
     engines: list[NetworkEngine] = []
 
     def engine_of(name: str, setup: Setup, folder: Path | None) -> NetworkEngine:
-        engines.append(NetworkEngine(setup, _questions(post, setup, members), limits))
+        engines.append(NetworkEngine(setup, _questions(post, setup, members, resume), limits))
         return engines[-1]
 
     out.mkdir(parents=True, exist_ok=True)
@@ -226,13 +226,18 @@ def end_run(
     return failed
 
 
-def _questions(post: Post, setup: Setup, members: Members) -> Questions:
-    """To the clients of a run, or of the one that tunes its heads."""
+def _questions(post: Post, setup: Setup, members: Members, again: bool = False) -> Questions:
+    """To the clients of a run, or of the one that tunes its heads.
+
+    Args:
+        post, setup, members: of the run.
+        again: whether the run has begun before.
+    """
     if not isinstance(setup.algorithm, HeadTuning):
-        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members))
+        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members), again)
     tuning, run = tuning_of(members.run, setup), tuning_run(members.run)
     begin = partial(begin_of, setup, members.model_copy(update={"run": run}), tuning=tuning)
-    return Questions(post, run, members.nodes, begin)
+    return Questions(post, run, members.nodes, begin, again)
 
 
 def begin_of(setup: Setup, members: Members, client: int, tuning: Tuning | None = None) -> bytes:

@@ -66,7 +66,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: float = DAYS) ->
 
 
 def check_certificate(path: Path) -> None:
-    """Refuse a file that is not the server's certificate.
+    """Refuse a file that holds no certificate.
 
     Raises:
         ConfigError: there is no file, or something else in it.

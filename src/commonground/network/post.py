@@ -59,10 +59,14 @@ class Questions:
         run: the run's id.
         nodes: of the clients, in their order.
         begin: what a client is told first.
+        again: whether those who have begun are told once more, since the run goes on with other settings, perhaps.
     """
 
-    def __init__(self, post: Post, run: str, nodes: Sequence[int], begin: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, post: Post, run: str, nodes: Sequence[int], begin: Callable[[int], bytes], again: bool = False
+    ) -> None:
         self.post, self.run, self.nodes, self.begin = post, run, nodes, begin
+        self._to_tell = set(nodes) if again else set()
 
     def exchange(
         self, messages: Mapping[int, bytes], seconds: float, check_stop: Callable[[], None], kind: str = "ask"
@@ -70,8 +74,11 @@ class Questions:
         """See :class:`~commonground.network.engine.Transport`."""
         client_of = {self.nodes[client]: client for client in messages}
         letters = {self.nodes[client]: Letter(kind, self.run, body) for client, body in messages.items()}
-        late: dict[int, Letter] = {}
-        for node, answer in self.post.exchange(letters, seconds, check_stop):
+        late = {
+            node: Letter("begin", self.run, self.begin(client_of[node])) for node in letters if node in self._to_tell
+        }
+        told_already = {node: letter for node, letter in letters.items() if node not in late}
+        for node, answer in self.post.exchange(told_already, seconds, check_stop):
             if isinstance(answer, Letter) and answer.kind == "not-begun":
                 late[node] = Letter("begin", self.run, self.begin(client_of[node]))
             else:
@@ -82,6 +89,7 @@ class Questions:
             if isinstance(told, UpdateError):
                 yield client_of[node], told
             else:
+                self._to_tell.discard(node)
                 begun[node] = letters[node]
         for node, answer in self.post.exchange(begun, seconds, check_stop):
             yield client_of[node], body_of(answer, letters[node])

@@ -29,7 +29,7 @@ why.
 from commonground.privacy.accounting import Budget, noise_for, usual_delta
 from commonground.privacy.examples import ExamplePrivacy, clipped_sums, noisy_means
 from commonground.privacy.mechanism import CLIP, WITHIN, ClientPrivacy, clipped, is_private_part, next_clip
-from commonground.privacy.noise import KeyedNoise, NoiseSource, SecretNoise
+from commonground.privacy.noise import KeyedNoise, NoiseSource, SecretNoise, noise_for_numbers
 from commonground.privacy.told import about_privacy, short_epsilon
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "is_private_part",
     "next_clip",
     "noise_for",
+    "noise_for_numbers",
     "noisy_means",
     "short_epsilon",
     "usual_delta",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from commonground.keys import torch_stream
 
-__all__ = ["SECRET_BYTES", "KeyedNoise", "NoiseSource", "SecretNoise"]
+__all__ = ["SECRET_BYTES", "KeyedNoise", "NoiseSource", "SecretNoise", "noise_for_numbers"]
 
 SECRET_BYTES = 32
 """Of the secret from which secret noise follows."""
@@ -61,7 +61,8 @@ class SecretNoise:
     """Noise that follows from a secret of 256 bits and a key, by SHAKE-256: without the secret nobody can draw it.
 
     With it the same noise comes again, and it has to: a round that is repeated after a crash with other noise would be
-    released twice, and the mean of two draws hides less than one.
+    released twice, and the mean of two draws hides less than one. It comes again for the same numbers alone
+    (:func:`noise_for_numbers`): the same noise on two different ones would be gone in their difference.
 
     Args:
         secret: 32 bytes; by default new ones of the operating system's entropy.
@@ -82,3 +83,21 @@ class SecretNoise:
         # Box and Muller 1958: a Rayleigh radius and an angle.
         drawn: npt.NDArray[np.float64] = np.sqrt(-2 * np.log(uniform[:count])) * np.cos(2 * np.pi * uniform[count:])
         return drawn
+
+
+def noise_for_numbers(source: NoiseSource, *numbers: Mapping[str, Tensor]) -> NoiseSource:
+    """Noise that is drawn for these numbers and no others; of a seed, which hides nothing, the source itself.
+
+    Args:
+        source: where noise comes from.
+        *numbers: what it will be added to, and by what it is scaled, by name.
+    """
+    if not isinstance(source, SecretNoise):
+        return source
+    digest = hashlib.sha256(source.secret)
+    for tensors in numbers:
+        for name, tensor in sorted(tensors.items()):
+            content = tensor.detach().cpu().contiguous()
+            digest.update(f"{name}\x1f{content.dtype}\x1f{tuple(content.shape)}\x1f".encode())
+            digest.update(content.view(-1).view(torch.uint8).numpy().tobytes())
+    return SecretNoise(digest.digest())

@@ -15,6 +15,11 @@ def short_epsilon(privacy: Mapping[str, Any]) -> str:
 
 def about_privacy(privacy: Mapping[str, Any]) -> str:
     """One sentence without its full stop, from the field ``privacy`` of a summary."""
+    if "epsilon_in" in privacy:
+        return (
+            f"changes cut to {privacy['clip']:g}, noise {privacy['noise']:g} times that by the {privacy['where']}; "
+            f"ε is in {privacy['epsilon_in']}"
+        )
     if privacy["level"] == "example" and "noise" in privacy:
         passes = f"{privacy['passes']:,} pass{'es' if privacy['passes'] != 1 else ''} over the data"
         return (

@@ -7,6 +7,7 @@ answer got lost or was refused, what the client kept of that round is dropped.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from commonground.algorithms import Tensors
@@ -31,10 +32,13 @@ from commonground.engine.private.secret import kept_secret
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
-from commonground.errors import UpdateError
+from commonground.engine.state.files import write_atomically
+from commonground.errors import RunError, UpdateError
 from commonground.privacy import NoiseSource
 
 __all__ = ["MessageClient"]
+
+ASKED = "asked.json"
 
 
 class MessageClient:
@@ -118,12 +122,34 @@ class MessageClient:
         if self.setup.algorithm.clients_remember:
             names = self.setup.initial_shared
             self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
+        if self.setup.clients_add_noise and self.noise is not None:
+            self._once(task.round, shared, personal)
         solo = SequentialClient(self.setup)
         result = run_client(solo, task.round, 0, shared, personal, key=self.number, noise=self.noise)
         self.states.keep(task.round, result.personal or {})
         loss = None if result.loss is None else float(result.loss)
         done = Trained(client=self.number, round=task.round, samples=result.update.samples, loss=loss)
         return done, result.update.tensors
+
+    def _once(self, round: int, shared: Tensors, personal: Tensors) -> None:
+        """Refuse a round that was asked before with other tensors: the noise of one answer is all that ε counts.
+
+        Raises:
+            UpdateError: it was.
+        """
+        path = self.states.folder / ASKED
+        try:
+            asked = dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise RunError(f"'{path}', which says what was asked, cannot be read: {error}") from None
+        now = digest({**shared, **{f"own {name}": value for name, value in personal.items()}})
+        if asked.setdefault(str(round), now) != now:
+            raise UpdateError(
+                f"client {self._name} answered round {round} to other tensors, and a second answer would tell more "
+                "than its ε says"
+            )
+        self.states.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(asked))
 
     def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
         stacked = {name: value.unsqueeze(0) for name, value in personal.items()}

@@ -9,7 +9,7 @@ from torch import Tensor
 from commonground.algorithms import Client, Tensors
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError
-from commonground.privacy import ExamplePrivacy, NoiseSource
+from commonground.privacy import ExamplePrivacy, NoiseSource, noise_for_numbers
 
 __all__ = ["Hiding"]
 
@@ -62,8 +62,16 @@ class Hiding(Client):
         """What losses and penalties may see of the samples."""
         return {} if self._hidden is not None else {"class_counts": self._counts}
 
-    def _step_noise(self, positions: Sequence[int], names: Sequence[str], step: int) -> list[Tensor]:
-        """A step's standard Gaussian noise of the clients at these positions, of all named tensors in turn."""
-        numbers = sum(self.setup.initial[name].numel() for name in names)
-        source = self.noise or self.setup.noise
-        return [source.normal((numbers,), "example", self.round, self.keys[c], self._phase, step) for c in positions]
+    def _step_noise(self, sums: Sequence[Tensors], step: int) -> list[Tensor]:
+        """A step's standard Gaussian noise of each client, of all tensors in turn.
+
+        Args:
+            sums: each client's, to which it is added.
+            step: of the phase.
+        """
+        source, drawn = self.noise or self.setup.noise, []
+        for key, own in zip(self.keys, sums, strict=True):
+            numbers = sum(self.setup.initial[name].numel() for name in own)
+            of_these = noise_for_numbers(source, own)
+            drawn.append(of_these.normal((numbers,), "example", self.round, key, self._phase, step))
+        return drawn

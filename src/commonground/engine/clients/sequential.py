@@ -168,7 +168,7 @@ class SequentialClient(LocalTraining):
         return sums, loss
 
     def _with_noise(self, sums: Tensors, schedule: CohortSchedule, step: int, std: float) -> Tensors:
-        return noisy_means(sums, self._step_noise([0], list(sums), step)[0].unsqueeze(0), std, schedule.full)
+        return noisy_means(sums, self._step_noise([sums], step)[0].unsqueeze(0), std, schedule.full)
 
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         return penalty(self._own(), self.received)

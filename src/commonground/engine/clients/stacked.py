@@ -244,7 +244,8 @@ class StackedClients(LocalTraining):
         return examples.of_each({name: leaf.detach() for name, leaf in leaves.items()}, batch, own, common)
 
     def _with_noise(self, sums: Tensors, schedule: CohortSchedule, step: int, std: float) -> Tensors:
-        drawn = self._step_noise(range(len(self.keys)), list(sums), step)
+        each = [{name: value[place] for name, value in sums.items()} for place in range(len(self.keys))]
+        drawn = self._step_noise(each, step)
         return noisy_means(sums, torch.stack(drawn), std, schedule.full)
 
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:

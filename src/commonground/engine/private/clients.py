@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from commonground.algorithms import Tensors
 from commonground.engine.setup import Setup
-from commonground.privacy import CLIP, WITHIN, NoiseSource, clipped
+from commonground.privacy import CLIP, WITHIN, NoiseSource, clipped, noise_for_numbers
 from commonground.privacy.mechanism import wide, with_noise
 
 __all__ = ["protected"]
@@ -32,7 +34,9 @@ def protected(
     start = {name: wide(value) for name, value in setup.algorithm.change_of(received, sent, setup.buffers).items()}
     clip = wide(received[CLIP]) if privacy.quantile is not None else privacy.clip
     cut, within = clipped({name: wide(sent[name]) - value for name, value in start.items()}, clip)
-    local, source = privacy.where == "client", noise or setup.noise
+    local = privacy.where == "client"
+    # Whoever asks a round again with other tensors must not get the same noise on another change.
+    source = noise_for_numbers(noise or setup.noise, start, cut, {"clip": wide(torch.as_tensor(clip))})
     if local:
         cut = with_noise(cut, privacy.change_noise(1) * clip, source, "client", round, client)
     made = {name: (start[name] + cut[name]).to(value.dtype) if name in cut else value for name, value in sent.items()}

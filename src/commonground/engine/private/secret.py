@@ -37,8 +37,9 @@ def kept_secret(folder: Path) -> SecretNoise:
 
 
 def remove_secret(folder: Path) -> None:
-    """Forget the secret once no round will be repeated."""
-    (folder / _FILE).unlink(missing_ok=True)
+    """Forget the secret, and those of clients that are kept in the run's folder, once no round will be repeated."""
+    for path in (folder / _FILE, *folder.glob(f"clients/*/{_FILE}"), *folder.glob(f"finetuning/clients/*/{_FILE}")):
+        path.unlink(missing_ok=True)
 
 
 def _write(path: Path, secret: bytes) -> None:

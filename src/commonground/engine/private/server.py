@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from commonground.algorithms import Server, Update
+from commonground.algorithms import Server, Tensors, Update
 from commonground.engine.setup import Setup
-from commonground.privacy import CLIP, WITHIN, is_private_part, next_clip
+from commonground.privacy import CLIP, WITHIN, is_private_part, next_clip, noise_for_numbers
 from commonground.privacy.mechanism import wide, with_noise
 
 __all__ = ["opened"]
@@ -39,11 +40,18 @@ def opened(setup: Setup, server: Server, updates: Sequence[Update], round: int) 
         names = setup.algorithm.change_of(server.shared, parts[0], setup.buffers)
         nothing = {name: torch.zeros_like(wide(parts[0][name])) for name in names}
         std = privacy.change_noise(count) * clip / count
-        noise = with_noise(nothing, std, setup.noise, "server", round)
+        # A round that is repeated with other answers must not have the same noise on another sum.
+        source = noise_for_numbers(setup.noise, *({n: part[n] for n in names} for part in parts), *_scales(clip, bits))
+        noise = with_noise(nothing, std, source, "server", round)
         parts = [{n: (wide(v) + noise[n]).to(v.dtype) if n in noise else v for n, v in part.items()} for part in parts]
     if privacy.quantile is not None:
         share = {WITHIN: wide(torch.stack(bits)).mean()}
         if central:
-            share = with_noise(share, privacy.bits_std(count) / count, setup.noise, "server", round)
+            share = with_noise(share, privacy.bits_std(count) / count, source, "server", round)
         server.shared[CLIP] = next_clip(server.shared[CLIP], share[WITHIN], privacy.quantile)
     return [replace(update, tensors=part) for update, part in zip(updates, parts, strict=True)]
+
+
+def _scales(clip: Tensor | float, bits: Sequence[Tensor]) -> list[Tensors]:
+    """What else a release follows from: the clip norm, and who was within it."""
+    return [{"clip": wide(torch.as_tensor(clip))}, *({"within": bit} for bit in bits)]

@@ -39,6 +39,16 @@ def check_privacy(config: RunConfig, algorithm: Algorithm, groups: Groups) -> No
         check_examples(config, algorithm)
         return
     _check_method(config, algorithm, groups)
+    if config.class_weights == "balanced":
+        raise ConfigError(
+            "--class-weights balanced counts the labels of all clients, so that the data of one change what the others "
+            "send, which --dp client does not hide; give the weights themselves (--class-weights 1,5)"
+        )
+    if config.feature_noise:
+        raise ConfigError(
+            "--feature-noise mixes samples of some clients into those of others, so that the data of one change what "
+            "the others send, which --dp client does not hide; leave it out"
+        )
     if config.weighting != "uniform":
         raise ConfigError(
             f"--dp client bounds what each client can change, and --weighting {config.weighting} would let some count "

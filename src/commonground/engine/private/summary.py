@@ -12,28 +12,34 @@ from commonground.engine.setup import Setup
 from commonground.privacy import CLIP, Budget
 from commonground.privacy.accounting import GAUSSIAN
 
-__all__ = ["privacy_summary", "with_epsilons"]
+__all__ = ["own_privacy", "privacy_summary", "with_epsilons"]
 
 NOT_COVERED = (
     "training losses, numbers of samples and the figures of tests, which clients report without noise, and what is "
     "chosen by them"
 )
 
+POOLED = (
+    "means, deviations, medians and categories of the table, which are of all clients' rows together and reach every "
+    "client's samples (--scaling pooled)"
+)
 
-def privacy_summary(setup: Setup, rounds: int, shared: Tensors) -> dict[str, Any]:
+
+def privacy_summary(setup: Setup, rounds: int, shared: Tensors, again: int = 0) -> dict[str, Any]:
     """The field ``privacy`` of a run's summary; nothing where it has no ``--dp``.
 
     Args:
         setup: of the run.
         rounds: done, also those whose models were not kept.
         shared: the server's tensors.
+        again: outcomes of rounds that were released beside these, since a round was repeated with other answers.
     """
     privacy, config, clients = setup.privacy, setup.config, setup.data.clients
     if config.dp_delta is None or config.dp is None:
         return {}
     delta, participants = config.dp_delta, config.participants(clients)
     if setup.examples is not None:
-        return {"privacy": _of_examples(setup, rounds, delta) | {"not_covered": NOT_COVERED}}
+        return {"privacy": _of_examples(setup, rounds, delta) | {"not_covered": not_covered(setup)}}
     if privacy is None:
         nothing = {
             "level": config.dp,
@@ -41,8 +47,8 @@ def privacy_summary(setup: Setup, rounds: int, shared: Tensors) -> dict[str, Any
             "delta": delta,
             "hidden_from": "everyone: nothing leaves the clients",
         }
-        return {"privacy": nothing | {"rounds": 0, "not_covered": NOT_COVERED}}
-    sent = setup.algorithm.rounds_sent(rounds, config.rounds)
+        return {"privacy": nothing | {"rounds": 0, "not_covered": not_covered(setup)}}
+    sent = setup.algorithm.rounds_sent(rounds, config.rounds) + again
     budget = budget_of(config, privacy.noise, clients, sent)
     epsilon, accountant = budget.epsilon(delta)
     told: dict[str, Any] = {"level": config.dp, "where": privacy.where, "epsilon": epsilon, "delta": delta}
@@ -62,8 +68,34 @@ def privacy_summary(setup: Setup, rounds: int, shared: Tensors) -> dict[str, Any
         told["noise_on_changes"] = privacy.change_noise(1 if privacy.where == "client" else participants)
     sampling = "all clients" if participants == clients else "without replacement, a fixed number"
     told |= {"sampling": sampling, "clients": clients, "participants": participants, "rounds": budget.rounds}
+    told |= {"released_again": again} if again else {}
     told |= {"accountant": accountant, "noise_from": "a secret" if config.dp_secret_noise else "seed"}
-    return {"privacy": told | {"not_covered": NOT_COVERED}}
+    return {"privacy": told | {"not_covered": not_covered(setup)}}
+
+
+def own_privacy(setup: Setup, rounds: int) -> dict[str, Any]:
+    """As :func:`privacy_summary`, for the folder of a single client of a larger federation, which knows its own passes
+    and not what the others hide it by.
+
+    Args:
+        setup: the client's.
+        rounds: of the run, in each of which it may have taken part.
+    """
+    config = setup.config
+    if config.dp is None or config.dp_delta is None:
+        return {}
+    if setup.examples is not None:
+        return {"privacy": _of_examples(setup, rounds, config.dp_delta) | {"not_covered": not_covered(setup)}}
+    told: dict[str, Any] = {"level": config.dp, "where": config.dp_where, "delta": config.dp_delta, "rounds": rounds}
+    told |= {"clip": config.dp_clip, "noise": config.dp_noise, "epsilon_in": "the server's summary.json"}
+    return {"privacy": told | {"not_covered": not_covered(setup)}}
+
+
+def not_covered(setup: Setup) -> str:
+    """What tells of the clients' data beside what is hidden."""
+    schema = setup.data.schema
+    pooled = schema is not None and schema.scaling == "pooled"
+    return NOT_COVERED + (f"; {POOLED}" if pooled else "")
 
 
 def _of_examples(setup: Setup, rounds: int, delta: float) -> dict[str, Any]:

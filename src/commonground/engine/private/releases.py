@@ -1,0 +1,53 @@
+"""Which models of a run with the server's noise have left it: a round that is repeated may release a second one.
+
+The clients are sent a round's model for its test before the round is in a checkpoint. If the server is lost then, the
+round is repeated, and with other answers it has another outcome. The noise is another one as well
+(:func:`~commonground.privacy.noise_for_numbers`), and both releases count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from commonground.algorithms import Tensors
+from commonground.engine.state.digests import digest
+from commonground.errors import RunError
+
+__all__ = ["note_release", "released_again"]
+
+_FILE = "releases.jsonl"
+
+
+def note_release(folder: Path, round: int, shared: Tensors) -> None:
+    """Write down, for good, that a round's outcome leaves the server.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    line = json.dumps({"round": round, "sha256": digest(shared)}) + "\n"
+    try:
+        with open(folder / _FILE, "a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RunError(f"what left the server cannot be written down in '{folder / _FILE}': {error}") from None
+
+
+def released_again(folder: Path) -> int:
+    """How many outcomes of a run's rounds have left the server beside one of each round.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = folder / _FILE
+    if not path.is_file():
+        return 0
+    try:
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
+        released = {(int(line["round"]), str(line["sha256"])) for line in lines}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"'{path}' is damaged: {error}") from None
+    return len(released) - len({round for round, _ in released})

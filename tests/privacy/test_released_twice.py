@@ -1,0 +1,191 @@
+"""What a round that is repeated, or asked again, gives away: nothing beside what ε counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import commonground as cg
+from commonground.algorithms import Tensors
+from commonground.config import RunConfig
+from commonground.data.part import part_of
+from commonground.engine.backends.message_client import MessageClient
+from commonground.engine.backends.serialization import pack, unpack
+from commonground.engine.prepare import prepare_setup
+from commonground.engine.private.releases import note_release, released_again
+from commonground.engine.sampling import sample_clients
+from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.network.post import Letter
+from commonground.privacy import KeyedNoise, SecretNoise, noise_for_numbers
+from tests.helpers import made_data
+from tests.network.test_network_engine import data_of, over
+from tests.network.town import Town
+
+SETTINGS: dict[str, Any] = {"rounds": 2, "model": "linear", "threads": 1, "seed": 5, "algorithm": "fedavg"}
+CENTRAL: dict[str, Any] = {"dp": "client", "dp_clip": 0.3, "dp_noise": 20.0, "dp_delta": 1e-5}
+
+
+def flat(tensors: Tensors) -> torch.Tensor:
+    return torch.cat([tensors[name].double().flatten() for name in sorted(tensors)])
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(a @ b / a.norm() / b.norm())
+
+
+def test_noise_is_that_of_its_numbers() -> None:
+    secret, numbers = SecretNoise(), {"w": torch.arange(3.0), "b": torch.ones(2)}
+    drawn = [noise_for_numbers(secret, dict(numbers)).normal((4,), "server", 1) for _ in range(2)]
+    assert torch.equal(*drawn)
+    for other in ({**numbers, "b": torch.tensor([1.0, 1.0 + 1e-7])}, {"w": numbers["w"]}, {"a": numbers["w"]}):
+        assert not (noise_for_numbers(secret, other).normal((4,), "server", 1) == drawn[0]).any()
+    seeded = KeyedNoise(3)
+    assert noise_for_numbers(seeded, numbers) is seeded
+
+
+def test_a_round_that_is_repeated_with_another_client_gives_no_update_away(tmp_path: Path) -> None:
+    """The server is lost while round 1 is tested, a client having been absent; with the same noise on both outcomes
+    their difference is that client's update.
+    """
+    town, sent = Town(data_of(), tmp_path / "sites"), []
+
+    def first(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        if asked.kind != "ask":
+            return answer
+        fields, tensors = unpack(asked.body)
+        if fields["kind"] == "train":
+            return UpdateError("it did not answer") if node == 102 else answer
+        sent.append(tensors)
+        raise OSError("the power is gone")
+
+    town.spoil = first
+    with pytest.raises(OSError, match="the power is gone"):
+        over(town, tmp_path / "run", **SETTINGS, **CENTRAL)
+    town.spoil = lambda node, asked, answer: answer
+    begun = len(town.letters)
+    run = over(town, tmp_path / "run", resume=True, **SETTINGS, **CENTRAL)
+    asked = [unpack(letter.body) for _, letter, _ in town.letters[begun:] if letter.kind == "ask"]
+    again = next(tensors for fields, tensors in asked if fields["kind"] == "evaluate" and fields["round"] == 1)
+    start = next(tensors for fields, tensors in asked if fields["kind"] == "train" and fields["round"] == 1)
+    names = [name for name in start if name in sent[0] and name in again]
+    before, after, base = (flat({name: t[name] for name in names}) for t in (sent[0], again, start))
+    revealed = 4 * (after - base) - 3 * (before - base)
+    true = next(
+        flat({name: unpack(answer.body)[1][name] for name in names}) - base
+        for node, letter, answer in town.letters[begun:]
+        if node == 102 and letter.kind == "ask" and unpack(letter.body)[0].get("kind") == "train"
+    )
+    assert abs(cosine(revealed, true)) < 0.5
+    assert revealed.norm() > 10 * true.norm()
+    told = run.summary["privacy"]
+    assert (told["released_again"], told["rounds"]) == (1, 3)
+    assert (
+        told["epsilon"]
+        > over(Town(data_of(), tmp_path / "b"), tmp_path / "c", **SETTINGS, **CENTRAL).summary["privacy"]["epsilon"]
+    )
+
+
+def test_what_left_the_server_is_counted_once(tmp_path: Path) -> None:
+    assert released_again(tmp_path) == 0
+    one, other = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+    for round, tensors in ((1, one), (2, one), (2, one), (2, other), (3, one)):
+        note_release(tmp_path, round, tensors)
+    assert released_again(tmp_path) == 1
+    with (tmp_path / "releases.jsonl").open("a") as file:
+        file.write('{"round": 4, "sha2')  # the power went
+    assert released_again(tmp_path) == 1
+    (tmp_path / "releases.jsonl").write_text('{"round": "x"}\n')
+    with pytest.raises(RunError, match=r"releases\.jsonl' is damaged"):
+        released_again(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [
+    {"dp": "client", "dp_clip": 0.3, "dp_noise": 20.0, "dp_where": "client"},
+    {"dp": "example", "dp_clip": 0.3, "dp_noise": 20.0, "options": {"head_epochs": 0}},
+], ids=["client", "example"])  # fmt: skip
+def test_a_client_answers_a_round_to_one_model_alone(kind: dict[str, Any], tmp_path: Path) -> None:
+    """A false server that asks round 1 again with a dead model would be told the noise by itself."""
+    config = RunConfig.make({"algorithm": "fedrep", "model": "linear" if kind["dp"] == "none" else "mlp", **kind})
+    setup = prepare_setup(config, made_data((12, 9), dtype="float32"))
+    own = replace(setup, data=part_of(setup.data, [0]), _splits={})
+
+    def answer(folder: str, tensors: Tensors) -> torch.Tensor:
+        client = MessageClient(own, 0, tmp_path / folder, noise=secret)
+        sent = unpack(client.handle(pack({"kind": "train", "round": 1, "safe": 0, "since": None, "last": 0}, tensors)))[
+            1
+        ]
+        return flat(sent) - flat({name: tensors[name] for name in sent})
+
+    secret, real = SecretNoise(), setup.initial_shared
+    dead = {n: torch.zeros_like(v) if v.ndim > 1 else torch.full_like(v, -1000.0) for n, v in real.items()}
+    first = answer("a", real)
+    assert torch.equal(answer("a", real), first)
+    with pytest.raises(UpdateError, match="answered round 1 to other tensors, and a second answer would tell more"):
+        answer("a", dead)
+    assert torch.equal(answer("a", real), first)
+    # Even where it would answer (another folder, the same secret), the noise is another one.
+    assert abs(cosine(first, answer("b", dead))) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"class_weights": "balanced"}, r"--class-weights balanced counts the labels of all clients"),
+        ({"feature_noise": 0.5}, r"--feature-noise mixes samples of some clients into those of others"),
+    ],
+)
+def test_what_makes_one_client_change_the_others_is_refused(more: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        cg.train("fedavg", "digits", clients=4, rounds=1, **CENTRAL, **more)
+
+
+def test_statistics_of_a_table_are_named_as_not_covered() -> None:
+    frame = pd.DataFrame({"who": list("abcd") * 10, "x": range(40), "z": [1.0, 2.0] * 20, "y": ["no", "up"] * 20})
+    for scaling, named in (("pooled", True), ("none", False)):
+        data = cg.load_data(frame, client_column="who", target="y", scaling=scaling)
+        told = cg.train("fedavg", data, rounds=1, **CENTRAL).summary["privacy"]
+        assert ("--scaling pooled" in told["not_covered"]) is named
+
+
+def test_who_takes_part_follows_from_the_secret(tmp_path: Path) -> None:
+    """ε counts what sampling hides from clients, who know the seed."""
+    settings: dict[str, Any] = {"clients": 20, "participation": 0.1, "rounds": 6, "model": "linear", **CENTRAL}
+    took = []
+    for name, secret in (("a", True), ("b", True), ("c", False)):
+        run = cg.train("fedavg", "digits", out=tmp_path / name, dp_secret_noise=secret, **settings)
+        assert sum(row["rounds"] for row in run.clients) == 12
+        took.append([row["rounds"] for row in run.clients])
+    by_seed = [0] * 20
+    for round in range(1, 7):
+        for client in sample_clients(run.config, 20, round):
+            by_seed[client] += 1
+    assert took[2] == by_seed
+    assert took[0] != by_seed != took[1] != took[0]
+    drawn = {tuple(sample_clients(run.config, 20, round, b"secret")) for round in range(1, 40)}
+    assert len(drawn) > 30
+    assert {len(each) for each in drawn} == {2}
+
+
+def test_no_secret_stays_in_a_finished_folder(tmp_path: Path) -> None:
+    local: dict[str, Any] = {
+        "dp": "client",
+        "dp_clip": 0.3,
+        "dp_noise": 1.0,
+        "dp_where": "client",
+        "dp_secret_noise": True,
+    }
+    cg.train("fedavg", "digits", clients=3, rounds=2, model="linear", engine="messages", out=tmp_path, **local)
+    assert not list(tmp_path.rglob("noise.key"))
+
+
+def test_a_clients_own_folder_says_where_its_epsilon_is(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+    over(town, tmp_path / "run", **SETTINGS, **CENTRAL)
+    told = cg.load_run(next((town.folders[0] / "models").iterdir())).summary["privacy"]
+    assert "epsilon" not in told
+    assert (told["rounds"], told["epsilon_in"]) == (2, "the server's summary.json")
