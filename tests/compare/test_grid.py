@@ -261,3 +261,50 @@ def test_edges_are_counted_over_seeds() -> None:
     assert edge_notes(found) == [
         "FedRep: the best value of lr lies on the grid's edge (0.01, 0.1) with 2 of 3 seeds: widen it."
     ]
+
+
+def test_a_method_is_tuned_by_what_it_uses(tmp_path: Path) -> None:
+    """Heads are fine-tuned with a momentum; Adam has none; candidates that differ in nothing else are one."""
+    tuned: dict[str, Any] = {"finetune_epochs": 2}
+    assert candidates(Method.parse("scaffold"), {"momentum": [0.0, 0.9]}) == [{}]
+    assert candidates(Method.parse("scaffold"), {"momentum": [0.0, 0.9]}, tuned) == [
+        {"momentum": 0.0},
+        {"momentum": 0.9},
+    ]
+    assert candidates(Method.parse("fedavg:optimizer=adam"), {"momentum": [0.5, 0.9]}) == [{}]
+    grid: dict[str, list[Any]] = {"optimizer": ["sgd", "adam"], "momentum": [0.5, 0.9]}
+    assert candidates(Method.parse("fedavg"), grid) == [
+        {"optimizer": "sgd", "momentum": 0.5}, {"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"},
+    ]  # fmt: skip
+    found = compare(
+        ["scaffold", "fedavg:optimizer=adam"],
+        digits(),
+        rounds=1,
+        seeds=1,
+        grid={"momentum": [0.0, 0.9]},
+        local_only=False,
+        **tuned,
+    )
+    assert {one["method"] for one in found.result["tuning"]} == {"scaffold"}
+
+
+def test_a_grid_that_nobody_uses_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="the grid's setting 'batch_size' says nothing to any method"):
+        compare(["fedsgd"], digits(), rounds=1, local_only=False, grid={"batch_size": [2, 4]})
+    with pytest.raises(ConfigError, match=r"no method .* the grid's setting 'batch_sise' .did you"):
+        compare(["fedavg"], digits(), rounds=1, grid={"batch_sise": [2, 4]})
+
+
+def test_every_candidate_is_looked_at_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_training", lambda *a, **k: pytest.fail("a run was made"))
+    with pytest.raises(ConfigError, match="finetune-epochs 2 needs a method with one global model; FedRep"):
+        compare(["fedavg", "fedrep"], digits(), rounds=1, grid={"finetune_epochs": [0, 2]})
+
+
+def test_what_is_passed_over_is_told() -> None:
+    result = compare(["fedsgd", "local-sgd", "fedavg"], digits(), rounds=1, local_epochs=5, batch_size=4)
+    assert "local epochs 5 says nothing to FedSGD, Local SGD." in result.result["notes"]
+    assert "batch size 4 says nothing to FedSGD." in result.result["notes"]
+    assert not any("FedAvg" in note and "says nothing" in note for note in result.result["notes"])
+    plain = compare(["fedavg"], digits(), rounds=1, aggregate="median")  # the yardstick averages nothing
+    assert not any("says nothing" in note for note in plain.result["notes"])

@@ -43,6 +43,7 @@ def test_an_algorithm_itself():
         ("fedavg,lr=0.1", "not of the form"),
         ("", "not of the form"),
         ("fedavg:lr", "not of the form"),
+        ("fedavg+ft:lr", "not of the form"),
         (FedRep, "such as FedRep\\(\\), not <class"),
         ("fedavg:lr=0.1,lr=0.2", "sets 'lr' twice"),
         ("fedavgg", "unknown algorithm 'fedavgg'"),
@@ -68,8 +69,11 @@ def test_common_settings_go_to_the_methods_that_have_them():
     tuned = Method.parse("scaffold+ft").config(momentum)  # its steps have none, its fine-tuning has
     assert tuned.momentum == Method.parse("scaffold").config(momentum | {"finetune_epochs": 3}).momentum == 0.9
     assert Method.parse("fedavg").config(momentum | {"optimizer": "adam"}).momentum == 0.5
-    assert not Method.parse("scaffold").has("momentum")
-    assert Method.parse("scaffold+ft").has("momentum")
+    assert not Method.parse("scaffold").uses({"momentum": 0.9}, {})
+    assert Method.parse("scaffold+ft").uses({"momentum": 0.9}, {}) == {"momentum": 0.9}
+    assert Method.parse("scaffold").uses({"momentum": 0.9}, {"finetune_epochs": 2}) == {"momentum": 0.9}
+    assert Method.parse("fedavg:optimizer=adam").uses({"momentum": 0.9, "lr": 0.1}, {}) == {"lr": 0.1}
+    assert Method.parse("fedavg").uses({"momentum": 0.9, "optimizer": "adam"}, {}) == {"optimizer": "adam"}
     assert Method.parse("local").config(momentum).weighting == "uniform"
     assert adam.weighting == "samples"
     assert (fedrep.options, fedrep.finetune_epochs, fedrep.lr) == ({"head_epochs": 7}, 0, 0.2)

@@ -29,7 +29,7 @@ from commonground.papers.tables.fill import fill, work_for
 from commonground.papers.tables.judge import outcome_of, reported, run_table
 from commonground.papers.tables.queue import ORDER, next_stage, stages
 from commonground.papers.tables.status import hours_left, missing_work, status_table
-from commonground.papers.tables.table import PaperColumn, PaperTable
+from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import PAPER, VARIANTS, variant
 from tests.papers.small_table import COLUMN, ROWS, SETTINGS, TABLE, request
 
@@ -273,6 +273,17 @@ def test_a_variant_is_paired_with_the_papers_setting(filled: Path, tmp_path: Pat
     assert "FedAvg" in far
 
 
+def test_a_setting_that_a_method_does_not_use_is_told_or_refused(tmp_path: Path) -> None:
+    """FedRep's steps can be clipped, SCAFFOLD's cannot; nobody's server has a rate without its optimizer."""
+    table = replace(TABLE, rows=(ROWS[0], Row("SCAFFOLD", "scaffold")))
+    arm = {row.name: table.arm(COLUMN, row, clip_norm=1.0).settings for row in table.rows}
+    assert ("clip_norm" in arm["FedRep"], "clip_norm" in arm["SCAFFOLD"]) == (True, False)
+    outcome = run_table(table, request(tmp_path / "both", overrides={"clip_norm": 1.0}, seeds=1))
+    assert "--set clip_norm=1.0 says nothing to SCAFFOLD: measured without it." in outcome.notes
+    with pytest.raises(ConfigError, match=r"--set clip_norm=1\.0 says nothing to SCAFFOLD; leave it out"):
+        run_table(table, request(tmp_path / "one", overrides={"clip_norm": 1.0}, methods=("scaffold",), seeds=1))
+
+
 def test_variants_change_what_they_say() -> None:
     assert variant("paper") is variant("") is PAPER
     with pytest.raises(ConfigError, match=r"unknown variant 'augmant' \(did you mean 'augment'"):
@@ -286,7 +297,11 @@ def test_variants_change_what_they_say() -> None:
     assert not VARIANTS["ft-5"].fits("fedrep", "cifar10", {})
     assert not VARIANTS["dropout-after-1"].fits("fedrep", "cifar10", {})
     tuned = {work.arm.row.name for work in work_for(FLUTE, FLUTE.columns[:1], FLUTE.rows, [VARIANTS["ft-5"]], [0], {})}
-    assert tuned == {"FedAvg"}
+    assert tuned == {"FedAvg-FT"}
+    steps = work_for(FEDREP, FEDREP.columns[:1], FEDREP.rows, [VARIANTS["no-momentum"]], [0], {})
+    plain = {arm.row.name for work in steps for arm in work.arms}
+    assert {"SCAFFOLD+FT", "FedAvg", "FedAvg+FT"} <= plain  # a momentum moves SCAFFOLD's fine-tuning alone
+    assert "SCAFFOLD" not in plain
     assert not VARIANTS["by-samples"].fits("local", "cifar10", {})
     assert VARIANTS["no-momentum"].fits("scaffold", "cifar10", {"finetune_epochs": 10})
     assert not VARIANTS["no-momentum"].fits("scaffold", "cifar10", {})

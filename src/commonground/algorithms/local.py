@@ -19,7 +19,7 @@ class LocalOnly(Algorithm):
     title = "Local Only"
     source = "Collins, Hassani, Mokhtari, Shakkottai 2021"
     own_aggregate = "nothing is averaged"
-    unused = (("weighting", own_aggregate), ("server_optimizer", own_aggregate))
+    unused = (("aggregate", own_aggregate), ("weighting", own_aggregate), ("server_optimizer", own_aggregate))
     personal = ("all",)
 
     def client_update(self, client: Client, round: int) -> Tensors:

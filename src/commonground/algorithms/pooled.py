@@ -30,7 +30,10 @@ class Pooled(Algorithm):
     title = "Pooled (not federated)"
     source = "all clients' rows in one place"
     own_aggregate = "nothing is averaged"
-    unused = (("weighting", own_aggregate),)
+    unused = (
+        ("aggregate", own_aggregate),
+        ("weighting", own_aggregate),
+    )
     not_private = "all rows are in one place"
     shared = ("all",)
     pools = True

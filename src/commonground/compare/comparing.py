@@ -96,7 +96,9 @@ class Comparing:
         self.grid = check_grid(grid)
         self._check_options()
         self._check_common()
-        self.candidates = {label: candidates(method, self.grid) for label, method in self.methods.items()}
+        self.candidates = {label: candidates(method, self.grid, self.common) for label, method in self.methods.items()}
+        self._check_grid()
+        self._tell_of_passed_over()
         self.configs = self._configs()
         self.reference = self._reference(reference) if reference is not None else next(iter(self.methods))
 
@@ -133,6 +135,27 @@ class Comparing:
                 config = RunConfig.make({**first.config(self.common).model_dump(), key: self.common[key]})
                 checked_algorithm(config, first.given)
 
+    def _check_grid(self) -> None:
+        """Refuse a setting of the grid that says nothing to any method."""
+        used = {key for tried in self.candidates.values() for chosen in tried for key in chosen}
+        for key in self.grid:
+            if key not in used and not any(key in method.settings for method in self.methods.values()):
+                raise ConfigError(f"the grid's setting '{key}' says nothing to any method of this comparison")
+
+    def _tell_of_passed_over(self) -> None:
+        """Note which methods are run without a setting of all methods, since it says nothing to them."""
+        for key, value in self.common.items():
+            without = [
+                method.title
+                for method in self.methods.values()
+                if method.name != "local"
+                and key in method.passes_over(self.common) - {"finetune_epochs"}
+                and key not in method.settings
+            ]
+            if without and key in RunConfig.model_fields and is_chosen(key, value):
+                self.notes.append(f"{key.replace('_', ' ')} {value} says nothing to {', '.join(without)}.")
+                self.observer.note(self.notes[-1])
+
     def _configs(self) -> dict[str, list[RunConfig]]:
         """Every method's configuration with the first seed, one per candidate."""
         found: dict[tuple[str, str], str] = {}
@@ -140,6 +163,8 @@ class Comparing:
         for label, method in self.methods.items():
             configs[label] = [method.config(self.common, chosen) for chosen in self.candidates[label]]
             first = configs[label][0]
+            for config in configs[label]:
+                checked_algorithm(config, None if method.given is None else method.make(config.options))
             same = (repr(method.make(first.options)), repr(first.model_copy(update={"options": {}})))
             if same in found:
                 raise ConfigError(f"the methods '{found[same]}' and '{label}' are the same with identical settings")

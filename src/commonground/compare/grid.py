@@ -56,10 +56,22 @@ def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     return checked
 
 
-def candidates(method: Method, grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the grid's settings that a method has and does not set itself; at least the empty one."""
+def candidates(
+    method: Method, grid: Mapping[str, Sequence[Any]], common: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """Every combination of the grid's settings that a method uses and does not set itself; at least the empty one.
+
+    Args:
+        method: the method.
+        grid: every setting's values.
+        common: settings of all methods, with which one may say nothing (a momentum beside Adam).
+    """
     keys = [key for key in grid if method.has(key) and key not in method.settings]
-    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(grid[key] for key in keys))]
+    found: list[dict[str, Any]] = []
+    for values in itertools.product(*(grid[key] for key in keys)):
+        used = method.uses(dict(zip(keys, values, strict=True)), common or {})
+        found += [] if used in found else [used]
+    return found
 
 
 def on_edge(tried: Sequence[Mapping[str, Any]], best: int) -> dict[str, Any]:

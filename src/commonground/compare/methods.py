@@ -65,7 +65,11 @@ class Method:
             raise ConfigError(f"a method must be a name or an Algorithm object, such as FedRep(), not {text!r}")
         match = _METHOD.fullmatch(text.strip())
         alone, colon, _ = ("", "", "") if match is None else match["name"].partition(":")
-        if match is None or match["name"].endswith(":") or (colon and alone in registry | yardsticks):
+        if (
+            match is None
+            or match["name"].endswith(":")
+            or (colon and alone.removesuffix("+ft") in registry | yardsticks)
+        ):
             raise ConfigError(f"the method '{text}' is not of the form {SYNTAX}")
         settings: dict[str, Any] = {"finetune_epochs": FINETUNE_EPOCHS} if match["ft"] else {}
         for part in _NEXT_SETTING.split(match["settings"] or ""):
@@ -116,8 +120,18 @@ class Method:
         return [*self._known(), *(key for key in RunConfig.model_fields if key not in COMMON)]
 
     def has(self, key: str) -> bool:
-        """Whether a setting means something for this method."""
-        return key in self.known and key not in unused(self._algorithm, self.settings.get("finetune_epochs", 0))
+        """Whether this method knows a setting."""
+        return key in self.known
+
+    def uses(self, chosen: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+        """Of settings from a grid those that say something to this method.
+
+        Args:
+            chosen: the settings.
+            common: of all methods.
+        """
+        passed = self.passes_over(common, {**chosen, **self.settings}) - self._known().keys()
+        return {key: value for key, value in chosen.items() if key not in passed}
 
     def check_key(self, key: str) -> None:
         """Raise a ConfigError unless the setting may differ between methods and this one has it."""

@@ -72,7 +72,17 @@ _OF_FINE_TUNING = ("batch_size", "momentum", "weight_decay")
 
 
 def unused(algorithm: Algorithm | type[Algorithm], finetune_epochs: int = 0) -> dict[str, str]:
-    """Settings that say nothing to a run of a method, each with why, as the end of a sentence."""
+    """Settings that say nothing to a run of a method, each with why, as the end of a sentence.
+
+    Raises:
+        ConfigError: the algorithm, a user's perhaps, names something else.
+    """
+    for entry in algorithm.unused:
+        if not (isinstance(entry, tuple) and len(entry) == 2 and entry[0] in RunConfig.model_fields):
+            raise ConfigError(
+                f"`unused` of {algorithm.title} holds {entry!r}, which is no pair of a run's setting and why it says "
+                "nothing"
+            )
     found = {name: why for name, why in algorithm.unused if not (finetune_epochs and name in _OF_FINE_TUNING)}
     if "server_optimizer" in found:  # nor do its numbers
         found |= dict.fromkeys(_OF_SERVER, found["server_optimizer"])

@@ -75,7 +75,10 @@ def work_for(
                 runs: dict[str, list[Arm]] = {}
                 wanted = set()
                 for row in table.rows:
-                    if one.fits(row.algorithm, column.data, table.arm(column, row, **overrides).settings):
+                    settings = table.arm(column, row, **overrides).settings
+                    # The global model's accuracy is that before fine-tuning.
+                    read = settings if row.reads == "personal" else {**settings, "finetune_epochs": 0}
+                    if one.fits(row.algorithm, column.data, read):
                         arm = table.arm(column, row, one, **overrides)
                         runs.setdefault(arm.same_run, []).append(arm)
                         wanted |= {arm.same_run} if row in rows else set()

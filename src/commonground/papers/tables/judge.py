@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 from commonground.papers.claims import FEWEST, claim
 from commonground.papers.experiment import Request
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Cell, Claim, Outcome
 from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.differences import differences_table
-from commonground.papers.tables.fill import fill, work_for
+from commonground.papers.tables.fill import Work, fill, work_for
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.statistics import Values, student_interval
@@ -49,12 +50,30 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
             raise RunError(f"'{request.folder}' holds cells of scale {cell.scale}; choose another --out")
     seeds = request.seed_range(table.seeds)
     work = work_for(table, columns, rows, variants, seeds, dict(request.overrides))
+    left = _without_overrides(work, request.overrides)
     notes, done = fill(table, work, store, request, until)
     outcome = outcome_of(table, store)
-    outcome.notes += notes
+    outcome.notes += [*left, *notes]
     if not done:
         outcome.notes.append("Time ran out before all that was asked for was measured; the same command goes on.")
     return outcome
+
+
+def _without_overrides(work: Sequence[Work], overrides: Mapping[str, Any]) -> list[str]:
+    """Sentences about methods that are measured without a setting of the user's, since it says nothing to them.
+
+    Raises:
+        ConfigError: it says nothing to any of them.
+    """
+    arms = [arm for one in work for arm in one.arms]
+    notes = []
+    for key, value in overrides.items():
+        without = {arm.row.name: None for arm in arms if key not in {**arm.settings, **arm.options}}
+        if arms and len(without) == len({arm.row.name for arm in arms}):
+            raise ConfigError(f"--set {key}={value} says nothing to {', '.join(without)}; leave it out")
+        if without:
+            notes.append(f"--set {key}={value} says nothing to {', '.join(without)}: measured without it.")
+    return notes
 
 
 def there(table: PaperTable, request: Request) -> Outcome:

@@ -212,10 +212,11 @@ class PaperTable:
             key: column.settings[value.setting] if isinstance(value, FromColumn) else value
             for key, value in row.options.items()
         }
+        asked = {**settings, **overrides}
         for changes in (
             column.methods.get(row.algorithm, {}),
-            variant.changes(row.algorithm, settings),
-            taken(row.algorithm, settings, overrides),
+            variant.changes(row.algorithm, asked),
+            taken(row.algorithm, asked, overrides),
         ):
             for key, value in changes.items():
                 (options if key in known else settings)[key] = value
