@@ -28,6 +28,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
+from commonground.errors import RunError
 from commonground.serve import RunModels, Tokens, make_app
 from commonground.serve.tokens import ENROL, Enrolment
 
@@ -147,6 +148,23 @@ def test_a_service_whose_tokens_cannot_be_read_lets_nobody_in(tmp_path: Path, ru
     (tmp_path / "tokens.json").write_text("{")
     answer = client.post("/v1/predict", json={"rows": features(rows(0, 1))}, headers=bearer(token))
     assert (answer.status_code, answer.json()) == (503, {"detail": "the tokens of this service cannot be read"})
+
+
+def test_a_client_that_is_added_where_its_token_cannot_be_kept_is_told(
+    tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(client: str) -> str:
+        raise RunError(f"'{tmp_path}/tokens.json' cannot be written: no space left")
+
+    tokens = Tokens(tmp_path)
+    run = cg.load_run(shutil.copytree(run_dir, tmp_path / "run"))
+    service = TestClient(make_app(RunModels(run), tokens), raise_server_exceptions=False)
+    token = tokens.issue(ENROL)
+    monkeypatch.setattr(tokens, "issue", full)
+    answer = service.post("/v1/clients", json={"client": "late", "rows": rows(0, 12)}, headers=bearer(token))
+    assert answer.status_code == 503
+    assert answer.json()["detail"].startswith("the client is there now, but its token cannot be kept")
+    assert str(tmp_path) not in answer.text
 
 
 def test_a_client_whose_name_is_a_path_gets_a_clients_token(

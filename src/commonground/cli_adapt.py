@@ -7,7 +7,6 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import click
 from rich.table import Table
 
 from commonground.cli_options import trust_code
+from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.quoting import escaped, quoted
 from commonground.ranges import MOST
@@ -124,15 +124,10 @@ def adapt(
         partition=partition,
         seed=seed,
         data_dir=data_dir,
-        label=run.config.target or "label",
-        task=run.config.task,
+        **_target(run),
         **reads,
         **reading(run.config, data),
     )
-    if new.schema is not None and new.task.name == run.trained.task.name:
-        new = replace(new, task=run.trained.task)  # numbers are scaled as in training
-    if new.x_train.dtype == "uint8":
-        new = replace(new, preprocess=run.trained.format.preprocess)  # pictures, likewise
     new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
     if keep:
         _keep(run, new, epochs=epochs, lr=lr, seed=seed, quiet=quiet)
@@ -180,6 +175,10 @@ def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, see
         return
     for note in () if new.schema is None else new.schema.notes:
         _say(f"{new.name}: {note}")
+    left = [] if new.schema is None else new.schema.few_rows.get("clients", [])
+    if left:
+        named = ", ".join(quoted(name) for name in left[:5]) + (", …" if len(left) > 5 else "")
+        _say(f"{counted(len(left), 'client')} with a single row, of which none would test a head, left out: {named}")
     headline = Headline.of(new.task)
     first = ", ".join(quoted(name) for name in kept.names[:5]) + (", …" if len(kept.names) > 5 else "")
     several = len(kept.names) > 1
@@ -278,6 +277,8 @@ def predict(
     number = None if client is None else run.trained.client(client)
     if not (run_dir / "summary.json").is_file():
         _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")
+    if run.trained.remark and not use_global:
+        _say(run.trained.remark)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if run.trained.schema is not None and max_new_tokens is None:
@@ -296,6 +297,13 @@ def predict(
         write_atomically(out, text.getvalue())
     else:
         print(text.getvalue(), end="")
+
+
+def _target(run: Run) -> dict[str, Any]:
+    """What is predicted, as the run's command said it, or the table that it was given in Python."""
+    schema = run.trained.schema
+    label = None if schema is None else ",".join(schema.targets)
+    return {"label": run.config.target or label or "label", "task": run.config.task or (schema and schema.task)}
 
 
 def _table_settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,10 @@ def export(
         written = export_model(run_dir, out, client=client, format=format_, trust_code=trust_code)
     if quiet:
         return
-    called = load_run(run_dir, trust_code=trust_code).trained.called
+    trained = load_run(run_dir, trust_code=trust_code).trained
+    called = trained.called
+    if trained.remark and client is not None:
+        print(trained.remark, file=sys.stderr)
     table = Table("folder", "model", "task head", "weights")
     for one in written:
         whose = called(one.client)

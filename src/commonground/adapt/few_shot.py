@@ -27,7 +27,7 @@ from commonground.engine.trained import Trained
 from commonground.errors import ConfigError
 from commonground.ranges import LARGEST, SMALLEST
 
-__all__ = ["Adaptation", "adapt", "check_new_clients", "head_curve", "head_setup"]
+__all__ = ["Adaptation", "adapt", "as_new_clients", "head_curve", "head_setup"]
 
 Results = npt.NDArray[np.float64]
 
@@ -89,7 +89,7 @@ def adapt(
     """
     run = as_run(run)
     trained = run.trained
-    check_new_clients(trained, data, lr)
+    data = as_new_clients(trained, data, lr)
     shots = _numbers_of_samples(shots)
     if repeats < 1:
         raise ConfigError(f"--repeats must be at least 1, not {repeats}")
@@ -127,12 +127,12 @@ def _numbers_of_samples(shots: Sequence[int]) -> list[int]:
     return numbers
 
 
-def check_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -> None:
-    """Refuse what no head can be fitted on.
+def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -> FederatedDataset:
+    """New clients' data as the run's model takes them (:meth:`~commonground.engine.trained.Trained.as_read`).
 
     Raises:
         ConfigError: a language model's run or data, or a rate out of range.
-        DataError: samples of another form than the run's.
+        DataError: samples of another form than the run's, or a table that was read otherwise.
     """
     for whose, task in ((trained.where, trained.task), (repr(data.name), data.task)):
         if task.generative:
@@ -140,6 +140,7 @@ def check_new_clients(trained: Trained, data: FederatedDataset, lr: float | None
     trained.format.check_like(data.format, data.name, trained.where)
     if lr is not None and not SMALLEST <= lr <= LARGEST:
         raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr}")
+    return trained.as_read(data)
 
 
 def head_curve(
@@ -158,6 +159,7 @@ def head_curve(
         [clients] the headline metric on their test samples, after each epoch.
     """
     trained = run.trained
+    data = trained.as_read(data)
     setup = head_setup(run, data, seed, lr)
     same_head = data.classes == trained.split["classes"] and trained.has_global_model
     start = setup.initial | (trained.shared_model() if same_head else trained.body())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commonground.adapt.few_shot import check_new_clients, head_setup
+from commonground.adapt.few_shot import as_new_clients, head_setup
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.data import FederatedDataset
 from commonground.engine.backends.checks import settle
@@ -63,7 +63,7 @@ def keep_clients(
     """
     run = as_run(run)
     trained = run.trained
-    check_new_clients(trained, data, lr)
+    data = as_new_clients(trained, data, lr)
     if run.folder is None:
         raise ConfigError("new clients are kept in the run's folder, and this run is in none; train with out=…")
     if data.noise is not None:
@@ -115,7 +115,9 @@ def _names(trained: Trained, data: FederatedDataset) -> list[str]:
 
 
 def _check_name(trained: Trained, name: str) -> None:
-    """Refuse a name that means something else where clients are named."""
+    """Refuse a name that means something else where clients are named; one that was added before keeps its own."""
+    if name in trained.added.names:
+        return
     if name == "all":
         raise ConfigError("a new client cannot be called 'all', which stands for every client; give it another name")
     number = int(name) if name.isdecimal() and trained.known_by_number else trained.clients

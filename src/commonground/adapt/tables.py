@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from commonground.counted import counted
-from commonground.data.tables import scale
-from commonground.data.tables.cells import words_of
+from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
 from commonground.data.tables.features import ignored, known_features
-from commonground.data.tables.kinds import Reading, read_column
+from commonground.data.tables.kinds import TRUTHS, Reading, read_column
 from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
@@ -144,10 +143,7 @@ def _outputs(trained: Trained, schema: TableSchema, x: Any, parts: list[tuple[in
     outputs: Tensor | None = None
     for client, rows in parts:
         own = x[rows]
-        if schema.client_scales:
-            if client is None:
-                raise ConfigError(f"{trained.where} scales by each client's own statistics; a global model has none")
-            scale.scaled_as(schema, own, _names(trained)[client])
+        trained.scale(own, client)
         said = trained.outputs(own, client)
         if outputs is None:
             outputs = torch.empty((len(x), *said.shape[1:]), dtype=said.dtype)
@@ -181,6 +177,11 @@ def _metric(
 
     whole = over([np.flatnonzero(known)])[0]
     said = f"{headline.name} {headline.show(float(whole))} over {known.sum():,} rows"
+    unknown = known & (y < 0) if task.softmax else np.zeros(0, dtype=bool)
+    if unknown.any():
+        classes = words_of(raw.columns[schema.targets[0]], keep=True)
+        first = ", ".join(quoted(classes.words[code], 40) for code in np.unique(classes.codes[unknown])[:3])
+        said += f" ({unknown.sum():,} of them of classes that the run does not know, {first}: they count as wrong)"
     own = [rows[known[rows]] for rows in parts if known[rows].any()]
     clients = over(own)
     if len(own) > 1 and not np.isnan(clients).all():
@@ -210,12 +211,14 @@ def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[An
     """Targets in the task's stored form, and which rows have one; classes that the run does not know count as wrong."""
     if trained.task.softmax:
         cells = words_of(raw.columns[schema.targets[0]], keep=True)
-        place = {name: number for number, name in enumerate(schema.class_names)}
-        numbers = np.array([place.get(word, -1) for word in cells.words] + [-1], dtype=np.int64)
+        numbers = np.array([*places_of(cells.words, schema.class_names), -1], dtype=np.int64)
         return numbers[cells.codes], cells.codes >= 0
     values = []
     for name, decimal in zip(schema.targets, schema.target_decimals, strict=True):
-        column = read_column(raw.path, name, raw.columns[name], Reading("number", decimal), raw.where)
+        words = words_of(raw.columns[name]).words
+        truths = bool(words) and all(word.lower() in TRUTHS for word in words)
+        reading = Reading("boolean") if truths else Reading("number", decimal)
+        column = read_column(raw.path, name, raw.columns[name], reading, raw.where)
         assert column.numbers is not None
         values.append(column.numbers)
     y = np.stack(values, axis=1)

@@ -33,6 +33,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "rank_pattern": ({}, None),
     "alpha_pattern": ({}, None),
     "fan_in_fan_out": (False, None),
+    # PiSSA, OLoRA, CorDA and LoftQ change the base's weights as well, and peft does so again when it loads them.
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
 }
 
 

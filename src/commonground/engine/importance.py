@@ -152,6 +152,7 @@ def column_importance(trained: Trained, data: FederatedDataset, *, seed: int | N
     """
     if trained.schema is None:
         raise ConfigError(f"{trained.where} was not trained on a table, so that it knows no columns")
+    data = trained.as_read(data)
     seed = trained.config.seed if seed is None else seed
     places = trained.schema.input_places
     clients, rows = _sampled(trained, data, len(places), seed)

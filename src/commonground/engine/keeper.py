@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.folder import RunFolder, plain_settings
 from commonground.errors import RunError
+from commonground.quoting import quoted
 
 __all__ = ["Keeper"]
 
@@ -224,3 +226,12 @@ class Keeper:
                 f"the run in '{self.folder.path if self.folder else ''}' was started on other data (fingerprint "
                 f"{fingerprint[:12]}, now {self.progress.totals['data_fingerprint'][:12]})"
             )
+        before, now = None if self.folder is None else self.folder.schema(), self.setup.data.schema
+        for what in ("inputs", "targets"):
+            if before is not None and now is not None and getattr(before, what) != getattr(now, what):
+                pairs = zip_longest(getattr(before, what), getattr(now, what), fillvalue="none")
+                was, is_now = next((old, new) for old, new in pairs if old != new)
+                raise RunError(
+                    f"the run in '{self.folder.path if self.folder else ''}' was started on a table with "
+                    f"{quoted(str(was))} where {quoted(str(is_now))} is now"
+                )

@@ -197,6 +197,11 @@ def prepare_setup(
             f"--few-rows shared serves clients with few rows by the global model, and {algorithm.title} has none; take "
             "--few-rows pool, or a method such as fedavg"
         )
+    if data.schema is not None and data.schema.few_rows.get("how") == "shared" and data.schema.client_scales:
+        raise ConfigError(
+            "--few-rows shared serves clients with few rows by the global model, and with --scaling client it knows no "
+            "scales of theirs; take --few-rows pool, or another --scaling"
+        )
     if config.validation_fraction and data.validation_index is None:
         data = hold_out(data, config.validation_fraction, config.seed)
     metrics = metrics_of(config.metric) if metrics is None else metrics

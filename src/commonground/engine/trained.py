@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
+from commonground.data import FederatedDataset
 from commonground.data.formats import Given, InputFormat, read_format
 from commonground.data.inputs import Inputs
 from commonground.data.names import numbered
@@ -24,6 +25,7 @@ from commonground.data.tables.features import known_features
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.split import FEW
 from commonground.devices import resolve_device
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import AddedClients
@@ -36,7 +38,7 @@ from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import NOISE, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.state.store import PersonalStore
-from commonground.errors import ConfigError, RunError
+from commonground.errors import ConfigError, DataError, RunError
 from commonground.generators import keyed_generators
 from commonground.models import (
     Groups,
@@ -152,6 +154,14 @@ class Trained:
             return number
         if by_number and self.known_by_number and str(name).isdecimal() and int(name) < self.clients:
             return int(name)
+        few = {} if self.schema is None else self.schema.few_rows
+        if str(name) in few.get("clients", ()):
+            became = (
+                f"trained with others of few rows as '{FEW}'"
+                if few["how"] == "pool"
+                else "took no part, having few rows: the global model serves it"
+            )
+            raise ConfigError(f"the client '{name}' of {self.where} {became}")
         near = meant(str(name), names[:MOST_COMPARED])
         raise ConfigError(
             f"{self.where} has no client '{name}'{near}; it has {len(names)}, from '{names[0]}' to '{names[-1]}'"
@@ -219,6 +229,16 @@ class Trained:
     def format(self) -> InputFormat:
         """How raw samples become the model's inputs."""
         return read_format(self.split)
+
+    @property
+    def remark(self) -> str:
+        """What has to be known of the clients' own models where they are not those whose figures the run reports."""
+        if not self.algorithm.personalizes:
+            return ""
+        return (
+            f"{self.algorithm.title} trains each client's model once more before a test and forgets that: here are the "
+            "models before it, whose figures are not those of clients.csv"
+        )
 
     @property
     def reads_text(self) -> bool:
@@ -342,11 +362,43 @@ class Trained:
         if self.schema is None:
             raise ConfigError(f"{self.where} was not trained on a table, so that it knows no columns; give an array")
         rows, _ = known_features(raw_of_frame(frame), self.schema)
-        if self.schema.client_scales:
-            if client is None:
-                raise ConfigError(f"{self.where} scales by each client's own statistics; a global model has none")
-            scaled_as(self.schema, rows, self.names[client])
+        self.scale(rows, client)
         return rows
+
+    def scale(self, rows: npt.NDArray[np.float32], client: int | None) -> None:
+        """Scale a table's encoded rows in place where every client has statistics of its own (``--scaling client``);
+        elsewhere the model does so.
+
+        Raises:
+            ConfigError: no client is named where each has its own.
+        """
+        if self.schema is None or not self.schema.client_scales:
+            return
+        if client is None:
+            raise ConfigError(f"{self.where} scales by each client's own statistics; a global model has none")
+        scaled_as(self.schema, rows, self.scale_of(client))
+
+    def scale_of(self, client: int) -> Mapping[str, Any]:
+        """Mean and deviation of a client's numbers (``--scaling client``), of one that was added as well."""
+        assert self.schema is not None
+        scales = self.schema.client_scales if client < self.clients else self.added.scales
+        found: Mapping[str, Any] = scales[self.names[client]]
+        return found
+
+    def as_read(self, data: FederatedDataset) -> FederatedDataset:
+        """Data as this run's model takes them: scaled as in training, and numbers that are predicted in their units.
+
+        Raises:
+            DataError: a table was read with other columns, categories or fills than the run's.
+        """
+        own, schema = self.schema, data.schema
+        if own is not None and schema is not None and own.encoding != schema.encoding:
+            raise DataError(
+                f"{data.name} was read with other columns or fills than {self.where} knows; read it as the run reads "
+                "its table: load_data(…, schema=run.trained.schema)"
+            )
+        same = data.task.name == self.task.name and data.classes == self.split["classes"]
+        return replace(data, preprocess=self.format.preprocess, task=self.task if same else data.task)
 
     def outputs(self, x: Given, client: int | None) -> Tensor:
         """What a client's own model (None: the global one) returns for raw samples [n, …], on the host."""

@@ -36,6 +36,6 @@ def travelling_schema(trained: Trained, client: int | None) -> TableSchema | Non
         return schema
     if client is None:
         raise ConfigError(f"{trained.where} scales by each client's own statistics, so name a client")
-    own = schema.client_scales[trained.names[client]]
+    own = trained.scale_of(client)
     others = len(schema.inputs) - len(own["mean"])
     return replace(schema, mean=(*own["mean"], *[0.0] * others), std=(*own["std"], *[1.0] * others), client_scales={})

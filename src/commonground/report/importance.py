@@ -77,9 +77,8 @@ def _chart(found: Importance, headline: Headline) -> IntervalChart:
         f"matters more, and at zero the models do without the column.{more}",
         sources=(FILE,),
         intervals=tuple(intervals),
-        x_label=f"{headline.name} lost{', points' if headline.percent else ''}"
-        if headline.higher_is_better
-        else f"{headline.name} added",
+        x_label=f"{headline.name} {'lost' if headline.higher_is_better else 'added'}"
+        f"{', points' if headline.percent else ''}",
         unit=unit_of_change(headline),
         zero=True,
     )

@@ -187,7 +187,12 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         kept = await run_in_threadpool(models.add, body.client, body.rows)
         metric = models.run.trained.task.metric
         value = kept.mean if kept.mean == kept.mean else None
-        token = await run_in_threadpool(tokens.issue, body.client)
+        try:
+            token = await run_in_threadpool(tokens.issue, body.client)
+        except RunError:  # as in `asker`
+            raise HTTPException(
+                503, "the client is there now, but its token cannot be kept; whoever runs the service can give one out"
+            ) from None
         return Added(client=body.client, token=token, metric=metric, value=value)
 
     return app

@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MISSING", "ORDERS", "Cells", "Floats", "date_numbers", "is_text", "number_of", "plain_numbers", "words_of"]
+__all__ = [
+    "MISSING",
+    "ORDERS",
+    "Cells",
+    "Floats",
+    "date_numbers",
+    "is_text",
+    "number_of",
+    "places_of",
+    "plain_numbers",
+    "rounded_away",
+    "thousands_or_not",
+    "words_of",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,6 +39,8 @@ ORDERS = (
 )  # fmt: skip
 """Ways of writing a date, beside ISO 8601, which is tried first."""
 
+_STEPS = 50  # steps of single precision in a deviation below which rounding is felt
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 _DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
 _NUMBERS = {
     "point": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$",
@@ -159,6 +174,23 @@ def _as_numbers(array: Any) -> Any:
         return None
 
 
+def thousands_or_not(array: Any) -> str | None:
+    """A word of a column whose points may all mark thousands, 8.520; None if there is none, or some cannot."""
+    words = [word for word in words_of(array).words if "." in word]
+    return words[0] if words and all(_THOUSANDS.fullmatch(word) for word in words) else None
+
+
+def rounded_away(values: Floats) -> tuple[float, float] | None:
+    """The step between single-precision numbers of this size, and by how much the values differ (their deviation),
+    where the step is not small beside it; None where it is.
+    """
+    there = values[~np.isnan(values)]
+    if not len(there):
+        return None
+    step, deviation = float(np.spacing(np.float32(np.abs(there).max()))), float(there.std())
+    return (step, deviation) if 0 < deviation < _STEPS * step else None
+
+
 def is_text(kind: Any) -> bool:
     """Whether a pyarrow type is one of strings."""
     import pyarrow as pa
@@ -182,6 +214,29 @@ def number_of(word: str) -> float:
         return float(word)
     except ValueError:
         return np.nan
+
+
+def places_of(words: Sequence[str], names: Sequence[str]) -> list[int]:
+    """Which of some names each word is, −1 for none: as it stands, or spelt otherwise (``True`` for ``true``, ``1.0``
+    for ``1``, ``2024-01-31 00:00:00`` for ``2024-01-31``) where that can be one name only.
+    """
+    place = {name: number for number, name in enumerate(names)}
+    if all(word in place for word in words):
+        return [place[word] for word in words]
+    others: dict[object, set[int]] = {}
+    for number, spelling in enumerate(_spelt(names)):
+        others.setdefault(spelling, set()).add(number)
+    found = [others.get(spelling, set()) for spelling in _spelt(words)]
+    return [place.get(word, min(of) if len(of) == 1 else -1) for word, of in zip(words, found, strict=True)]
+
+
+def _spelt(words: Sequence[str]) -> list[object]:
+    """What each word is, however it is spelt: a number, a day, or a word in small letters."""
+    numbers, days = [number_of(word) for word in words], date_numbers(words, "ISO8601")
+    return [
+        number if np.isfinite(number) else ("day", float(day)) if np.isfinite(day) else word.lower()
+        for word, number, day in zip(words, numbers, days, strict=True)
+    ]
 
 
 def date_numbers(words: Sequence[str], order: str) -> Floats:

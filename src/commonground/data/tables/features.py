@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.tables.cells import rounded_away, thousands_or_not
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column, understand
 from commonground.data.tables.options import TableOptions
@@ -18,9 +19,11 @@ from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["check_columns", "find_features", "ignored", "known_features", "learn_features"]
+__all__ = ["check_columns", "find_features", "ignored", "known_features", "learn_features", "said_of_numbers"]
 
 Rows = npt.NDArray[np.float32]
+
+_MANY = 20  # rows from which a column that counts them is told
 
 WHY_NOT = {"id": "names a row", "text": "is a text, for a model hf:NAME", "constant": "is always the same"}
 
@@ -75,10 +78,33 @@ def find_features(
             dropped[name] = WHY_NOT[column.reading.kind]
         else:
             features[name] = column
+    check_points(raw, {name: column.reading for name, column in features.items() if name not in readings})
     if not features:
         left = f" ({', '.join(f'{quoted(name)} {why}' for name, why in dropped.items())})" if dropped else ""
         raise DataError(f"{raw.path} has no feature columns beside the label{left}; at least one is needed")
     return features, dropped
+
+
+def check_points(raw: RawTable, readings: Mapping[str, Reading]) -> None:
+    """Refuse numbers whose points may mark thousands, in a file of which another column has decimal commas.
+
+    Args:
+        raw: the table.
+        readings: how its columns are read, those of which the user said nothing.
+
+    Raises:
+        DataError: names the first, and what to say.
+    """
+    numbers = {name: reading.decimal for name, reading in readings.items() if reading.kind == "number"}
+    if raw.typed or "comma" not in numbers.values():
+        return
+    for name, decimal in numbers.items():
+        word = thousands_or_not(raw.columns[name]) if decimal == "point" else None
+        if word is not None:
+            raise DataError(
+                f"{raw.path}, column {quoted(name)}: the point in {quoted(word)} may be a decimal one or mark "
+                f"thousands, in a file with decimal commas; say --kinds {name}=number or --kinds {name}=comma-number"
+            )
 
 
 def learn_features(
@@ -98,6 +124,21 @@ def learn_features(
     notes = [f"{name}: {column.reading.note}" for name, column in features.items() if column.reading.note]
     ids = tuple(name for name, why in dropped.items() if why == WHY_NOT["id"])
     return replace(about, features=columns, dropped=dropped, ids=ids, notes=(*about.notes, *notes)), features
+
+
+def said_of_numbers(name: str, column: Column) -> list[str]:
+    """Sentences about a feature whose numbers single precision rounds away, or which counts the rows."""
+    if column.reading.kind != "number" or column.numbers is None:
+        return []
+    notes, lost = [], rounded_away(column.numbers)
+    if lost is not None:
+        notes.append(
+            f"{name}: its numbers differ by about {lost[1]:.3g} and are rounded to steps of {lost[0]:.3g} in single "
+            "precision; subtract what they have in common"
+        )
+    if len(column.numbers) >= _MANY and (np.diff(column.numbers) == 1).all():
+        notes.append(f"{name}: it counts the rows, and is a feature; --drop it if it is none")
+    return notes
 
 
 def _empty(column: Column, training: npt.NDArray[np.bool_]) -> bool:
@@ -127,6 +168,12 @@ def known_features(
         truths = known.truths or known.name in (readings or {})
         column = read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=truths)
         columns[known.name] = column
+        if column.missing and not known.missing:
+            filled = "none of the categories" if known.kind == "category" else _shown(known.kind, known.fill)
+            strange.append(
+                f"{known.name}: {column.missing:,} of {raw.rows:,} rows lack it, which no training row did; "
+                f"{filled} stands for it"
+            )
         if known.kind == "category":
             words = unseen(known, column)
             rows = int(column.cells.counts[np.isin(column.cells.words, words)].sum()) if column.cells else 0

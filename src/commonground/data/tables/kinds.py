@@ -23,7 +23,7 @@ from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
-__all__ = ["KINDS", "Column", "Reading", "parse_kind", "read_column", "understand"]
+__all__ = ["KINDS", "TRUTHS", "Column", "Reading", "parse_kind", "read_column", "understand"]
 
 KINDS = ("number", "comma-number", "point-number", "category", "boolean", "date", "text", "id")
 """As ``--kinds NAME=KIND`` takes them; ``date:FORMAT`` as well."""

@@ -14,7 +14,13 @@ from commonground.data.sources.base import Source
 from commonground.data.tables import scale
 from commonground.data.tables.divide import Rows, divided, split_column, with_targets
 from commonground.data.tables.encode import encode
-from commonground.data.tables.features import check_columns, find_features, known_features, learn_features
+from commonground.data.tables.features import (
+    check_columns,
+    find_features,
+    known_features,
+    learn_features,
+    said_of_numbers,
+)
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
@@ -177,7 +183,8 @@ def _learnt(
         about = scale.pooled(about, x[learnt_from])
     elif about.scaling == "client":
         about = scale.by_clients(about, x, ~learnt_from, rows.owners.parts())
-    return replace(about, notes=(*about.notes, *_said(about))), x
+    strange = [note for name, column in features.items() for note in said_of_numbers(name, column)]
+    return replace(about, notes=(*about.notes, *_said(about), *strange)), x
 
 
 def _said(about: TableSchema) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from commonground.errors import DataError
 from commonground.quoting import quoted
 
 __all__ = ["RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame"]
+
+_INDEX = re.compile(r"__index_level_\d+__")  # as pyarrow calls an index that has no name
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +81,31 @@ def raw_of_frame(frame: Any) -> RawTable:
     check_names(path, names)
     if not len(frame):
         raise DataError("the DataFrame has no rows")
-    frame = frame.set_axis(names, axis=1)
+    frame = _plain(frame.set_axis(names, axis=1))
     _check_cells(path, frame)
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
         raise DataError(f"the DataFrame cannot be read as a table: {quoted('; '.join(map(str, error.args)))}") from None
     return raw_of_arrow(path, table)
+
+
+def _plain(frame: Any) -> Any:
+    """A DataFrame whose columns pyarrow knows: intervals as words, periods as their first moments, nothing sparse."""
+    import pandas as pd
+
+    changed = {}
+    for name, column in frame.items():
+        kind = column.dtype
+        if isinstance(kind, pd.CategoricalDtype) and isinstance(kind.categories.dtype, pd.IntervalDtype):
+            changed[name] = column.cat.rename_categories(str)
+        elif isinstance(kind, pd.IntervalDtype):
+            changed[name] = column.map(str, na_action="ignore").astype(object)
+        elif isinstance(kind, pd.PeriodDtype):
+            changed[name] = column.dt.to_timestamp()
+        elif isinstance(kind, pd.SparseDtype):
+            changed[name] = column.sparse.to_dense()
+    return frame.assign(**changed) if changed else frame
 
 
 def _check_cells(path: Path, frame: Any) -> None:
@@ -118,23 +140,48 @@ def _kind(cell: Any) -> str:
 
 
 def raw_of_arrow(path: Path, table: Any) -> RawTable:
-    """A pyarrow table as a table, without the columns that hold lists, objects or bytes, which a note says.
+    """A pyarrow table as a table, without the columns that hold lists, objects or bytes, which a note says, and without
+    the row numbers of pandas, which its DataFrame does not have as a column. Durations and times of day become numbers
+    of seconds, whatever unit they are stored in.
 
     Raises:
         DataError: no column is left, or two have one name.
     """
-    import pyarrow as pa
-
+    table = table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)])
     check_names(path, table.column_names)
     kinds = {name: table.schema.field(name).type for name in table.column_names}
-    other = [
-        n for n, k in kinds.items() if pa.types.is_nested(k) or pa.types.is_binary(k) or pa.types.is_large_binary(k)
-    ]
+    other = [name for name, kind in kinds.items() if _holds_other(kind)]
     if len(other) == len(kinds):
         raise DataError(f"{path} has no columns of numbers, words, dates or truths")
     notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
-    columns = {name.strip(): table.column(name) for name in kinds if name not in other}
+    columns = {name.strip(): _in_seconds(table.column(name)) for name in kinds if name not in other}
     return RawTable(path, columns, True, _row_number, partial(counted, len(table)), notes=notes)
+
+
+def _holds_other(kind: Any) -> bool:
+    """Whether a column's type is none of numbers, words, dates or truths."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind):
+        return True
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _in_seconds(column: Any) -> Any:
+    """Durations and times of day as numbers of seconds; other columns as they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_time32(kind):
+        whole = column.cast(pa.int32()).cast(pa.int64())
+    elif pa.types.is_duration(kind) or pa.types.is_time64(kind):
+        whole = column.cast(pa.int64())
+    else:
+        return column
+    return pc.divide(whole.cast(pa.float64()), float(_PER_SECOND[kind.unit]))
 
 
 def counted(rows: int) -> list[int]:

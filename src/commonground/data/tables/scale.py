@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,13 +84,13 @@ def by_clients(
     return replace(schema, features=features, client_scales=scales)
 
 
-def scaled_as(schema: TableSchema, x: Rows, client: str) -> None:
-    """Scale a known client's rows as in training, in place; nothing unless clients have scales of their own.
+def scaled_as(schema: TableSchema, x: Rows, scale: Mapping[str, Sequence[float]]) -> None:
+    """Scale a client's rows by what was learnt of its training rows, in place.
 
-    Raises:
-        KeyError: it is not known.
+    Args:
+        schema: of the run.
+        x: encoded rows [N, inputs].
+        scale: the client's ``mean`` and ``std``.
     """
-    if schema.client_scales:
-        own = schema.client_scales[client]
-        count = _numbers(schema)
-        x[:, :count] = (x[:, :count] - np.array(own["mean"])) / np.array(own["std"])
+    count = _numbers(schema)
+    x[:, :count] = (x[:, :count] - np.array(scale["mean"])) / np.array(scale["std"])

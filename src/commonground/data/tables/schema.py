@@ -130,6 +130,12 @@ class TableSchema:
         return made
 
     @property
+    def encoding(self) -> tuple[Any, ...]:
+        """All that a row's inputs follow from, but for what scales them."""
+        features = ((c.name, c.kind, c.categories, c.missing, c.fill, c.times) for c in self.features)
+        return (self.scaling == "client", *features)
+
+    @property
     def preprocess(self) -> Preprocess:
         """What scales the inputs on their way into the model."""
         return Preprocess(mean=self.mean, std=self.std)

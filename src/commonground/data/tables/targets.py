@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Cells, words_of
+from commonground.data.tables.cells import Cells, places_of, rounded_away, words_of
 from commonground.data.tables.kinds import understand
 from commonground.data.tables.read import RawTable
 from commonground.errors import ConfigError, DataError
@@ -68,6 +68,13 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
     chosen = make_task(task or ("classification" if len(labels) == 1 else "multilabel"))
     if isinstance(chosen, Regression | MultiLabel):
         columns = [_numbers(raw, label) for label in labels]
+        for label, (values, _) in zip(labels, columns, strict=True):
+            lost = rounded_away(values)
+            if lost is not None:
+                raise DataError(
+                    f"{raw.path}: the numbers of {quoted(label)} differ by about {lost[1]:.3g}, and numbers of their "
+                    f"size are rounded to steps of {lost[0]:.3g} in single precision; subtract what they have in common"
+                )
         numbers = np.stack([values for values, _ in columns], axis=1).astype(np.float32)
         everyone, decimals = np.zeros(raw.rows, dtype=np.int64), tuple(decimal for _, decimal in columns)
         return Targets(chosen.targets(numbers, labels[0]), tuple(labels), chosen, ["any"], everyone, decimals)
@@ -82,9 +89,9 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
             f"{raw.path}: the column {quoted(labels[0])} holds {len(found):,} different numbers; say --task regression "
             "to predict a number, or --task classification to take each of them as a class"
         )
-    classes = tuple(names) if set(found) <= set(names) else found
-    place = {name: number for number, name in enumerate(classes)}
-    y = np.array([place[word] for word in cells.words], dtype=np.int64)[cells.codes]
+    places = places_of(cells.words, names)
+    classes = tuple(names) if min(places) >= 0 else found
+    y = np.array(places if classes == tuple(names) else places_of(cells.words, found), dtype=np.int64)[cells.codes]
     return Targets(y, classes, chosen, cells.words, cells.codes)
 
 

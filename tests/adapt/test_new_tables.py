@@ -1,0 +1,111 @@
+"""New clients' tables become inputs, scales and targets as the run's own, however they were read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commonground as cg
+from commonground.cli import main
+from commonground.errors import DataError
+
+KEYS: dict[str, Any] = {"client_column": "who", "target": "y"}
+
+
+def rows(who: str, n: int, about: float, seed: int, task: str = "regression") -> pd.DataFrame:
+    """y = 100 + 20 (x − 10) + 10 z; or whether z is positive."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"who": rng.choice(list(who), n), "x": rng.normal(about, 2, n), "z": rng.normal(size=n)})
+    y = 100 + 20 * (frame.x - 10) + 10 * frame.z
+    return frame.assign(y=y if task == "regression" else np.where(frame.z > 0, "up", "down"))
+
+
+def trained(folder: Path, task: str, **more: Any) -> cg.Run:
+    data = cg.load_data(rows("abcd", 200, 10, 0, task), **KEYS, task=task, **more)
+    return cg.train("fedrep", data, rounds=4, engine="serial", out=folder)
+
+
+def score(run: cg.Run, frame: pd.DataFrame, data: cg.FederatedDataset, name: str) -> float:
+    """The run's metric over the newcomer's test rows, from what it predicts for them as they stand in the table."""
+    found = data.x_test[:, 0] if data.schema and not data.schema.client_scales else None
+    held = frame if found is None else frame[frame.x.astype(np.float32).isin(found)]
+    said = run.predict(held, name)
+    if run.trained.task.name == "regression":
+        return float(np.sqrt(((said[:, 0] - held.y) ** 2).mean()))
+    return float((np.array(run.trained.split["class_names"])[said.argmax(1)] == held.y).mean())
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_what_keep_says_is_what_the_model_does(task: str, tmp_path: Path) -> None:
+    """The head was fitted under scales learnt from the newcomer, and asked under the run's."""
+    run = trained(tmp_path, task)
+    new = rows("n", 160, 14, 1, task)
+    data = cg.load_data(new[["y", "z", "who", "x"]], **KEYS, task=task, schema=run.trained.schema)
+    kept = cg.keep_clients(run, data)
+    assert kept.mean == pytest.approx(score(kept.run, new, data, "n"), rel=1e-5)
+    assert kept.mean == pytest.approx(score(cg.load_run(tmp_path), new, data, "n"), rel=1e-5)
+
+
+@pytest.mark.parametrize("columns", [["who", "x", "z", "y"], ["y", "z", "who", "x"], ["who", "z", "y"]])
+def test_a_table_that_was_read_otherwise_is_refused(columns: list[str], tmp_path: Path) -> None:
+    run, new = trained(tmp_path, "classification"), rows("n", 60, 14, 1, "classification")
+    data = cg.load_data(new[columns].assign(**({} if "x" in columns else {"q": new.x})), **KEYS)
+    for use in (lambda: cg.keep_clients(run, data), lambda: cg.adapt(run, data, [5], repeats=1)):
+        with pytest.raises(DataError, match=r"was read with other columns or fills.*schema=run\.trained\.schema"):
+            use()
+    with pytest.raises(DataError, match="was read with other columns"):
+        run.importance(data)
+
+
+def test_columns_in_another_order_have_their_own_importance(tmp_path: Path) -> None:
+    run = trained(tmp_path, "classification")
+    own = rows("abcd", 200, 10, 0, "classification")[["y", "x", "who", "z"]]
+    found = run.importance(cg.load_data(own, **KEYS, schema=run.trained.schema)).to_dict()
+    assert json.dumps(found) == json.dumps(run.importance().to_dict())
+
+
+def test_the_command_knows_the_target_of_a_run_made_in_python(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path / "run", "regression")
+    rows("n", 80, 10, 1).to_csv(tmp_path / "new.csv", index=False)
+    main(["adapt", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--shots", "5", "--keep"])
+    assert json.loads((tmp_path / "run" / "adapt.json").read_text())["task"] == "regression"
+    assert "RMSE" in capsys.readouterr().out
+
+
+def test_clients_with_scales_of_their_own_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path / "run", "classification", scaling="client")
+    new = rows("n", 80, 500, 1, "classification")
+    data = cg.load_data(new, **KEYS, schema=run.trained.schema)
+    kept = cg.keep_clients(run, data)
+    assert data.schema is not None
+    scale = data.schema.client_scales["n"]
+    encoded = new[["x", "z"]].to_numpy(np.float32)
+    by_hand = run.trained.task.predict(kept.run.trained.outputs(
+        ((encoded - np.array(scale["mean"])) / np.array(scale["std"])).astype(np.float32), kept.run.trained.client("n")
+    ))  # fmt: skip
+    for one in (kept.run, cg.load_run(tmp_path / "run")):
+        np.testing.assert_allclose(one.predict(new, "n"), by_hand, rtol=1e-5)
+    for client in ("n", "all"):
+        cg.export_model(kept.run, tmp_path / client, client=client)
+    taken = cg.load_exported(tmp_path / "n")
+    np.testing.assert_allclose(taken.predict(new), by_hand, rtol=1e-4, atol=1e-6)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--out", str(tmp_path / "said.csv")])
+    said = pd.read_csv(tmp_path / "said.csv")
+    assert [*said["class"]] == [run.trained.split["class_names"][c] for c in by_hand.argmax(1)]
+    np.testing.assert_allclose(said["probability"], by_hand.max(1), atol=1e-4)
+
+
+def test_clients_of_a_single_row_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained(tmp_path / "run", "classification")
+    new = pd.concat([rows("n", 40, 10, 1, "classification"), rows("o", 1, 10, 2, "classification")])
+    new.to_csv(tmp_path / "new.csv", index=False)
+    main(["adapt", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--keep"])
+    assert "1 client with a single row, of which none would test a head, left out: 'o'" in capsys.readouterr().err

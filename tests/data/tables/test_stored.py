@@ -1,0 +1,130 @@
+"""What a table means does not depend on how its cells are stored: units, indexes, sparseness, spelling, precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commonground as cg
+from commonground.data.tables.cells import places_of
+from commonground.data.tables.schema import TableSchema
+from commonground.errors import DataError
+
+N = 60
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    plain = {"who": np.repeat(list("ab"), N // 2), "x": rng.normal(size=N), "y": rng.choice(["no", "up"], N)}
+    return pd.DataFrame({**plain, **columns})
+
+
+def loaded(table: Any, **options: Any) -> cg.FederatedDataset:
+    table = str(table) if isinstance(table, Path) else table
+    return cg.load_data(table, client_column="who", target="y", **options)
+
+
+def schema_of(table: Any, **options: Any) -> TableSchema:
+    found = loaded(table, **options).schema
+    assert found is not None
+    return found
+
+
+def test_an_index_without_a_name_is_no_feature(tmp_path: Path) -> None:
+    whole = frame()
+    whole[whole.x > -1].to_parquet(tmp_path / "some.parquet")
+    assert [column.name for column in schema_of(tmp_path / "some.parquet").features] == ["x"]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_durations_are_seconds(unit: str, tmp_path: Path) -> None:
+    waits = pd.Series(np.arange(N) * 7, dtype="int64").astype("timedelta64[s]").astype(f"timedelta64[{unit}]")
+    table = frame(x=waits)
+    table.to_parquet(tmp_path / "waits.parquet")
+    for source in (table, tmp_path / "waits.parquet"):
+        data = loaded(source)
+        assert sorted([*data.x_train[:, 0], *data.x_test[:, 0]]) == [7 * n for n in range(N)]
+
+
+def test_times_of_day_are_seconds() -> None:
+    data = loaded(frame(x=pd.to_datetime(pd.Series(np.arange(N) * 600), unit="s").dt.time))
+    assert max(data.x_train.max(), data.x_test.max()) == 600 * (N - 1)
+
+
+def test_intervals_periods_and_sparse_columns_are_read() -> None:
+    table = frame()
+    bins = pd.cut(table.x, [-9, 0, 9])
+    data = loaded(frame(x=bins))
+    assert schema_of(frame(x=bins)).features[0].categories == ("(-9, 0]", "(0, 9]")
+    np.testing.assert_array_equal(loaded(frame(x=bins.astype(str))).x_train, data.x_train)
+    months = schema_of(frame(x=pd.period_range("2020-01", periods=N, freq="M")))
+    assert months.features[0].kind == "date"
+    dense = pd.get_dummies(table.x > 0, prefix="up", dtype=float)
+    sparse = pd.get_dummies(table.x > 0, prefix="up", dtype=float, sparse=True)
+    kept = table.drop(columns="x")
+    stored, plain = (loaded(pd.concat([kept, part], axis=1)).x_train for part in (sparse, dense))
+    np.testing.assert_array_equal(stored, plain)
+
+
+def test_numbers_that_single_precision_rounds_away_are_told() -> None:
+    assert not schema_of(frame()).notes
+    notes = schema_of(frame(x=1.7e9 + frame().x * 100)).notes
+    assert any("are rounded to steps of 128 in single precision" in note for note in notes)
+    with pytest.raises(DataError, match=r"the numbers of 'y' differ by about .* are rounded to steps of 128"):
+        loaded(frame(y=1.7e9 + np.arange(N)), task="regression")
+
+
+def test_a_number_that_counts_the_rows_is_told() -> None:
+    notes = schema_of(frame(row=np.arange(5, 5 + N))).notes
+    assert any(note.startswith("row: it counts the rows") for note in notes)
+    assert not schema_of(frame(row=np.arange(N)[::-1])).notes
+
+
+def test_points_beside_decimal_commas_may_mark_thousands(tmp_path: Path) -> None:
+    path = tmp_path / "german.csv"
+    lines = [f"{'ab'[n % 2]};{n},5;{n + 1}.520;{'up' if n % 3 else 'no'}" for n in range(40)]
+    path.write_text("who;preis;umsatz;y\n" + "\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=r"column 'umsatz': the point in '1\.520' may be a decimal one or mark thou"):
+        loaded(path)
+    for kind, first in (("comma-number", 1520.0), ("number", 1.52)):
+        data = loaded(path, kinds=f"umsatz={kind}")
+        assert min(data.x_train[:, 1].min(), data.x_test[:, 1].min()) == pytest.approx(first)
+    path.write_text("who;preis;umsatz;y\n" + "\n".join(lines).replace(".520", ".52") + "\n")
+    assert loaded(path).x_train[:, 1].max() < 50  # these cannot mark thousands
+    path.write_text("who,preis,umsatz,y\n" + "\n".join(lines).replace(",", ".").replace(";", ",") + "\n")
+    assert loaded(path).x_train[:, 1].max() < 50  # no decimal comma beside them
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "places"),
+    [
+        (["false", "true"], ["True", "FALSE", "true"], [1, 0, 1]),
+        (["0", "1"], ["1.0", "0", "0.0", "2"], [1, 0, 0, -1]),
+        (["2020-01-01", "2020-01-02"], ["2020-01-02 00:00:00", "2020-01-03"], [1, -1]),
+        (["Up", "up"], ["UP", "up", "Up"], [-1, 1, 0]),
+        (["007", "7"], ["7.0", "7", "007"], [-1, 1, 0]),
+        (["a"], [], []),
+    ],
+)
+def test_a_class_is_known_however_it_is_spelt(names: list[str], words: list[str], places: list[int]) -> None:
+    assert places_of(words, names) == places
+
+
+def test_a_global_model_knows_no_scales_of_clients_with_few_rows() -> None:
+    data = loaded(frame(who=["a"] * 40 + ["b"] * 15 + ["c"] * 5), min_rows=10, few_rows="shared", scaling="client")
+    with pytest.raises(cg.CommonGroundError, match=r"--few-rows shared serves .* with --scaling client it knows no"):
+        cg.train("fedavg", data, rounds=1)
+
+
+def test_exchanged_column_names_are_not_resumed(tmp_path: Path) -> None:
+    own = frame(z=frame().x * 2)
+    cg.train("fedavg", loaded(own), rounds=1, out=tmp_path)
+    swapped = loaded(own.rename(columns={"x": "z", "z": "x"}))
+    for rounds in (1, 2):
+        with pytest.raises(cg.CommonGroundError, match="was started on a table with 'x' where 'z' is now"):
+            cg.train("fedavg", swapped, rounds=rounds, out=tmp_path, resume=True)
+    assert cg.train("fedavg", loaded(own), rounds=2, out=tmp_path, resume=True).summary["rounds"] == 2
