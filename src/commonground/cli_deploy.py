@@ -9,12 +9,12 @@ import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from commonground.cli_help import SectionedCommand
-from commonground.cli_options import listening, run_options, run_values, settings_options
+from commonground.cli_options import Named, listening, run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
 from commonground.errors import ConfigError
 from commonground.extras import pip_install
@@ -108,6 +108,9 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 @click.option(
     "--allow-code", is_flag=True, help="run models and methods that the server names as file.py:… of this host"
 )
+@click.option("--demand-dp", "demand", type=Named(["client", "example"]), help="take part in runs alone that hide all"
+              " of this client's data, or single examples of them, from the server as well")  # fmt: skip
+@click.option("--least-noise", type=click.FloatRange(0), default=0.0, help="the least noise Z with which they have to")
 @click.option("--insecure", is_flag=True, help="plain HTTP to a server started with --insecure")
 @click.option("--key-only", is_flag=True, help="make the key, say where it is, and stop")
 def client(
@@ -122,6 +125,8 @@ def client(
     name: str | None,
     max_message: int,
     allow_code: bool,
+    demand: Literal["client", "example"] | None,
+    least_noise: float,
     insecure: bool,
     key_only: bool,
     **table: Any,
@@ -131,6 +136,8 @@ def client(
 
     if not _is_address(address):
         raise ConfigError(f"--server {quoted(address)} is no HOST:PORT, as fl.example.org:9092 is one")
+    if least_noise and demand is None:
+        raise ConfigError(f"--least-noise {least_noise:g} is of the privacy that --demand-dp demands; add it")
     if (ca is None) != insecure:
         raise ConfigError(
             "a client needs the server's certificate: --ca ca.pem (or --insecure, for a server without certificates)"
@@ -149,7 +156,14 @@ def client(
 
     called = name or folder.resolve().name
     words = TableWords(target, task, table_options(table), least)
-    answering = Answering(own_data(data, called, schema, words), called, folder.resolve(), model_code=allow_code)
+    answering = Answering(
+        own_data(data, called, schema, words),
+        called,
+        folder.resolve(),
+        model_code=allow_code,
+        demand=demand,
+        least_noise=least_noise,
+    )
     fleet = Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20)
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())

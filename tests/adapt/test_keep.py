@@ -13,9 +13,10 @@ import torch
 
 import commonground as cg
 from commonground.cli import main
+from commonground.data.arrays import Preprocess
 from commonground.engine.added import AddedClients
 from commonground.engine.backends import factory
-from commonground.errors import ConfigError, RunError
+from commonground.errors import ConfigError, DataError, RunError
 
 SETTINGS: dict[str, Any] = {"clients": 5, "classes_per_client": 3, "rounds": 2, "engine": "serial", "seed": 1}
 
@@ -242,3 +243,25 @@ def test_a_table_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_none_added(tmp_path: Path) -> None:
     added = AddedClients.read(tmp_path, "abc")
     assert (added.names, added.weights, added.segments) == ((), "abc", ())
+
+
+def test_clients_whose_samples_are_stored_otherwise_are_tried_and_not_kept(tmp_path: Path) -> None:
+    """Pictures as fractions are what a run on bytes would take for black; each is scaled its own way."""
+    rng = np.random.default_rng(0)
+
+    def clients(divisor: int) -> cg.FederatedDataset:
+        made = []
+        for _ in range(3):
+            y = np.arange(40) % 2
+            x = (rng.integers(0, 60, (40, 4, 4, 1)) + 150 * y[:, None, None, None]).astype(np.uint8)
+            x = x if divisor == 1 else (x / np.float32(divisor)).astype(np.float32)
+            made.append((x[:30], y[:30], x[30:], y[30:]))
+        return cg.FederatedDataset.from_arrays(
+            made, classes=2, preprocess=Preprocess(scale=1 / 255) if divisor == 1 else None
+        )
+
+    run = cg.train("fedavg", clients(1), rounds=20, out=tmp_path, model="mlp")
+    found = cg.adapt(run, clients(255), [20], repeats=1)
+    assert min(result.mean for result in found) > 0.9
+    with pytest.raises(DataError, match="are stored otherwise than those of the run"):
+        cg.keep_clients(run, clients(255))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -125,6 +126,48 @@ def test_a_run_does_not_begin_again_with_other_settings(tmp_path: Path) -> None:
     assert b'"number":0' in text
     with pytest.raises(UpdateError, match="has begun here with other settings"):
         client.begin(text.replace(b'"number":0', b'"number":1'))
+    assert b'"rounds":1,' in text
+    client.begin(text.replace(b'"rounds":1,', b'"rounds":7,'))  # a run may go on
+    assert b'"rounds":7,' in next(folder.glob("runs/*/begin.json")).read_bytes()
+
+
+LOCAL = {"dp": "client", "dp_clip": 0.5, "dp_noise": 2.0, "dp_where": "client", "dp_secret_noise": True}
+EXAMPLE = {"dp": "example", "dp_clip": 0.5, "dp_noise": 2.0, "dp_secret_noise": True}
+
+
+@pytest.mark.parametrize(
+    ("demand", "least", "settings", "refused"),
+    [
+        ("client", 0.0, LOCAL, ""), ("client", 2.0, LOCAL, ""), ("example", 2.0, LOCAL, ""),
+        ("example", 1.0, EXAMPLE, ""),
+        ("client", 2.5, LOCAL, r"a --dp-noise of at least 2\.5 alone, as its owner demands, and this one has 2"),
+        ("client", 0.0, EXAMPLE, r"in runs with --dp client --dp-where client alone, as its owner demands"),
+        ("client", 0.0, LOCAL | {"dp_where": "server"}, r"with --dp client --dp-where client alone"),
+        ("example", 0.0, LOCAL | {"dp_where": "server"}, r"--dp-where client or --dp example alone"),
+        ("client", 0.0, {}, r"with --dp client --dp-where client alone"),
+    ],
+)  # fmt: skip
+def test_a_client_takes_part_where_its_owners_demands_are_met(
+    demand: Literal["client", "example"], least: float, settings: dict[str, Any], refused: str, tmp_path: Path
+) -> None:
+    config = {
+        **SETTINGS,
+        "algorithm": "fedavg",
+        "data": "arrays",
+        "clients": 4,
+        "lr": 0.1,
+        "optimizer": "sgd",
+        **settings,
+    }
+    data = part_of(data_of(), [0])
+    begin = {"run": "0" * 32, "config": config, "number": 0, "class_names": data.class_names}
+    client = Answering(data, "site 0", tmp_path, demand=demand, least_noise=least)
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            client.begin(json.dumps(begin).encode())
+        assert not client.has_begun("0" * 32)
+    else:
+        client.begin(json.dumps(begin).encode())
 
 
 @pytest.mark.parametrize("kind", ["missing", "shape", "nan", "text", "unasked"])

@@ -15,7 +15,7 @@ from commonground.engine.backends.factory import make_engine
 from commonground.engine.run import Run, as_run
 from commonground.engine.state.lock import locked
 from commonground.engine.trained import Trained
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
 __all__ = ["Kept", "keep_clients"]
@@ -64,6 +64,11 @@ def keep_clients(
     run = as_run(run)
     trained = run.trained
     data = as_new_clients(trained, data, lr)
+    if data.preprocess != trained.format.preprocess:
+        raise DataError(
+            f"the samples of {data.name} are stored otherwise than those of {trained.where} (bytes are scaled by "
+            f"{1 / 255:.3g}, numbers are not), and a client that is kept is asked with samples as the run's"
+        )
     if run.folder is None:
         raise ConfigError("new clients are kept in the run's folder, and this run is in none; train with out=…")
     if data.noise is not None:

@@ -398,7 +398,10 @@ class Trained:
                 "its table: load_data(…, schema=run.trained.schema)"
             )
         same = data.task.name == self.task.name and data.classes == self.split["classes"]
-        return replace(data, preprocess=self.format.preprocess, task=self.task if same else data.task)
+        # Bytes and fractions of them are each scaled their own way.
+        stored_alike = data.preprocess.scale == self.format.preprocess.scale
+        preprocess = self.format.preprocess if stored_alike else data.preprocess
+        return replace(data, preprocess=preprocess, task=self.task if same else data.task)
 
     def outputs(self, x: Given, client: int | None) -> Tensor:
         """What a client's own model (None: the global one) returns for raw samples [n, …], on the host."""

@@ -19,7 +19,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -79,11 +79,24 @@ class Answering:
         name: the client's.
         folder: where it keeps what is personal, by run.
         model_code: whether a model, loss or method may be named that is code in a Python file on this host.
+        demand: what runs have to hide from the server, or this client takes no part: its ``example`` s, or all of the
+            ``client``; None if the server may see what is sent.
+        least_noise: the least Z with which they have to.
     """
 
-    def __init__(self, data: FederatedDataset | OwnTable, name: str, folder: Path, *, model_code: bool = False) -> None:
+    def __init__(
+        self,
+        data: FederatedDataset | OwnTable,
+        name: str,
+        folder: Path,
+        *,
+        model_code: bool = False,
+        demand: Literal["client", "example"] | None = None,
+        least_noise: float = 0.0,
+    ) -> None:
         self.data, self.name, self.folder = data, name, folder
         self.model_code = model_code
+        self.demand, self.least_noise = demand, least_noise
         self._clients: dict[str, MessageClient] = {}
 
     def hello(self) -> bytes:
@@ -168,6 +181,7 @@ class Answering:
     def _client(self, begin: Begin) -> MessageClient:
         config = RunConfig.make(begin.config)
         self._check_code(config)
+        self._check_privacy(config)
         torch.set_num_threads(config.threads)
         use_precision(config.precision)
         own = self._own(begin.table)
@@ -189,6 +203,22 @@ class Answering:
                 raise UpdateError("the server does not say what the columns of this client's table become")
             return self.data.load(agreed)
         return self.data
+
+    def _check_privacy(self, config: RunConfig) -> None:
+        """What a run hides is the server's to say, and whether to take part in it this client's owner's."""
+        if self.demand is None:
+            return
+        by_client = config.dp == "client" and config.dp_where == "client"
+        if not (by_client or (self.demand == "example" and config.dp == "example")):
+            wanted = "--dp client --dp-where client" + (" or --dp example" if self.demand == "example" else "")
+            raise ConfigError(
+                f"client {escaped(self.name)} takes part in runs with {wanted} alone, as its owner demands"
+            )
+        if config.dp_noise is None or config.dp_noise < self.least_noise:
+            raise ConfigError(
+                f"client {escaped(self.name)} takes part in runs with a --dp-noise of at least {self.least_noise:g} "
+                f"alone, as its owner demands, and this one has {0 if config.dp_noise is None else config.dp_noise:g}"
+            )
 
     def _check_code(self, config: RunConfig) -> None:
         """A server cannot make a client run a file, unless its owner allows what lies on this host."""
