@@ -308,3 +308,19 @@ def test_what_is_passed_over_is_told() -> None:
     assert not any("FedAvg" in note and "says nothing" in note for note in result.result["notes"])
     plain = compare(["fedavg"], digits(), rounds=1, aggregate="median")  # the yardstick averages nothing
     assert not any("says nothing" in note for note in plain.result["notes"])
+
+
+def test_runs_that_tune_go_on_with_other_numerics_as_the_others_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The flag reaches every run of the comparison: those on validation data, and those that are reported."""
+    true, asked = module.run_training, []
+
+    def told(*args: Any, **given: Any) -> Any:
+        asked.append(given.get("allow_other_numerics"))
+        return true(*args, **given)
+
+    monkeypatch.setattr(module, "run_training", told)
+    grid = {"lr": [0.01, 0.05]}
+    compare(["fedavg"], digits(), rounds=1, grid=grid, local_only=False, out=tmp_path, allow_other_numerics=True)
+    assert asked == [True, True, True]

@@ -73,3 +73,12 @@ def test_another_value_gives_another_model_or_is_refused(method: str, setting: s
     except ConfigError as error:
         said = str(error)
     assert f"--{setting.replace('_', '-')}" in said if got is None else got != usual(method)
+
+
+@pytest.mark.parametrize("setting", ["batch_size", "momentum", "weight_decay"])
+@pytest.mark.parametrize("method", [m for m in METHODS if registry[m].unused and registry[m]().has_global_model])
+def test_what_fine_tuning_takes_changes_the_tuned_models(method: str, setting: str) -> None:
+    """Also of a method whose own rounds do not take it (FedSGD's batch size)."""
+    value = {"momentum": 0.9}.get(setting, OTHERS[setting])
+    tuned = models(method, finetune_epochs=2)
+    assert models(method, finetune_epochs=2, **{setting: value}) != tuned
