@@ -80,6 +80,16 @@ def test_other_addresses_are_not(server: str, tmp_path: Path) -> None:
     assert client(tmp_path, "--insecure", "--key-only", server=server) == 0
 
 
+def test_a_key_is_made_before_the_certificate_has_come(tmp_path: Path) -> None:
+    assert client(tmp_path, "--ca", str(tmp_path / "not-yet.pem"), "--key-only") == 0
+
+
+def test_noise_is_demanded_of_privacy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert client(tmp_path, "--insecure", "--least-noise", "1", "--key-only") == 2
+    assert "--least-noise 1 is of the privacy that --demand-dp demands; add it" in capsys.readouterr().err
+    assert client(tmp_path, "--insecure", "--least-noise", "1", "--demand-dp", "example", "--key-only") == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -171,6 +171,27 @@ def test_those_who_come_are_not_kept_waiting_by_one_that_is_silent(monkeypatch: 
     assert notes == ["node 1 has not answered yet; it is asked again"]
     assert windows[:3] == [4, 8, 16]
     assert max(windows) <= 20
+
+
+def test_who_came_in_the_end_is_no_reason_for_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = describe_client(part_of(made_data(), [0]), "north").model_dump_json().encode()
+    asked: list[int] = []
+
+    class Late:
+        def nodes(self) -> list[int]:
+            return [1, 2]
+
+        def exchange(self, letters: Mapping[int, Letter], seconds: float, check_stop: Any = None) -> Iterator[Any]:
+            asked.extend(letters)
+            for node, letter in letters.items():
+                came = node == 1 and asked.count(1) > 1
+                said = Letter("ok", question_id(letter.run, letter.body), about)
+                yield node, said if came else NoAnswerError(f"node {node} is away")
+
+    now = iter(range(0, 1000, 5))
+    monkeypatch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda s: None))
+    with pytest.raises(RunError, match=r"1 of 2 clients have come within 20 s \(node 2 is away\)"):
+        gather(Late(), 2, 20)
 
 
 def test_clients_of_one_name_are_told_by_their_nodes() -> None:
