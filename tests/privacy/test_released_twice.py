@@ -132,6 +132,24 @@ def test_a_client_answers_a_round_to_one_model_alone(kind: dict[str, Any], tmp_p
     assert abs(cosine(first, answer("b", dead))) < 0.5
 
 
+def test_a_round_is_not_asked_again_of_another_head(tmp_path: Path) -> None:
+    """The same model, from what the client kept of another round: its gradients, and so its answer, are others."""
+    kind = {"dp": "client", "dp_clip": 0.3, "dp_noise": 20.0, "dp_where": "client"}
+    setup = prepare_setup(RunConfig.make({"algorithm": "fedrep", "model": "mlp", **kind}), made_data((12, 9)))
+    own = replace(setup, data=part_of(setup.data, [0]), _splits={})
+    client = MessageClient(own, 0, tmp_path, noise=SecretNoise())
+
+    def ask(round: int, last: int) -> torch.Tensor:
+        about = {"kind": "train", "round": round, "safe": 0, "since": None, "last": last}
+        return flat(unpack(client.handle(pack(about, setup.initial_shared)))[1])
+
+    ask(1, 0)
+    first = ask(2, 1)
+    assert torch.equal(ask(2, 1), first)
+    with pytest.raises(UpdateError, match="answered round 2 to other tensors"):
+        ask(2, 0)
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
