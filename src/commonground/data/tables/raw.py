@@ -176,7 +176,7 @@ def _in_seconds(column: Any) -> Any:
 
     kind = column.type
     if pa.types.is_time32(kind):
-        whole = column.cast(pa.int32()).cast(pa.int64())
+        whole = column.cast(pa.int32())
     elif pa.types.is_duration(kind) or pa.types.is_time64(kind):
         whole = column.cast(pa.int64())
     else:
