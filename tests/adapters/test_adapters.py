@@ -304,6 +304,8 @@ def test_an_adapter_that_does_not_fit_is_named(runs: Any, tmp_path: Path) -> Non
     for key, value, sentence in (
         ("peft_type", "IA3", "of the kind IA3, not LORA"),
         ("use_dora", True, "use_dora = True, which is not supported"),
+        ("init_lora_weights", "pissa", "init_lora_weights = 'pissa', which is not supported"),
+        ("init_lora_weights", "olora", "init_lora_weights = 'olora', which is not supported"),
         ("r", None, "is damaged: it has no r and lora_alpha"),
     ):
         (tmp_path / "own" / "adapter_config.json").write_text(json.dumps(config | {key: value}))
@@ -361,3 +363,11 @@ def test_without_peft_one_sentence(runs: Any, tmp_path: Path, monkeypatch: pytes
 def test_importing_the_package_loads_neither_transformers_nor_peft() -> None:
     code = "import commonground, sys; sys.exit(bool({'transformers', 'peft'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_layers_of_the_task_head_are_not_adapted(tmp_path: Path) -> None:
+    """RoBERTa's head has a layer `dense`, as its transformer layers have."""
+    location = tiny_model("roberta", tmp_path)
+    with pytest.raises(ConfigError, match=r"the target modules match 'classifier\.dense' as well, a layer of the task"):
+        cg.build_model(location, (12, 2), 2, seed=0, options={"rank": 2, "target_modules": "query,dense"})
+    cg.build_model(location, (12, 2), 2, seed=0, options={"rank": 2, "target_modules": r"re:.*layer\..*dense"})

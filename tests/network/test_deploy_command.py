@@ -12,7 +12,8 @@ pytest.importorskip("flwr")
 
 from commonground import cli_deploy
 from commonground.cli import main
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, RunError
+from commonground.network.deploy import Deployment
 from commonground.network.keys import make_certificates
 from commonground.network.running import run_settings
 
@@ -104,3 +105,15 @@ def test_what_follows_from_the_command_alone_is_refused_before_clients_are_asked
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         run_settings(settings, tmp_path / "run", resume=False)
+
+
+def test_a_server_that_is_gone_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*words: str) -> None:
+        raise RunError("`flwr ls` failed: Using SuperLink")
+
+    deployment = Deployment(tmp_path)
+    monkeypatch.setattr(deployment, "flwr", gone)
+    with pytest.raises(
+        RunError, match=r"does not answer any more; start it again .* and continue the run with --resume"
+    ):
+        deployment.state_of(3)

@@ -80,6 +80,12 @@ class AdaptedModel(FrozenBaseModel):
         self._layer_list, self._layers = _transformer_layers(base)
         self.adapted = self._adapt()
         self._head = self._new_head()
+        inside = [n for n in self.adapted if any(name.startswith(f"{n}.") for name in self._head)]
+        if inside:
+            raise ConfigError(
+                f"the target modules match '{inside[0].removeprefix('base.')}' as well, a layer of the task head, which "
+                "is trained as a whole; say which layers are meant (--set model.target_modules=re:…)"
+            )
         for name in self.trained_names:
             parameter = self.get_parameter(name)
             parameter.data = parameter.data.to(dtype)

@@ -181,7 +181,13 @@ class Deployment:
 
     def state_of(self, run: int) -> str:
         """What Flower says of a run: ``running``, ``finished:completed``, ``finished:failed`` and others."""
-        _, found = self.flwr("ls")
+        try:
+            _, found = self.flwr("ls")
+        except RunError:
+            raise RunError(
+                f"the server of '{self.folder}' does not answer any more; start it again (commonground deploy server) "
+                "and continue the run with --resume"
+            ) from None
         for one in found.get("runs", []):
             if str(one.get("run-id")) == str(run):
                 return str(one.get("status"))
