@@ -83,8 +83,8 @@ class AdaptedModel(FrozenBaseModel):
         inside = [n for n in self.adapted if any(name.startswith(f"{n}.") for name in self._head)]
         if inside:
             raise ConfigError(
-                f"the target modules match '{inside[0].removeprefix('base.')}' as well, a layer of the task head, which "
-                "is trained as a whole; say which layers are meant (--set model.target_modules=re:…)"
+                f"the target modules match '{inside[0].removeprefix('base.')}' as well, a layer of the task head, "
+                "which is trained as a whole; say which layers are meant (--set model.target_modules=re:…)"
             )
         for name in self.trained_names:
             parameter = self.get_parameter(name)
