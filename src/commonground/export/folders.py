@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from commonground.engine.trained import Trained
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 
 __all__ = ["Exported", "Head", "check_free", "parts_of", "whole"]
 
@@ -44,8 +44,14 @@ def parts_of(trained: Trained, client: str | int | None) -> list[tuple[str, int 
             global model.
 
     Raises:
-        ConfigError: there is no such client.
+        ConfigError: there is no such client, or ``all`` is the name of one.
     """
+    if client == "all" and "all" in trained.names:
+        number = trained.names.index("all")
+        raise ConfigError(
+            f"'all' stands for every client, and is the name of one of {trained.where}; export it in Python, by its "
+            f"number: export_model(…, client={number})"
+        )
     if client == "all":
         return [(f"client-{number}", number) for number in range(len(trained.names))]
     return [("", None if client is None else trained.client(client))]
