@@ -99,6 +99,9 @@ def test_what_left_the_server_is_counted_once(tmp_path: Path) -> None:
     with (tmp_path / "releases.jsonl").open("a") as file:
         file.write('{"round": 4, "sha2')  # the power went
     assert released_again(tmp_path) == 1
+    for tensors in (one, other):
+        note_release(tmp_path, 4, tensors)
+    assert released_again(tmp_path) == 2
     (tmp_path / "releases.jsonl").write_text('{"round": "x"}\n')
     with pytest.raises(RunError, match=r"releases\.jsonl' is damaged"):
         released_again(tmp_path)
@@ -148,6 +151,26 @@ def test_a_round_is_not_asked_again_of_another_head(tmp_path: Path) -> None:
     assert torch.equal(ask(2, 1), first)
     with pytest.raises(UpdateError, match="answered round 2 to other tensors"):
         ask(2, 0)
+    client.close()  # the run is over, and the secret of its noise may be another one from here on
+    for round, last in ((1, 0), (2, 1)):
+        with pytest.raises(UpdateError, match=f"answered round {round} to other tensors"):
+            ask(round, last)
+    ask(3, 2)
+
+
+def test_a_run_that_is_said_to_be_over_gives_no_second_draw(tmp_path: Path) -> None:
+    """Whoever ends a run and asks a round again, as if the end had been lost, would be answered with new noise."""
+    local: dict[str, Any] = {"dp": "client", "dp_clip": 0.3, "dp_noise": 20.0, "dp_where": "client", "dp_delta": 1e-5}
+    town = Town(data_of(), tmp_path / "sites")
+    over(town, tmp_path / "run", **SETTINGS, **local)
+    asked = [(node, letter) for node, letter, _ in town.letters if letter.kind == "ask"]
+    node, letter = next((n, one) for n, one in asked if unpack(one.body)[0]["kind"] == "train")
+    town.restart(node)
+    ((_, answer),) = town.exchange({node: letter}, 20)
+    assert isinstance(answer, Letter)
+    assert "a second answer would tell more than its ε says" in unpack(answer.body)[0]["error"]
+    more = over(town, tmp_path / "run", resume=True, **SETTINGS | {"rounds": 3}, **local)  # a run may go on
+    assert more.summary["rounds"] == 3
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ class Answering:
             plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
             keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
             del self._clients[run]
-            remove_secret(self.folder / "runs" / run / "states")  # no round will be repeated
+            client.close()
+            remove_secret(self.folder / "runs" / run / "states")
             return pack(Kept().model_dump(), {})
         except CommonGroundError as error:
             return failed(error)
@@ -238,7 +239,8 @@ class Answering:
 def _lasting(begin: Begin) -> Begin:
     """What a run cannot go on without; it may have more rounds, after which other heads are tuned."""
     config = {name: value for name, value in begin.config.items() if name not in FREE | NUMERIC_SETTINGS}
-    return begin.model_copy(update={"config": config, "tuning": None})
+    tuning = None if begin.tuning is None else begin.tuning.model_copy(update={"head": ""})
+    return begin.model_copy(update={"config": config, "tuning": tuning})
 
 
 def failed(error: Exception) -> bytes:

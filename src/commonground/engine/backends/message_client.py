@@ -8,6 +8,7 @@ answer got lost or was refused, what the client kept of that round is dropped.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from commonground.algorithms import Tensors
@@ -118,12 +119,12 @@ class MessageClient:
 
     def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
         personal = self._newest(task.round, task.last)  # first, so that nothing goes if it is not there
+        if self.setup.clients_add_noise and self.noise is not None:
+            self._once(task.round, shared, personal)
         self.states.forget(task.round, task.safe, task.last)
         if self.setup.algorithm.clients_remember:
             names = self.setup.initial_shared
             self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
-        if self.setup.clients_add_noise and self.noise is not None:
-            self._once(task.round, shared, personal)
         solo = SequentialClient(self.setup)
         result = run_client(solo, task.round, 0, shared, personal, key=self.number, noise=self.noise)
         self.states.keep(task.round, result.personal or {})
@@ -132,24 +133,37 @@ class MessageClient:
         return done, result.update.tensors
 
     def _once(self, round: int, shared: Tensors, personal: Tensors) -> None:
-        """Refuse a round that was asked before with other tensors: the noise of one answer is all that ε counts.
+        """Refuse a round that was asked with other tensors, or before the run was over: ε counts the noise of one
+        answer.
 
         Raises:
             UpdateError: it was.
         """
-        path = self.states.folder / ASKED
-        try:
-            asked = dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
-        except (OSError, ValueError) as error:
-            raise RunError(f"'{path}', which says what was asked, cannot be read: {error}") from None
+        asked = self._asked()
         now = digest({**shared, **{f"own {name}": value for name, value in personal.items()}})
         if asked.setdefault(str(round), now) != now:
             raise UpdateError(
                 f"client {self._name} answered round {round} to other tensors, and a second answer would tell more "
                 "than its ε says"
             )
+        self._write_asked(asked)
+
+    def close(self) -> None:
+        """Answer none of the rounds that were asked so far any more: the secret of their noise may go."""
+        if self.setup.clients_add_noise and self.noise is not None:
+            self._write_asked(dict.fromkeys(self._asked(), "over"))
+
+    def _asked(self) -> dict[str, str]:
+        """By round, the digest of what it was answered to."""
+        path = self.states.folder / ASKED
+        try:
+            return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise RunError(f"'{path}', which says what was asked, cannot be read: {error}") from None
+
+    def _write_asked(self, asked: Mapping[str, str]) -> None:
         self.states.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asked))
+        write_atomically(self.states.folder / ASKED, json.dumps(dict(asked)))
 
     def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
         stacked = {name: value.unsqueeze(0) for name, value in personal.items()}

@@ -27,13 +27,15 @@ def note_release(folder: Path, round: int, shared: Tensors) -> None:
         RunError: it cannot be written.
     """
     line = json.dumps({"round": round, "sha256": digest(shared)}) + "\n"
+    path = folder / _FILE
     try:
-        with open(folder / _FILE, "a", encoding="utf-8") as file:
-            file.write(line)
+        torn = path.is_file() and not path.read_bytes().endswith(b"\n")  # what was being written then never left
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("\n" * torn + line)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise RunError(f"what left the server cannot be written down in '{folder / _FILE}': {error}") from None
+        raise RunError(f"what left the server cannot be written down in '{path}': {error}") from None
 
 
 def released_again(folder: Path) -> int:
