@@ -322,5 +322,6 @@ def test_runs_that_tune_go_on_with_other_numerics_as_the_others_do(
 
     monkeypatch.setattr(module, "run_training", told)
     grid = {"lr": [0.01, 0.05]}
-    compare(["fedavg"], digits(), rounds=1, grid=grid, local_only=False, out=tmp_path, allow_other_numerics=True)
-    assert asked == [True, True, True]
+    settings: dict[str, Any] = {"rounds": 1, "seeds": 1, "grid": grid, "local_only": False}
+    compare(["fedavg"], digits(), out=tmp_path, allow_other_numerics=True, **settings)
+    assert asked == [True, True, True]  # both candidates, then the chosen one
