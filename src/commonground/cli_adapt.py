@@ -177,13 +177,13 @@ def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, see
         _say(f"{new.name}: {note}")
     left = [] if new.schema is None else new.schema.few_rows.get("clients", [])
     if left:
-        named = ", ".join(quoted(name) for name in left[:5]) + (", …" if len(left) > 5 else "")
-        _say(f"{counted(len(left), 'client')} with a single row, of which none would test a head, left out: {named}")
+        who = f"{counted(len(left), 'client')} with a single row, of which none would test a head"
+        _say(f"{who}, left out: {_first(left)}")
     headline = Headline.of(new.task)
-    first = ", ".join(quoted(name) for name in kept.names[:5]) + (", …" if len(kept.names) > 5 else "")
     several = len(kept.names) > 1
     standard_output().print(
-        f"{len(kept.names):,} client{'s' if several else ''} added to the run: {first}; {headline.name} "
+        f"{len(kept.names):,} client{'s' if several else ''} added to the run: {_first(kept.names)}; "
+        f"{headline.name} "
         f"{headline.show(kept.mean)} on {'their test samples, the mean over them' if several else 'its test samples'}"
     )
 
@@ -211,8 +211,14 @@ def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> N
     for note in () if new.schema is None else new.schema.notes:
         _say(f"{new.name}: {note}")
     if left:
-        first = ", ".join(quoted(name) for name in left[:5]) + (", …" if len(left) > 5 else "")
-        _say(f"{len(left):,} clients have too few samples for {shots} shots and a test, and are left out: {first}")
+        _say(
+            f"{len(left):,} clients have too few samples for {shots} shots and a test, and are left out: {_first(left)}"
+        )
+
+
+def _first(names: Sequence[str], most: int = 5) -> str:
+    """The first names of many."""
+    return ", ".join(quoted(name) for name in names[:most]) + (", …" if len(names) > most else "")
 
 
 @click.command(

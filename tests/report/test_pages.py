@@ -123,6 +123,12 @@ def test_a_table_of_one_seed_shows_no_range_no_share_and_no_minutes_of_its_last_
     text = Page(write_report(tmp_path)).text
     assert "0.55 to 0.55" not in text
     assert "0 of 0" not in text
+    claims = [
+        claim | {"claim": f"FLUTE above {of} on CIFAR-10 (50, {n})"} for of in ("FedRep", "FedPer") for n in (2, 5)
+    ]
+    (tmp_path / "reproduction.json").write_text(json.dumps(whole | {"claims": claims}))
+    assert "Claims, counted" not in Page(write_report(tmp_path)).text  # a column's name is not cut at its comma
+    (tmp_path / "reproduction.json").write_text(json.dumps(whole))
     assert "0.0 minutes" not in text
     assert "Asked for last: commonground reproduce flute-table1" in text
 

@@ -66,8 +66,9 @@ def keep_clients(
     data = as_new_clients(trained, data, lr)
     if data.preprocess != trained.format.preprocess:
         raise DataError(
-            f"the samples of {data.name} are stored otherwise than those of {trained.where} (bytes are scaled by "
-            f"{1 / 255:.3g}, numbers are not), and a client that is kept is asked with samples as the run's"
+            f"the samples of {data.name} are stored otherwise than those of {trained.where} (scaled by "
+            f"{data.preprocess.scale:.3g}, there by {trained.format.preprocess.scale:.3g}), and a client that is kept "
+            "is asked with samples as the run's"
         )
     if run.folder is None:
         raise ConfigError("new clients are kept in the run's folder, and this run is in none; train with out=…")

@@ -239,9 +239,9 @@ class Loop:
 
     def _participants(self, round: int) -> list[int]:
         # What sampling hides is told of --dp-where server: whoever knows the seed must not know who takes part.
-        if self.setup.server_secret is None:
-            return sample_clients(self.config, self.setup.data.clients, round)
-        return sample_clients(self.config, self.setup.data.clients, round, self.setup.server_secret.secret)
+        hidden = self.setup.server_secret
+        secret = None if hidden is None else hidden.secret
+        return sample_clients(self.config, self.setup.data.clients, round, secret)
 
     def _server(self, round: int) -> Server:
         return Server(

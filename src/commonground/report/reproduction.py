@@ -127,8 +127,9 @@ def _curves(about: Mapping[str, Any]) -> list[Chart]:
 
 def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     judged = [c["holds"] for c in claims if isinstance(c.get("holds"), bool)]
-    tiles = [("Claims that hold", f"{sum(judged)} of {len(judged)}", "as judged from the measured values")]
-    tiles = tiles if judged else []
+    tiles = []
+    if judged:
+        tiles.append(("Claims that hold", f"{sum(judged)} of {len(judged)}", "as judged from the measured values"))
     open_ = len(claims) - len(judged)
     if open_:
         tiles.append(("Open", str(open_), "claims whose interval leaves it open, or of too few seeds for one"))
@@ -136,10 +137,12 @@ def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def _counts(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many hold of the claims with the same beginning, up to a comma or colon; nothing where few share theirs."""
+    """How many hold of the claims with the same beginning, up to a comma or colon outside of brackets; nothing where few
+    share theirs.
+    """
     groups: dict[str, list[Any]] = {}
     for claim in claims:
-        groups.setdefault(re.split("[,:]", str(claim["claim"]))[0], []).append(claim.get("holds"))
+        groups.setdefault(re.split(r"[,:](?![^()]*\))", str(claim["claim"]))[0], []).append(claim.get("holds"))
     if 2 * len(groups) > len(claims):
         return []
     return [
