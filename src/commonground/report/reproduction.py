@@ -137,7 +137,7 @@ def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def _counts(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many hold of the claims with the same beginning, up to a comma or colon outside of brackets; nothing where few
+    """How many hold of the claims with the same beginning, up to a comma or colon outside of brackets; none where few
     share theirs.
     """
     groups: dict[str, list[Any]] = {}
