@@ -48,9 +48,10 @@ def test_every_method_gets_the_same_conditions(monkeypatch):
         sampled.append([])
         return prepare(setup, **rest)
 
-    def recorded(config, clients, round):
-        sampled[-1].append(tuple(sample(config, clients, round)))
-        return sample(config, clients, round)
+    def recorded(config, clients, round, secret):
+        assert secret is None  # nothing here is private: participants follow from the seed alone
+        sampled[-1].append(tuple(sample(config, clients, round, secret)))
+        return sample(config, clients, round, secret)
 
     monkeypatch.setattr(module, "run_training", seen)
     monkeypatch.setattr(training, "sample_clients", recorded)
