@@ -317,10 +317,10 @@ def _table_settings(
 ) -> dict[str, Any]:
     """How a table of new clients is read: by the run's schema, clients by the same column unless otherwise said."""
     given = {} if client_column is None else {"client_column": client_column}
+    settings = run.config.table_settings() if data is None else {}
     if run.trained.schema is None:
         texts = run.config.text_column
-        return given if texts is None else {**given, "text_column": texts}
-    settings = run.config.table_settings() if data is None else {}
+        return {**settings, **given, **({} if texts is None else {"text_column": texts})}
     if partition is None and classes_per_client is None:
         column = client_column or run.trained.schema.client_column
         given = {"client_column": column} if column is not None else {}

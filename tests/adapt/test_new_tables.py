@@ -109,3 +109,48 @@ def test_clients_of_a_single_row_are_named(tmp_path: Path, capsys: pytest.Captur
     new.to_csv(tmp_path / "new.csv", index=False)
     main(["adapt", str(tmp_path / "run"), "--data", str(tmp_path / "new.csv"), "--keep"])
     assert "1 client with a single row, of which none would test a head, left out: 'o'" in capsys.readouterr().err
+
+
+def with_days(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows in disorder, their day in a column, and one without a label."""
+    frame = frame.assign(day=np.random.default_rng(5).permutation(len(frame)))
+    frame.loc[3, "y"] = None
+    return frame
+
+
+@pytest.mark.parametrize("options", [{"time_column": "day"}, {"group_column": "day", "test_share": 0.5}])
+def test_newcomers_are_divided_as_the_run_is(options: dict[str, Any], tmp_path: Path) -> None:
+    data = cg.load_data(
+        with_days(rows("abcd", 200, 10, 0, "classification")), **KEYS, task="classification", missing_target="drop",
+        **options,
+    )  # fmt: skip
+    run = cg.train("fedrep", data, rounds=1, engine="serial", out=tmp_path / "run")
+    new = with_days(rows("n", 80, 10, 1, "classification"))
+    found = cg.load_data(new, **KEYS, schema=cg.load_run(tmp_path / "run").trained.schema)
+    again = cg.load_data(new, **KEYS, task="classification", missing_target="drop", **options)
+    assert found.test_sizes.tolist() == again.test_sizes.tolist()
+    held = new[new.x.astype(np.float32).isin(found.x_test[:, 0])]
+    assert set(held.x) == set(new[new.x.astype(np.float32).isin(again.x_test[:, 0])].x)
+    if "time_column" in options:
+        assert held.day.min() > new[~new.index.isin(held.index) & new.y.notna()].day.max()
+    other = cg.load_data(new, **KEYS, schema=run.trained.schema, test_share=0.1)
+    assert other.test_sizes.sum() < found.test_sizes.sum()
+    assert other.schema is not None and other.schema.split == "10% at random"
+
+
+def test_a_table_that_lacks_the_runs_days_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = with_days(rows("abcd", 200, 10, 0)).dropna()
+    cg.train("fedrep", cg.load_data(frame, **KEYS, time_column="day", task="regression"), rounds=1, out=tmp_path / "r")
+    rows("n", 80, 10, 1).to_csv(tmp_path / "new.csv", index=False)
+    main(["adapt", str(tmp_path / "r"), "--data", str(tmp_path / "new.csv"), "--shots", "5"])
+    said = capsys.readouterr().err
+    assert "new.csv: no column 'day', which says the run's test rows; here 25% at random are" in said
+
+
+def test_a_column_of_train_and_test_counts_before_the_runs_share(tmp_path: Path) -> None:
+    data = cg.load_data(rows("abcd", 200, 10, 0), **KEYS, test_share=0.4, task="regression")
+    schema = cg.train("fedrep", data, rounds=1).trained.schema
+    new = rows("n", 10, 10, 1)
+    assert cg.load_data(new, client_column="who", schema=schema).test_sizes.tolist() == [4]
+    marked = new.assign(split=["test"] * 2 + ["train"] * 8)
+    assert cg.load_data(marked, **KEYS, schema=schema).test_sizes.tolist() == [2]

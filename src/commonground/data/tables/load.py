@@ -63,7 +63,8 @@ def load_table(
         task: ``classification``, ``regression`` or ``multilabel``; by default classification, unless the label is
             plainly a quantity.
         options: whom rows belong to, what is left out, and all else that can be said.
-        schema: of a run, whose columns, encoders and scales are taken in place of learnt ones.
+        schema: of a run, whose columns, encoders and scales are taken in place of learnt ones; its targets, its task
+            and its way of choosing test rows are the defaults.
         held: training rows [training rows] of which nothing is learnt, since they are held out to judge by.
 
     Raises:
@@ -78,6 +79,10 @@ def load_table(
         raw = path
     else:
         raw = read_raw(path, options.separator, options.encoding)
+    options, unlike = options.as_asked(schema.asked if schema else {}, raw.columns)
+    if schema is not None:
+        task = task or schema.task
+        label = ",".join(schema.targets) if label == "label" else label
     labels = _labels(raw, label, options)
     raw, lacking = with_targets(raw, labels, task, options)
     given = split_column(raw, labels, options)
@@ -100,6 +105,7 @@ def load_table(
         few_rows=rows.owners.few,
         split=rows.how,
         missing_targets=lacking,
+        asked=options.of_rows,
     )
     if found is None:
         assert schema is not None
@@ -107,7 +113,7 @@ def load_table(
     else:
         about, x = _learnt(raw, about, rows, learnt_from, options, *found)
     strange = targets.strange(learnt_from, rows.test)
-    about = replace(about, notes=(*raw.notes, *about.notes, *([strange] if strange else [])))
+    about = replace(about, notes=(*raw.notes, *unlike, *about.notes, *([strange] if strange else [])))
     learnt = targets.task
     return Source(
         name=raw.path.name,
@@ -158,6 +164,8 @@ def _as_in_run(
         few_rows=about.few_rows,
         split=about.split,
         missing_targets=about.missing_targets,
+        asked=about.asked,
+        beside=about.beside,
         notes=tuple(strange),
     )
     if about.scaling == "client":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from commonground.data.tables.kinds import Reading, parse_kind
@@ -19,6 +19,8 @@ SHARE = 0.25
 """Of each client's rows is held out, unless the user says otherwise."""
 
 _FEW_ROWS = ("keep", "pool", "shared")
+_WAYS = ("split_column", "time_column", "group_column")
+_OF_ROWS = (*_WAYS, "test_share", "missing_target")
 _SCALINGS = ("pooled", "client", "none")
 
 
@@ -81,7 +83,7 @@ class TableOptions:
             raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
         if not 0 < self.share < 1:
             raise ConfigError(f"test_share is {self.test_share}; it must lie between 0 and 1")
-        ways = [name for name in ("split_column", "time_column", "group_column") if getattr(self, name)]
+        ways = [name for name in _WAYS if getattr(self, name)]
         if len(ways) > 1:
             raise ConfigError(f"{ways[0]} and {ways[1]} both say which rows are test rows; give one of them")
         if self.split_column:
@@ -105,6 +107,34 @@ class TableOptions:
                 f"{where}the column {quoted(column)} says which rows are test rows, so that a test share of "
                 f"{self.test_share} says nothing; {hint}"
             )
+
+    @property
+    def of_rows(self) -> dict[str, Any]:
+        """What is said of which rows are test rows and which are left out, by name."""
+        return {name: value for name in _OF_ROWS if (value := getattr(self, name)) != getattr(TableOptions, name)}
+
+    def as_asked(self, before: Mapping[str, Any], columns: Collection[str]) -> tuple[TableOptions, list[str]]:
+        """These options for another table, which is divided as a first one was unless they say otherwise.
+
+        Args:
+            before: what the first one's options said (:attr:`of_rows`).
+            columns: of the other table.
+
+        Returns:
+            the options, and what is worth knowing of them.
+        """
+        kept = {n: v for n, v in before.items() if n == "missing_target" and self.missing_target == "refuse"}
+        if any(getattr(self, name) is not None for name in (*_WAYS, "test_share")):
+            return replace(self, **kept), []
+        lacking = [before[name] for name in _WAYS if name in before and before[name] not in columns]
+        if lacking:
+            return replace(self, **kept), [
+                f"no column {quoted(lacking[0])}, which says the run's test rows; here {self.share:.0%} at random are"
+            ]
+        kept |= {name: value for name, value in before.items() if name in _WAYS}
+        own = not any(name in _WAYS for name in kept) and "split" in columns  # a column says which are test rows
+        kept |= {name: value for name, value in before.items() if name == "test_share" and not own}
+        return replace(self, **kept), []
 
     @property
     def share(self) -> float:

@@ -74,6 +74,7 @@ class TableSchema:
         few_rows: what became of clients with few rows: ``how``, ``min_rows``, ``clients`` (their names), ``rows``.
         split: how test rows were chosen.
         beside: columns that said so, which are no features.
+        asked: what the options said of which rows are test rows and which are left out, by name.
         missing_targets: rows that were left out because they lack a target.
         target_decimals: how the numbers of each target are written; empty for classes.
         notes: sentences for people about how the table was read.
@@ -93,6 +94,7 @@ class TableSchema:
     few_rows: Mapping[str, Any] = field(default_factory=dict)
     split: str = ""
     beside: tuple[str, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
     target_decimals: tuple[str, ...] = ()
     missing_targets: int = 0
     notes: tuple[str, ...] = ()
