@@ -286,7 +286,7 @@ def test_a_setting_that_a_method_does_not_use_is_told_or_refused(tmp_path: Path)
 
 def test_runs_of_another_precision_have_folders_of_their_own(tmp_path: Path) -> None:
     """A run that was interrupted in one precision is not gone on with in another."""
-    work = work_for(TABLE, [COLUMN], ROWS, [PAPER], [0], {})
+    work = work_for(TABLE, [COLUMN], ROWS, [PAPER, VARIANTS["bf16"]], [0], {})
     places = [one.place(tmp_path, precision) for one in work for precision in ("fp32", "tf32", "bf16")]
     assert len(set(places)) == 3 * len(work)
 

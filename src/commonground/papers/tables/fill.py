@@ -51,7 +51,7 @@ class Work:
 
     def place(self, folder: Path, precision: str = "fp32") -> Path:
         """Where the run is kept until it is finished; one of another precision is another run."""
-        computed = "" if precision == "fp32" else precision
+        computed = "" if precision == "fp32" else f"in-{precision}"
         name = "-".join(filter(None, (slug(self.arm.row.name) or self.arm.row.key, self.arm.variant.name, computed)))
         return folder / "runs" / slug(self.arm.column.label) / name.replace("*", "-star") / f"seed-{self.seed}"
 
