@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from commonground.config import RunConfig
 from commonground.data.part import part_of
 from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.serialization import pack, unpack
+from commonground.engine.loop import Loop
 from commonground.engine.prepare import prepare_setup
-from commonground.engine.private.releases import note_release, released_again
+from commonground.engine.private.releases import note_release, releases
+from commonground.engine.private.summary import privacy_summary
 from commonground.engine.sampling import sample_clients
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network.post import Letter
-from commonground.privacy import KeyedNoise, SecretNoise, noise_for_numbers
+from commonground.privacy import Budget, KeyedNoise, SecretNoise, noise_for_numbers
 from tests.helpers import made_data
 from tests.network.test_network_engine import data_of, over
 from tests.network.town import Town
@@ -91,20 +94,93 @@ def test_a_round_that_is_repeated_with_another_client_gives_no_update_away(tmp_p
 
 
 def test_what_left_the_server_is_counted_once(tmp_path: Path) -> None:
-    assert released_again(tmp_path) == 0
+    assert releases(tmp_path) == {}
     one, other = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
     for round, tensors in ((1, one), (2, one), (2, one), (2, other), (3, one)):
         note_release(tmp_path, round, tensors)
-    assert released_again(tmp_path) == 1
+    assert releases(tmp_path) == {1: 1, 2: 2, 3: 1}
     with (tmp_path / "releases.jsonl").open("a") as file:
         file.write('{"round": 4, "sha2')  # the power went
-    assert released_again(tmp_path) == 1
+    assert releases(tmp_path) == {1: 1, 2: 2, 3: 1}
     for tensors in (one, other):
         note_release(tmp_path, 4, tensors)
-    assert released_again(tmp_path) == 2
+    assert releases(tmp_path) == {1: 1, 2: 2, 3: 1, 4: 2}
     (tmp_path / "releases.jsonl").write_text('{"round": "x"}\n')
     with pytest.raises(RunError, match=r"releases\.jsonl' is damaged"):
-        released_again(tmp_path)
+        releases(tmp_path)
+
+
+def test_two_releases_of_one_batch_are_one_of_less_noise() -> None:
+    """They are of the same participants, whom one sampling hides, and not two."""
+    twice = Budget(2.0, 0, 1000, 10, (2,)).epsilon(1e-5)
+    assert twice == Budget(2.0 / 2**0.5, 1, 1000, 10).epsilon(1e-5)
+    assert twice[0] > 2 * Budget(2.0, 2, 1000, 10).epsilon(1e-5)[0]
+    assert Budget(2.0, 3, 50, 50, (2, 4)).epsilon(1e-5) == Budget(2.0, 9, 50, 50).epsilon(1e-5)
+    both = Budget(2.0, 5, 1000, 10, (2, 2)).epsilon(1e-5)[0]
+    assert twice[0] < both < twice[0] + Budget(2.0, 5, 1000, 10, (2,)).epsilon(1e-5)[0]
+
+
+@pytest.mark.parametrize(
+    ("released", "told", "again"),
+    [
+        ({}, Budget(20.0, 3, 8, 2), 0),
+        ({1: 1, 2: 1, 3: 1}, Budget(20.0, 3, 8, 2), 0),
+        ({1: 1, 2: 3, 3: 1}, Budget(20.0, 2, 8, 2, (3,)), 2),
+        ({1: 1, 2: 1, 3: 1, 4: 1}, Budget(20.0, 3, 8, 2, (1,)), 1),  # stopped before the round that was lost
+        ({1: 2, 4: 2, 5: 1}, Budget(20.0, 2, 8, 2, (2, 2, 1)), 4),
+    ],
+)
+def test_every_release_counts(released: dict[int, int], told: Budget, again: int) -> None:
+    config = RunConfig.make({**SETTINGS, **CENTRAL, "participation": 0.25, "rounds": 6})
+    setup = prepare_setup(config, made_data((6,) * 8, dtype="float32"))
+    found = privacy_summary(setup, 3, setup.initial_shared, released)["privacy"]
+    assert (found["epsilon"], found["rounds"]) == (told.epsilon(1e-5)[0], told.releases)
+    assert found.get("released_again", 0) == again
+
+
+def test_models_of_a_repeated_round_are_not_said_to_hide_one_among_all() -> None:
+    """With local noise two means of other clients' answers differ by what one client sent."""
+    config = RunConfig.make({**SETTINGS, **CENTRAL, "dp_where": "client", "rounds": 6})
+    setup = prepare_setup(config, made_data((6,) * 8, dtype="float32"))
+    plain, twice = (privacy_summary(setup, 3, setup.initial_shared, r)["privacy"] for r in ({}, {2: 2}))
+    assert "epsilon_of_models" in plain
+    assert "epsilon_of_models" not in twice
+    assert plain["epsilon"] == twice["epsilon"]  # each client answered once
+
+
+def test_the_folder_of_a_run_whose_model_left_it_is_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its releases are of its own noise, and count in no other run."""
+    settings: dict[str, Any] = {"clients": 3, "rounds": 1, "model": "linear", **CENTRAL, "dp_secret_noise": True}
+
+    def lost(*_: object) -> None:
+        raise OSError("the power is gone")
+
+    monkeypatch.setattr(Loop, "_evaluate", lost)
+    with pytest.raises(OSError, match="the power is gone"):
+        cg.train("fedavg", "digits", out=tmp_path, **settings)
+    monkeypatch.undo()
+    with pytest.raises(RunError, match="already holds a run; add --resume"):
+        cg.train("fedavg", "digits", out=tmp_path, **{**settings, "dp_noise": 30.0})
+    assert (
+        "released_again" not in cg.train("fedavg", "digits", out=tmp_path, resume=True, **settings).summary["privacy"]
+    )
+
+
+def test_a_run_that_was_lost_before_anything_left_it_gives_its_folder_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"clients": 3, "rounds": 1, "model": "linear", "engine": "messages", **CENTRAL}
+    settings |= {"dp_where": "client", "dp_secret_noise": True}
+
+    def lost(*_: object) -> None:
+        raise OSError("the power is gone")
+
+    monkeypatch.setattr(Loop, "_conclude", lost)
+    with pytest.raises(OSError, match="the power is gone"):
+        cg.train("fedavg", "digits", out=tmp_path, **settings)
+    monkeypatch.undo()
+    assert list(tmp_path.rglob("answer-*"))
+    assert cg.train("fedavg", "digits", out=tmp_path, **settings, seed=3).summary["rounds"] == 1
 
 
 @pytest.mark.parametrize("kind", [
@@ -151,7 +227,7 @@ def test_a_round_is_not_asked_again_of_another_head(tmp_path: Path) -> None:
     assert torch.equal(ask(2, 1), first)
     with pytest.raises(UpdateError, match="answered round 2 to other tensors"):
         ask(2, 0)
-    client.close()  # the run is over, and the secret of its noise may be another one from here on
+    client.answers.close()  # the run is over, and the secret of its noise may be another one from here on
     for round, last in ((1, 0), (2, 1)):
         with pytest.raises(UpdateError, match=f"answered round {round} to other tensors"):
             ask(round, last)
@@ -171,6 +247,52 @@ def test_a_run_that_is_said_to_be_over_gives_no_second_draw(tmp_path: Path) -> N
     assert "a second answer would tell more than its ε says" in unpack(answer.body)[0]["error"]
     more = over(town, tmp_path / "run", resume=True, **SETTINGS | {"rounds": 3}, **local)  # a run may go on
     assert more.summary["rounds"] == 3
+
+
+@pytest.mark.parametrize("changed", [{"rounds": 7, "lr_schedule": "cosine"}, {"precision": "bf16"}])
+def test_a_round_is_not_asked_again_under_other_settings(changed: dict[str, Any], tmp_path: Path) -> None:
+    """A schedule that depends on the number of rounds makes another rate of each, and so another answer."""
+    kind = {"dp": "client", "dp_clip": 0.3, "dp_noise": 20.0, "dp_where": "client", "rounds": 4}
+    secret, data = SecretNoise(), made_data((12, 9))
+
+    def answer(**more: Any) -> torch.Tensor:
+        config = RunConfig.make({"algorithm": "fedrep", "model": "mlp", "lr_schedule": "cosine", **kind, **more})
+        setup = prepare_setup(config, data)
+        client = MessageClient(replace(setup, data=part_of(data, [0]), _splits={}), 0, tmp_path / "it", noise=secret)
+        about = {"kind": "train", "round": 1, "safe": 0, "since": None, "last": 0}
+        fields, sent = unpack(client.handle(pack(about, setup.initial_shared)))
+        return torch.cat([flat(sent), torch.tensor([float(fields["loss"])])])
+
+    first = answer()
+    assert torch.equal(answer(**changed), first)
+    (kept,) = (tmp_path / "it").glob("answer-*.safetensors")
+    kept.unlink()
+    with pytest.raises(UpdateError, match="answered round 1, and no longer has what it sent"):
+        answer()
+
+
+def test_an_answer_is_kept_until_its_round_is_safe(tmp_path: Path) -> None:
+    kind = {"dp": "client", "dp_clip": 0.3, "dp_noise": 20.0, "dp_where": "client"}
+    setup = prepare_setup(RunConfig.make({"algorithm": "fedrep", "model": "mlp", **kind}), made_data((12, 9)))
+    own = replace(setup, data=part_of(setup.data, [0]), _splits={})
+    client = MessageClient(own, 0, tmp_path, noise=SecretNoise())
+
+    def ask(round: int, safe: int) -> torch.Tensor:
+        about = {"kind": "train", "round": round, "safe": safe, "since": None, "last": round - 1}
+        return flat(unpack(client.handle(pack(about, setup.initial_shared)))[1])
+
+    answers = [ask(1, 0), ask(2, 0), ask(3, 0)]
+    state = client.states.newest(4)
+    assert state is not None
+    # The server is back at the start; what was lost of the client's own state comes again as well.
+    assert all(torch.equal(ask(round, 0), answers[round - 1]) for round in (1, 2, 3))
+    again = client.states.newest(4)
+    assert again is not None
+    assert all(torch.equal(again[name], state[name]) for name in state)
+    ask(4, 2)
+    assert sorted(p.name for p in tmp_path.glob("answer-*")) == [f"answer-00000{r}.safetensors" for r in (3, 4)]
+    with pytest.raises(RunError, match="no longer has its state of round 1"):
+        ask(2, 1)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +332,18 @@ def test_who_takes_part_follows_from_the_secret(tmp_path: Path) -> None:
     drawn = {tuple(sample_clients(run.config, 20, round, b"secret")) for round in range(1, 40)}
     assert len(drawn) > 30
     assert {len(each) for each in drawn} == {2}
+
+
+def test_no_secret_stays_at_a_client_whose_head_was_tuned(tmp_path: Path) -> None:
+    local: dict[str, Any] = {"dp": "client", "dp_clip": 0.3, "dp_noise": 20.0, "dp_where": "client", "dp_delta": 1e-5}
+    town = Town(data_of(), tmp_path / "sites")
+    over(town, tmp_path / "run", **SETTINGS, **local, finetune_epochs=1)
+    assert len(list(tmp_path.rglob("begin.json"))) == 2 * len(town.folders)
+    assert not list(tmp_path.rglob("noise.key"))
+    assert not list(tmp_path.rglob("answer-*"))
+    asked = [json.loads(path.read_text()) for path in tmp_path.rglob("asked.json")]
+    assert len(asked) >= len(town.folders)
+    assert {entry for one in asked for entry in one.values()} == {"over"}
 
 
 def test_no_secret_stays_in_a_finished_folder(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import column_importance
-from commonground.engine.private.releases import released_again
+from commonground.engine.private.releases import releases
 from commonground.engine.private.secret import remove_secret
 from commonground.engine.private.summary import own_privacy, privacy_summary, with_epsilons
 from commonground.engine.progress import Progress
@@ -82,9 +82,9 @@ def finish(
     done = max(config.rounds, progress.done) if own else len(progress.history)  # its server has the lines of rounds
     clients = with_epsilons(setup, done, clients)
     del scores  # the clients' rows have what is told of them
-    again = 0 if folder is None else released_again(folder.path)
+    released = {} if folder is None else releases(folder.path)
     summary |= early
-    summary |= own_privacy(setup, done) if own else privacy_summary(setup, done, progress.shared, again)
+    summary |= own_privacy(setup, done) if own else privacy_summary(setup, done, progress.shared, released)
     path = None if folder is None else folder.path
     if folder is not None:
         with _written(folder):

@@ -190,12 +190,12 @@ class Loop:
         figures["body_drift"] = body_drift(results, self.setup.groups.trainable("body"))
         if tested is not None:
             figures |= round_metrics(self.setup, engine, results, progress.shared, server.shared, tested)
-        # 4. The clients' new personal state counts.
+        # 4. The clients' new personal state counts. From here on they have what the round gave, whatever comes.
+        if self.folder is not None and self.setup.privacy is not None and self.setup.secret is not None:
+            note_release(self.folder.path, round, server.shared)
         progress.between = True
         engine.commit(round, results, replies)
         trained = time.perf_counter()
-        if self.folder is not None and self.setup.server_secret is not None:
-            note_release(self.folder.path, round, server.shared)  # from here on clients have it, whatever comes
         # 5. The models are tested. A stop that comes now waits for the end, or no checkpoint could be left.
         check, engine.check_stop = engine.check_stop, lambda: None
         try:

@@ -24,6 +24,7 @@ from commonground.engine.loop import Loop, OnRound, as_one
 from commonground.engine.more_rounds import check_rounds, follows
 from commonground.engine.observer import Observer, Several, Silent, completed
 from commonground.engine.prepare import check_objects, prepare_setup
+from commonground.engine.private.secret import forget_lost_run
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
@@ -190,6 +191,7 @@ def run_training(
                 check_resumed(folder, setup, allow_other_numerics)
             else:
                 folder.check_free()
+                forget_lost_run(folder.path)
                 if resume:
                     hearing.note(f"there is no run in '{folder.path}' yet: it begins now")
             folder.remove_parts()

@@ -36,7 +36,9 @@ from commonground.engine.backends.message_kinds import Failed, Kept
 from commonground.engine.backends.serialization import pack
 from commonground.engine.own_model import keep_own_model
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.private.answers import GivenAnswers
 from commonground.engine.private.secret import kept_secret, remove_secret
+from commonground.engine.state.client import ClientStates
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
@@ -162,12 +164,18 @@ class Answering:
             begin = _read(self._file(run).read_bytes())
             plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
             keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
-            del self._clients[run]
-            client.close()
-            remove_secret(self.folder / "runs" / run / "states")
+            for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
+                self._over(over, client.number)
             return pack(Kept().model_dump(), {})
         except CommonGroundError as error:
             return failed(error)
+
+    def _over(self, run: str, number: int) -> None:
+        """Answer nothing of a run again; then the secret of its noise may go."""
+        self._clients.pop(run, None)
+        states = self.folder / "runs" / run / "states"
+        GivenAnswers(ClientStates(states, number), escaped(self.name)).close()
+        remove_secret(states)
 
     def _of(self, run: str) -> MessageClient:
         if not self.has_begun(run):

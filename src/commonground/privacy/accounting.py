@@ -26,12 +26,16 @@ is taken.
 *Whom sampling hides from.* Amplification presumes that it is not known who took part. The server knows. So with local
 noise the ε against the server counts the rounds in which one client was asked at most, and amplifies nothing.
 
+A round that a server released several times, being lost in between, has the same participants each time: k Gaussian
+releases of one batch are one of the multiplier over √k under one sampling, which amplifies less than k samplings would.
+
 Each round's mechanism may depend on all that was released before (adaptive composition), which is what training does.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
@@ -59,33 +63,41 @@ class Budget:
 
     Args:
         noise: Z, the noise's standard deviation over C.
-        rounds: T, in which something was released.
+        rounds: T, in which something was released once.
         clients: N.
         participants: n, of each round.
+        repeated: of other rounds, how often something was released of the same participants, each time with other
+            noise.
     """
 
     noise: float
     rounds: int
     clients: int
     participants: int
+    repeated: tuple[int, ...] = ()
+
+    @property
+    def releases(self) -> int:
+        """Of all rounds together."""
+        return self.rounds + sum(self.repeated)
 
     def epsilon(self, delta: float) -> tuple[float, str]:
         """ε at ``delta`` under replace-one, and how it was found."""
-        if self.rounds == 0:
+        if self.releases == 0:
             return 0.0, GAUSSIAN
         found = [(self._gaussian(self.noise / 2, delta), GAUSSIAN)]
         if self.participants < self.clients:
-            found.append((_sampled(self.noise, self.rounds, self.clients, self.participants, delta), RENYI))
+            found.append((_sampled(self, delta), RENYI))
         return min(found)
 
     def zero_out(self, delta: float) -> float | None:
         """ε if a neighbour is a client that sends zero; None with sampling, whose bound is for replace-one alone."""
         if self.participants < self.clients:
             return None
-        return 0.0 if self.rounds == 0 else self._gaussian(self.noise, delta)
+        return 0.0 if self.releases == 0 else self._gaussian(self.noise, delta)
 
     def _gaussian(self, multiplier: float, delta: float) -> float:
-        return float(_library().get_epsilon_gaussian(multiplier / math.sqrt(self.rounds), delta))
+        return float(_library().get_epsilon_gaussian(multiplier / math.sqrt(self.releases), delta))
 
 
 def noise_for(epsilon: float, delta: float, budget: Budget) -> float:
@@ -121,11 +133,15 @@ def noise_for(epsilon: float, delta: float, budget: Budget) -> float:
 
 
 @lru_cache(maxsize=256)
-def _sampled(noise: float, rounds: int, clients: int, participants: int, delta: float) -> float:
+def _sampled(budget: Budget, delta: float) -> float:
     dp = _library()
     accountant = dp.rdp.RdpAccountant(ORDERS, dp.NeighboringRelation.REPLACE_ONE)
-    sampled = dp.SampledWithoutReplacementDpEvent(clients, participants, dp.GaussianDpEvent(noise / 2))
-    return float(accountant.compose(dp.SelfComposedDpEvent(sampled, rounds)).get_epsilon(delta))
+    for releases, rounds in ((1, budget.rounds), *Counter(budget.repeated).items()):
+        noise = dp.GaussianDpEvent(budget.noise / 2 / math.sqrt(releases))
+        sampled = dp.SampledWithoutReplacementDpEvent(budget.clients, budget.participants, noise)
+        if rounds:
+            accountant.compose(dp.SelfComposedDpEvent(sampled, rounds))
+    return float(accountant.get_epsilon(delta))
 
 
 def _library() -> ModuleType:

@@ -7,8 +7,6 @@ answer got lost or was refused, what the client kept of that round is dropped.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from commonground.algorithms import Tensors
@@ -29,17 +27,15 @@ from commonground.engine.backends.received import check_question, check_tensors
 from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.clients.sequential import SequentialClient
+from commonground.engine.private.answers import Given, GivenAnswers
 from commonground.engine.private.secret import kept_secret
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
-from commonground.engine.state.files import write_atomically
-from commonground.errors import RunError, UpdateError
+from commonground.errors import UpdateError
 from commonground.privacy import NoiseSource
 
 __all__ = ["MessageClient"]
-
-ASKED = "asked.json"
 
 
 class MessageClient:
@@ -63,6 +59,7 @@ class MessageClient:
         self.noise = kept_secret(folder) if own else noise
         self.number = number
         self.states = ClientStates(folder, number, durable=durable)
+        self.answers = GivenAnswers(self.states, self._name)
 
     def handle(self, message: bytes) -> bytes:
         """Answer one message of the server.
@@ -119,51 +116,22 @@ class MessageClient:
 
     def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
         personal = self._newest(task.round, task.last)  # first, so that nothing goes if it is not there
-        if self.setup.clients_add_noise and self.noise is not None:
-            self._once(task.round, shared, personal)
+        once = self.answers if self.setup.clients_add_noise and self.noise is not None else None
+        given = None if once is None else once.given(task.round, shared, personal)
         self.states.forget(task.round, task.safe, task.last)
         if self.setup.algorithm.clients_remember:
             names = self.setup.initial_shared
             self.states.keep(task.round, {n: v for n, v in shared.items() if n in names}, "shared")
-        solo = SequentialClient(self.setup)
-        result = run_client(solo, task.round, 0, shared, personal, key=self.number, noise=self.noise)
-        self.states.keep(task.round, result.personal or {})
-        loss = None if result.loss is None else float(result.loss)
-        done = Trained(client=self.number, round=task.round, samples=result.update.samples, loss=loss)
-        return done, result.update.tensors
-
-    def _once(self, round: int, shared: Tensors, personal: Tensors) -> None:
-        """Refuse a round that was asked with other tensors, or before the run was over: ε counts the noise of one
-        answer.
-
-        Raises:
-            UpdateError: it was.
-        """
-        asked = self._asked()
-        now = digest({**shared, **{f"own {name}": value for name, value in personal.items()}})
-        if asked.setdefault(str(round), now) != now:
-            raise UpdateError(
-                f"client {self._name} answered round {round} to other tensors, and a second answer would tell more "
-                "than its ε says"
-            )
-        self._write_asked(asked)
-
-    def close(self) -> None:
-        """Answer none of the rounds that were asked so far any more: the secret of their noise may go."""
-        if self.setup.clients_add_noise and self.noise is not None:
-            self._write_asked(dict.fromkeys(self._asked(), "over"))
-
-    def _asked(self) -> dict[str, str]:
-        """By round, the digest of what it was answered to."""
-        path = self.states.folder / ASKED
-        try:
-            return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
-        except (OSError, ValueError) as error:
-            raise RunError(f"'{path}', which says what was asked, cannot be read: {error}") from None
-
-    def _write_asked(self, asked: Mapping[str, str]) -> None:
-        self.states.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.states.folder / ASKED, json.dumps(dict(asked)))
+        if given is None:
+            solo = SequentialClient(self.setup)
+            result = run_client(solo, task.round, 0, shared, personal, key=self.number, noise=self.noise)
+            loss = None if result.loss is None else float(result.loss)
+            given = Given(result.update.samples, loss, result.update.tensors, result.personal or {})
+            if once is not None:
+                once.keep(task.round, shared, personal, given)
+        self.states.keep(task.round, given.own)
+        done = Trained(client=self.number, round=task.round, samples=given.samples, loss=given.loss)
+        return done, given.sent
 
     def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
         stacked = {name: value.unsqueeze(0) for name, value in personal.items()}

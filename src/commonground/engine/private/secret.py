@@ -10,7 +10,9 @@ from commonground.errors import RunError
 from commonground.privacy import SecretNoise
 from commonground.privacy.noise import SECRET_BYTES
 
-__all__ = ["kept_secret", "remove_secret"]
+__all__ = ["ASKED", "forget_lost_run", "kept_secret", "remove_secret"]
+
+ASKED = "asked.json"
 
 _FILE = "noise.key"
 
@@ -40,6 +42,16 @@ def remove_secret(folder: Path) -> None:
     """Forget the secret, and those of clients that are kept in the run's folder, once no round will be repeated."""
     for path in (folder / _FILE, *folder.glob(f"clients/*/{_FILE}"), *folder.glob(f"finetuning/clients/*/{_FILE}")):
         path.unlink(missing_ok=True)
+
+
+def forget_lost_run(folder: Path) -> None:
+    """Drop the secrets and the answers of a run that was lost in its first round, before anything left it: another one
+    begins in its folder.
+    """
+    for client in folder.glob("clients/client-*"):
+        for path in (client / ASKED, *client.glob("answer-*.safetensors")):
+            path.unlink(missing_ok=True)
+    remove_secret(folder)
 
 
 def _write(path: Path, secret: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from commonground.algorithms import Tensors
@@ -25,14 +26,17 @@ POOLED = (
 )
 
 
-def privacy_summary(setup: Setup, rounds: int, shared: Tensors, again: int = 0) -> dict[str, Any]:
+def privacy_summary(
+    setup: Setup, rounds: int, shared: Tensors, released: Mapping[int, int] | None = None
+) -> dict[str, Any]:
     """The field ``privacy`` of a run's summary; nothing where it has no ``--dp``.
 
     Args:
         setup: of the run.
         rounds: done, also those whose models were not kept.
         shared: the server's tensors.
-        again: outcomes of rounds that were released beside these, since a round was repeated with other answers.
+        released: by round, how many outcomes have left the server, as far as that is known: of one that was repeated
+            with other answers, several; of one that was lost and not repeated, one or more.
     """
     privacy, config, clients = setup.privacy, setup.config, setup.data.clients
     if config.dp_delta is None or config.dp is None:
@@ -48,14 +52,17 @@ def privacy_summary(setup: Setup, rounds: int, shared: Tensors, again: int = 0) 
             "hidden_from": "everyone: nothing leaves the clients",
         }
         return {"privacy": nothing | {"rounds": 0, "not_covered": not_covered(setup)}}
-    sent = setup.algorithm.rounds_sent(rounds, config.rounds) + again
-    budget = budget_of(config, privacy.noise, clients, sent)
+    several = {round: k for round, k in (released or {}).items() if k > 1 or round > rounds}
+    sent = max(0, setup.algorithm.rounds_sent(rounds, config.rounds) - sum(round <= rounds for round in several))
+    budget = budget_of(config, privacy.noise, clients, sent, tuple(several.values()))
+    again = sum(several.values()) - sum(round <= rounds for round in several)
     epsilon, accountant = budget.epsilon(delta)
     told: dict[str, Any] = {"level": config.dp, "where": privacy.where, "epsilon": epsilon, "delta": delta}
     told["neighbours"] = "all data of one client replaced"
     if privacy.where == "client":
         told["hidden_from"] = "the server and everyone else"
-        if config.aggregate == "mean":
+        # Two means of one round's answers, of other clients, would not hide one client in the noise of all of them.
+        if config.aggregate == "mean" and not again:
             central = Budget(privacy.noise * participants**0.5, sent, clients, participants)
             told["epsilon_of_models"] = central.epsilon(delta)[0]
     else:
@@ -67,7 +74,7 @@ def privacy_summary(setup: Setup, rounds: int, shared: Tensors, again: int = 0) 
         told |= {"adaptive_clip": privacy.quantile, "last_clip": float(shared[CLIP])}
         told["noise_on_changes"] = privacy.change_noise(1 if privacy.where == "client" else participants)
     sampling = "all clients" if participants == clients else "without replacement, a fixed number"
-    told |= {"sampling": sampling, "clients": clients, "participants": participants, "rounds": budget.rounds}
+    told |= {"sampling": sampling, "clients": clients, "participants": participants, "rounds": budget.releases}
     told |= {"released_again": again} if again else {}
     told |= {"accountant": accountant, "noise_from": "a secret" if config.dp_secret_noise else "seed"}
     return {"privacy": told | {"not_covered": not_covered(setup)}}

@@ -16,12 +16,13 @@ from commonground.errors import RunError
 
 __all__ = ["ClientStates"]
 
-Kind = Literal["round", "shared"]
+Kind = Literal["round", "shared", "answer"]
 
 
 class ClientStates:
-    """Segments of one client: ``round-000005.safetensors`` is its own state after round 5, and
-    ``shared-000005.safetensors`` what the server sent it in that round.
+    """Segments of one client: ``round-000005.safetensors`` is its own state after round 5,
+    ``shared-000005.safetensors`` what the server sent it in that round, and ``answer-000005.safetensors`` what it
+    answered, if it must not compute that again (:mod:`~commonground.engine.private.answers`).
 
     A state is kept until the server says that a later one is safe in its checkpoints.
 
@@ -67,6 +68,21 @@ class ClientStates:
         path = self.rounds("shared").get(round)
         return None if path is None else self._read(path)
 
+    def answer(self, round: int) -> Tensors | None:
+        """What the client answered in a round, if it is still there.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.rounds("answer").get(round)
+        return None if path is None else self._read(path)
+
+    def forget_answers(self, safe: int | None = None) -> None:
+        """Drop the answers to rounds up to ``safe``, or all of them."""
+        for round, path in self.rounds("answer").items():
+            if safe is None or round <= safe:
+                path.unlink()
+
     def keep(self, round: int, tensors: Tensors, kind: Kind = "round") -> None:
         """Write what belongs to a round.
 
@@ -89,9 +105,10 @@ class ClientStates:
 
     def forget(self, round: int, safe: int, last: int | None = None) -> None:
         """Drop states that are repeated now (≥ ``round``), those older than the newest one up to ``safe``, and those of
-        rounds after ``last``, if it is given, which did not count.
+        rounds after ``last``, if it is given, which did not count. An answer stays until its round is safe.
         """
         remove_parts(self.folder)
+        self.forget_answers(safe)
         for kind in ("round", "shared"):
             states = self.rounds(kind)
             end = round if last is None else min(round, last + 1)

@@ -32,6 +32,7 @@ from commonground.errors import ConfigError, DataError, RunError
 __all__ = [
     "FREE",
     "NOISE",
+    "RELEASES",
     "SCHEMA",
     "START",
     "RunFolder",
@@ -48,6 +49,7 @@ NUMERIC_SETTINGS = frozenset({"threads", "precision", "device"})
 NOISE = "feature_noise.safetensors"
 START = "initial_model.safetensors"
 SCHEMA = "schema.json"
+RELEASES = "releases.jsonl"
 
 
 class RunFolder:
@@ -74,8 +76,9 @@ class RunFolder:
 
     def check_free(self) -> None:
         """Raise a RunError if another run is here, or the path cannot become a folder."""
-        # A run that failed in its first round has left nothing worth keeping.
-        begun = (self.path / "summary.json").exists() or (self.path / "checkpoint").exists() or bool(self.rounds.rows())
+        # A run that failed in its first round has left nothing worth keeping, unless it was private and counts.
+        left = (self.path / name for name in ("summary.json", "checkpoint", RELEASES))
+        begun = any(path.exists() for path in left) or bool(self.rounds.rows())
         if self.exists and begun:
             raise RunError(f"'{self.path}' already holds a run; add --resume to continue it or choose another --out")
         if self.path.exists() and not self.path.is_dir():
