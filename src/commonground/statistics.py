@@ -46,6 +46,9 @@ RESAMPLES = 9_999
 LARGE = 5_000  # beyond so many pairs the percentile interval equals the BCa one, which costs their square
 _BATCH = 2_000_000  # numbers resampled at a time
 
+EQUAL_DIGITS = 12
+"""Figures that differ beyond these digits differ by rounding."""
+
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
     """Mean and sample standard deviation (ddof = 1) over seeds; the latter is None for a single seed."""
@@ -173,7 +176,7 @@ def wilcoxon_p(differences: Sequence[float] | Values) -> float | None:
     """
     from scipy.stats import wilcoxon
 
-    d = np.round(np.asarray(differences, dtype=float), 12)
+    d = np.round(np.asarray(differences, dtype=float), EQUAL_DIGITS)
     if len(d) < 2:
         return None
     if not d.any():
@@ -198,7 +201,7 @@ def bootstrap_interval(
     """
     from scipy.stats import bootstrap
 
-    d = np.round(np.asarray(differences, dtype=float), 12)
+    d = np.round(np.asarray(differences, dtype=float), EQUAL_DIGITS)
     if len(d) < 2:
         return None
     if (d == d[0]).all():

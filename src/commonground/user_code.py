@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from commonground.errors import CommonGroundError, ConfigError, ModelError
 from commonground.generators import keyed_generators
 from commonground.quoting import escaped
 
-__all__ = ["call_user_code", "failing_as", "is_code", "load_object", "what_failed", "where_it_failed"]
+__all__ = ["call_user_code", "digests_of", "failing_as", "is_code", "load_object", "what_failed", "where_it_failed"]
 
 RAISED = (Exception, SystemExit, GeneratorExit)
 """What a user's code may raise that is no wish of the user to stop."""
@@ -28,6 +28,16 @@ _TEXT = 300  # characters of an error's own text that are shown
 def is_code(text: str) -> bool:
     """Whether a setting names something in a Python file, which is run to get it."""
     return ":" in text and text.rpartition(":")[0].endswith(".py")
+
+
+def digests_of(names: Iterable[str | None]) -> dict[str, str]:
+    """The sha256 of each Python file that settings name, by its path as it is written there.
+
+    Args:
+        names: settings; those that name no file are passed over, several in one are separated by commas.
+    """
+    files = [one.strip().rpartition(":")[0] for name in names for one in (name or "").split(",") if is_code(one)]
+    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if Path(file).is_file()}
 
 
 def load_object(text: str, what: str, kind: str) -> Any:

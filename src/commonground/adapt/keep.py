@@ -100,10 +100,12 @@ def keep_clients(
         heads = [{name: state(client)[name] for name in setup.initial_personal} for client in everyone]
     finally:
         engine.close()
-    scales = {} if data.schema is None else dict(data.schema.client_scales)
     with locked(run.folder):
         added = trained.read_added_again()  # of other processes as well
         names = _names(trained, data)
+        # Clients that the data only number have their scales by no name.
+        own = {} if data.schema is None else data.schema.client_scales
+        scales = {n: own[n if n in own else ""] for n in names} if own else {}
         if added.weights != trained.weights_digest:
             added = type(added)(trained.weights_digest)  # heads for an earlier body are of no use any more
         added.with_more(run.folder, names, heads, scales)

@@ -20,6 +20,7 @@ from commonground.algorithms.client import Batch, Client, Loss, Output, Penalty,
 from commonground.algorithms.server import Server, Update
 from commonground.errors import ConfigError
 from commonground.models import Groups
+from commonground.registration import check_name
 
 __all__ = [
     "Algorithm",
@@ -289,6 +290,7 @@ class Algorithm(ABC):
             if isinstance(cls.__dict__.get(groups), str):
                 setattr(cls, groups, (cls.__dict__[groups],))
         if not inspect.isabstract(cls) and "name" in cls.__dict__:
+            check_name("algorithm", cls, {**registry, **yardsticks}.get(cls.name))
             (yardsticks if cls.pools else registry)[cls.name] = cls
 
     @classmethod

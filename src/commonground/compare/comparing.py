@@ -13,7 +13,7 @@ from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
-from commonground.compare.methods import COMMON, Method, as_text, folder_name
+from commonground.compare.methods import COMMON, Method, as_text, folder_name, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Tuning
 from commonground.config import RunConfig
@@ -207,12 +207,13 @@ class Comparing:
                         "choose another --out"
                     )
         for label, config in resolved.items():
-            for seed in self.seeds if len(self.candidates[label]) == 1 else ():
+            tuned = {*self.grid, "options"} if len(self.candidates[label]) > 1 else set()
+            for seed in self.seeds:
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
                     folder.check_same(
                         config.model_copy(update={"seed": seed}),
-                        free=FREE - {"rounds"},
+                        free=(FREE - {"rounds"}) | tuned,
                         other_numerics=self.other_numerics,
                     )
 
@@ -258,8 +259,11 @@ class Comparing:
                 except UpdateError as error:
                     raise type(error)(f"{self.methods[label].title}, seed {seed}: {error}") from None
                 # What is in files needs no room in memory.
-                runs[label].append(run.in_files(self.module, self.methods[label].given))
-        self.same_clients = self.same_clients or (len(names) == 1 and None not in names)
+                runs[label].append(run.in_files(self.module, self._given(label, chosen)))
+        # The same clients once more are no others: known by their names, or by all of their data.
+        data_of = {run.summary["data_fingerprint"] for run in next(iter(runs.values()))}
+        same = (len(names) == 1 and None not in names) or (len(data_of) == 1 < len(self.seeds))
+        self.same_clients = self.same_clients or same
         return runs
 
     def _hear(self, label: str, seed: int, row: dict[str, Any]) -> None:
@@ -287,9 +291,14 @@ class Comparing:
 
     def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None, **changed: Any) -> Setup:
         config = self.configs[label][candidate].model_copy(update={"seed": seed, **changed})
-        given = self.methods[label].make(config.options) if self.methods[label].given is not None else None
+        given = self._given(label, candidate)
         module = None if self.module is None else own_copy(self.module)
         return prepare_setup(config, data, module, given, data_dir=self.data_dir)
+
+    def _given(self, label: str, candidate: int) -> Algorithm | None:
+        """A method that was given as an object, with a candidate's hyperparameters; None of one that has a name."""
+        method = self.methods[label]
+        return None if method.given is None else method.make(self.configs[label][candidate].options)
 
     def _folder(self, label: str, seed: int) -> Path | None:
         return None if self.out is None else self.out / self.methods[label].folder / f"seed-{seed}"
@@ -303,7 +312,11 @@ class Comparing:
         whole = self._folder(label, seed)
         scores: list[float | None] = []
         for number, candidate in enumerate(tried):
-            folder = None if whole is None else whole.parent / "tuning" / whole.name / folder_name(as_text(candidate))
+            folder = (
+                None
+                if whole is None
+                else whole.parent / "tuning" / whole.name / (folder_name(as_text(candidate)) or "usual")
+            )
             # Validation data were limited before they were split off; each part is smaller than the limit.
             setup = self._setup(label, number, seed, inner, train_samples=None, test_samples=None)
             try:
@@ -316,7 +329,7 @@ class Comparing:
                 )
             except UpdateError as error:
                 # A rate that is too large is an answer, not the end of the comparison.
-                self.observer.note(f"{self.methods[label].title} with {as_text(candidate, ', ')}: {error}")
+                self.observer.note(f"{self.methods[label].title} with {shown(candidate)}: {error}")
                 scores.append(None)
                 continue
             if folder is not None:
@@ -330,7 +343,7 @@ class Comparing:
         best = scores.index(chosen)  # the first of equally good ones
         self.tuning.append(Tuning(label, seed, tried, scores, best))
         self.observer.note(
-            f"{self.methods[label].title}, seed {seed}: chosen {as_text(tried[best], ', ')} "
+            f"{self.methods[label].title}, seed {seed}: chosen {shown(tried[best])} "
             f"(validation {headline.name} {headline.show(chosen)})"
         )
         for note in edge_notes([(self.methods[label].title, on_edge(tried, best))]):

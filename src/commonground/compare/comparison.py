@@ -207,11 +207,19 @@ def compare(
         notes=work.notes,
         folder=work.out,
     )
-    result["command"] = command or f"commonground.compare.compare({', '.join(work.methods)})"
+    result["command"] = command or _call(work, seeds, grid, settings)
     comparison = Comparison(result, runs, work.out)
     if work.out is not None:
         _write(comparison, work.out)
     return comparison
+
+
+def _call(work: Comparing, seeds: int, grid: Mapping[str, Sequence[Any]] | None, settings: Mapping[str, Any]) -> str:
+    """The call in Python again; data, models and methods that are objects stand there by their names."""
+    given = {"seeds": seeds, **settings, **({} if grid is None else {"grid": dict(grid)}), "reference": work.reference}
+    said = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    data = repr(work.data) if isinstance(work.data, str) else "data"
+    return f"cg.compare({list(work.methods)!r}, {data}, {said})"
 
 
 def _write(comparison: Comparison, folder: Path) -> None:

@@ -83,7 +83,7 @@ def on_edge(tried: Sequence[Mapping[str, Any]], best: int) -> dict[str, Any]:
     """
     edges = {}
     for key, chosen in tried[best].items():
-        values = [candidate[key] for candidate in tried]
+        values = [candidate[key] for candidate in tried if key in candidate]  # others do not use it
         counted = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         if not counted or key in _NO_SCALE or len(set(values)) < 2:
             continue

@@ -131,6 +131,8 @@ class Method:
             common: of all methods.
         """
         passed = self.passes_over(common, {**chosen, **self.settings}) - self._known().keys()
+        if self.make().has_global_model:
+            passed -= {"finetune_epochs"}  # 0 is a value as others are
         return {key: value for key, value in chosen.items() if key not in passed}
 
     def check_key(self, key: str) -> None:
@@ -201,6 +203,11 @@ def as_text(settings: Mapping[str, Any], between: str = ",") -> str:
     return between.join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()
     )
+
+
+def shown(settings: Mapping[str, Any]) -> str:
+    """A grid's settings for people; a candidate without any has what is usual."""
+    return as_text(settings, ", ") or "the usual settings"
 
 
 def folder_name(text: str) -> str:

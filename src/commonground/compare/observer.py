@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from commonground.compare.methods import as_text
+from commonground.compare.methods import shown
 from commonground.engine import Observer
 
 __all__ = ["ComparisonObserver", "Silent", "Step"]
@@ -34,7 +34,7 @@ class Step:
     @property
     def text(self) -> str:
         """For example ``[3/12] FedRep, seed 1``."""
-        tried = as_text(self.candidate or {}, ", ")
+        tried = "" if self.candidate is None else shown(self.candidate)
         return f"[{self.number}/{self.total}] {self.title}, seed {self.seed}" + (f", tuning {tried}" if tried else "")
 
 

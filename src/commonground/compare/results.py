@@ -105,6 +105,7 @@ def summarize(
         "reference": reference,
         "target": target,
         "judged": judged,
+        "same_clients": same_clients,
         "data_fingerprints": [run.summary["data_fingerprint"] for run in runs[reference]],
         "methods": entries,
         "tuning": _tuning(headline, methods, tuning) if tuning else None,

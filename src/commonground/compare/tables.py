@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commonground.compare.methods import as_text
+from commonground.compare.methods import as_text, shown
 from commonground.counted import counted, counted_between
 from commonground.table import Column, Table
 from commonground.tasks import Headline
@@ -106,7 +106,7 @@ def tuning_table(result: Mapping[str, Any]) -> Table | None:
                 score = tried[f"validation_{headline.key}"]
                 cells.append("diverged" if score is None else f"{headline.bare(score)}{mark}")
             title = mine[seeds[0]]["title"] if number == 0 else ""
-            rows.append((title, as_text(candidate["settings"], ", "), *cells))
+            rows.append((title, shown(candidate["settings"]), *cells))
     names = [f"seed {seed}" for seed in seeds]
     title = f"tuning: validation {headline.name}{headline.sign}  (* chosen)"
     return _table(title, ("method", "candidate"), names, rows)

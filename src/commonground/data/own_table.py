@@ -67,7 +67,7 @@ class OwnTable:
         check_columns(path, raw.columns, [*labels, *self.options.drop, *self.options.kinds])
         self._raw, _ = with_targets(raw, labels, task, self.options)
         given = split_column(self._raw, labels, self.options)
-        targets = read_targets(self._raw, labels, task)
+        targets = read_targets(self._raw, labels, task, scaled=False)
         self._training = divided(self._raw, targets, given, self.options, 0).train
         about = {
             "name": name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -133,6 +134,7 @@ class Keeper:
             return None
         last = early.get("best_round", self.config.rounds)
         self._check_data(summary["data_fingerprint"], summary.get("base_sha256"))
+        self._check_code(summary.get("code"))
         self.folder.check_results()
         try:
             checkpoint = self.folder.load("finetuned.safetensors")
@@ -171,8 +173,10 @@ class Keeper:
             return
         progress = self.progress
         self._check_data(checkpoint.totals["data_fingerprint"], checkpoint.totals.get("base_sha256"))
-        now = progress.totals["numerics"][0] | {"after_round": checkpoint.round}
-        progress.totals |= checkpoint.totals
+        if not self._other_numerics:
+            self._check_code(checkpoint.totals.get("code"), "accept that with --allow-other-numerics, ")
+        now, code = progress.totals["numerics"][0] | {"after_round": checkpoint.round}, progress.totals["code"]
+        progress.totals |= {**checkpoint.totals, "code": code}
         changed = self._check_numerics(now)
         self._take(checkpoint)
         engine.load(checkpoint.personal, checkpoint.round)
@@ -214,6 +218,15 @@ class Keeper:
             self.folder.rounds.replace(planned)
             self._saved_round = -1  # a checkpoint that knows these lines follows at once
             self.save(engine)
+
+    def _check_code(self, before: Mapping[str, str] | None, accept: str = "") -> None:
+        """Refuse to go on with, or to tell as its own, what another text of a user's Python file would give."""
+        for file, digest in (before or {}).items():
+            if self.progress.totals["code"].get(file, digest) != digest:
+                raise RunError(
+                    f"'{file}' is another one than when the run in '{self.folder.path if self.folder else ''}' was "
+                    f"trained with it; put it back, {accept}or choose another --out"
+                )
 
     def _check_data(self, fingerprint: str, base: str | None) -> None:
         if base != self.progress.totals["base_sha256"]:

@@ -13,6 +13,7 @@ from commonground.engine.backends.base import Which
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.models import base_sha256_of
+from commonground.user_code import digests_of
 
 __all__ = ["Progress"]
 
@@ -25,9 +26,9 @@ class Progress:
         shared: the server's tensors.
         heard: [clients] round in which each client last took part; -1 for none so far.
         took_part: [clients] rounds of each client.
-        totals: bytes, seconds and fingerprints; ``changed``: the round in which a shared tensor last changed;
-            ``refused``: by client, how many of its rounds did not count, and why the last did not; ``best_round``, if a
-            run looks for it.
+        totals: bytes, seconds and fingerprints, also those of a user's Python files (``code``); ``changed``: the round
+            in which a shared tensor last changed; ``refused``: by client, how many of its rounds did not count, and why
+            the last did not; ``best_round``, if a run looks for it.
         memory: what the server remembers and does not send.
         history: one row per round, as in ``rounds.jsonl``.
         done: rounds done.
@@ -55,13 +56,14 @@ class Progress:
     @classmethod
     def of(cls, setup: Setup) -> Progress:
         """Before the first round."""
-        clients = setup.data.clients
+        clients, config = setup.data.clients, setup.config
         totals = {
             "bytes_up": 0,
             "bytes_down": 0,
             "seconds": 0.0,
             "data_fingerprint": setup.data.fingerprint(),
             "base_sha256": base_sha256_of(setup.model),
+            "code": digests_of((config.algorithm, config.model, config.loss, config.metric)),
             "changed": {},
             "refused": {},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,8 @@ from commonground.engine.state.split_file import read_task
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
 from commonground.models import base_sha256_of, restored
-from commonground.user_code import is_code
+from commonground.tasks import tasks
+from commonground.user_code import is_code, load_object
 
 __all__ = ["read_trained"]
 
@@ -47,6 +49,10 @@ def read_trained(
     _check_code(path, config, model, algorithm, trust_code)
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
+    else:
+        _check_same(path, config, algorithm)
+    if trust_code and split["task"] not in tasks and is_code(config.data):
+        load_object(config.data, "data", "function")  # where a task of the user's own may be defined
     start, given = folder.start(), model is not None
     shape, task = read_format(split).shape, read_task(split)
     if start is not None:
@@ -98,6 +104,27 @@ def read_trained(
         given,
         schema,
     )
+
+
+def _check_same(path: Path, config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse an object that is not the run's algorithm.
+
+    Raises:
+        ConfigError: names what differs.
+    """
+    if algorithm.name != config.algorithm and not is_code(config.algorithm):
+        raise ConfigError(f"the run in '{path}' was trained by {config.algorithm}, and not by {algorithm.name}")
+    for name, usual in type(algorithm).options().items():
+        before, now = config.options.get(name, usual), getattr(algorithm, name)
+        if _plain(before) != _plain(now) and not (name not in config.options and now is None):  # TOML has no None
+            raise ConfigError(
+                f"the run in '{path}' was trained by {algorithm.title} with {name}={before!r}, and the algorithm that "
+                f"is given has {now!r}"
+            )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _check_code(

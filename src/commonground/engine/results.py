@@ -161,6 +161,7 @@ def summarise(
         "weights_sha256": weights_sha256,
         "data_fingerprint": totals["data_fingerprint"],
         "base_sha256": totals["base_sha256"],
+        **({"code": totals["code"]} if totals.get("code") else {}),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "platform": platform.platform(),

@@ -392,7 +392,7 @@ class Trained:
             DataError: a table was read with other columns, categories or fills than the run's.
         """
         own, schema = self.schema, data.schema
-        if own is not None and schema is not None and own.encoding != schema.encoding:
+        if own is not None and schema is not None and not schema.reads_as(own):
             raise DataError(
                 f"{data.name} was read with other columns or fills than {self.where} knows; read it as the run reads "
                 "its table: load_data(…, schema=run.trained.schema)"

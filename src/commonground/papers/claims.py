@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -33,8 +32,9 @@ def claim(
     *,
     tolerance: float = 0.0,
     center: Literal["mean", "median"] = "mean",
+    exact: bool = False,
 ) -> Claim:
-    """Judge a statement on one value per seed.
+    """Judge a statement on one value per seed; with fewer than three it is left open.
 
     Args:
         text, source, paper: see :class:`~commonground.papers.outcome.Claim`; the text says what is measured.
@@ -44,6 +44,7 @@ def claim(
         bound: what is compared with.
         tolerance: see ``side``.
         center: what stands for the seeds; the median where means are heavy-tailed.
+        exact: whether it is an identity, which a single case shows or refutes.
 
     Returns:
         The claim; ``holds`` is None if the interval lies neither on the claimed side nor wholly on the other.
@@ -58,7 +59,7 @@ def claim(
         inside = bound - tolerance <= low and high <= bound + tolerance
         outside = high < bound - tolerance or low > bound + tolerance
         holds = True if inside else False if outside else None
-    return Claim(text, source, paper, middle, low, high, len(values), holds)
+    return Claim(text, source, paper, middle, low, high, len(values), holds if exact or len(values) >= FEWEST else None)
 
 
 def _above(low: float, high: float, bound: float) -> bool | None:
@@ -97,13 +98,14 @@ def fraction(text: str, source: str, paper: float | str | None, happened: Number
     Args:
         text, source, paper: see :class:`~commonground.papers.outcome.Claim`.
         happened: truth values [seeds], or [seeds, ...] with several cases per seed.
-        least: share on whose upper side the interval has to lie; None for "always", which is judged by seeds: each
-            counts as one case, in which all of its own are true.
+        least: share on whose upper side the interval has to lie, of three seeds or more; None for "always", which is
+            judged by seeds: each counts as one case, in which all of its own are true.
     """
     cases = as_array(happened) != 0
     if least is not None:
         share, low, high = proportion_interval(cases)
-        return Claim(text, source, paper, share, low, high, len(cases), _above(low, high, least))
+        holds = _above(low, high, least) if len(cases) >= FEWEST else None
+        return Claim(text, source, paper, share, low, high, len(cases), holds)
     every = cases.reshape(len(cases), -1).all(axis=1)
     share, low, high = proportion_interval(every)
     broken = int((~every).sum())
@@ -131,6 +133,5 @@ def tally(claims: Sequence[Claim]) -> str:
 def judge(
     outcome: Outcome, text: str, source: str, paper: float | str | None, values: Numbers, *args: Any, **kw: Any
 ) -> None:
-    """Add a claim judged over seeds (see :func:`claim`); with fewer than three seeds it is left open."""
-    judged = claim(text, source, paper, values, *args, **kw)
-    outcome.claims.append(judged if judged.seeds >= FEWEST else dataclasses.replace(judged, holds=None))
+    """Add a claim judged over seeds (see :func:`claim`)."""
+    outcome.claims.append(claim(text, source, paper, values, *args, **kw))

@@ -80,8 +80,9 @@ class Comparison:
     def reference(self) -> str:
         """The title of the method that the others are compared with; empty if there is none."""
         name = next((d["reference"] for m in self.methods if (d := m.entry.get("differences"))), "")
-        same = (m.title for m in self.methods if name in (m.entry.get("method"), m.entry.get("algorithm")))
-        return next(same, str(name))
+        # By its label; earlier versions wrote down the algorithm, which may have several variants.
+        same = [m.title for key in ("method", "algorithm") for m in self.methods if m.entry.get(key) == name]
+        return next(iter(same), str(name))
 
     def best(self, key: str) -> Method | None:
         """The method that is best in a figure; the first of equally good ones."""

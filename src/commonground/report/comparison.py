@@ -103,7 +103,8 @@ def _gains(comparison: Comparison, place: str) -> Gains | None:
     pairs = [(run, theirs[seed]) for run in own.runs if (seed := run.summary.get("seed")) in theirs]
     if not pairs:
         return None
-    return between_runs(comparison.headline, pairs, (own.title, other.title), f"{place}*/seed-*/clients.csv")
+    source, same = f"{place}*/seed-*/clients.csv", comparison.entry.get("same_clients")
+    return between_runs(comparison.headline, pairs, (own.title, other.title), source, same)
 
 
 def _tiles(comparison: Comparison) -> list[tuple[str, str, str]]:

@@ -14,6 +14,7 @@ from commonground.report.format import unit_of, unit_of_change
 from commonground.report.page import Cell, table
 from commonground.report.read import RunFiles, as_number
 from commonground.spreadsheet import without_apostrophe
+from commonground.statistics import EQUAL_DIGITS
 from commonground.table import Column
 from commonground.tasks import Headline
 
@@ -95,7 +96,11 @@ def within_run(run: RunFiles) -> Gains | None:
 
 
 def between_runs(
-    headline: Headline, pairs: Sequence[tuple[RunFiles, RunFiles]], titles: tuple[str, str], source: str
+    headline: Headline,
+    pairs: Sequence[tuple[RunFiles, RunFiles]],
+    titles: tuple[str, str],
+    source: str,
+    same_clients: bool | None = None,
 ) -> Gains | None:
     """Clients of one method against the same clients of another, means over seeds where they are the same for all.
 
@@ -104,11 +109,15 @@ def between_runs(
         pairs: for each seed the run of either method.
         titles: of the methods.
         source: the files, for people.
+        same_clients: whether the clients of all seeds are the same ones; None where an earlier version did not write it
+            down: by their names then.
     """
     key = headline.personal
     found: dict[str, list[tuple[Mapping[str, str], float, float]]] = {}
     names = [[_name(row) for row in own.clients] for own, _ in pairs]
-    same = all(each == names[0] for each in names) and any(name != str(i) for i, name in enumerate(names[0]))
+    same = same_clients
+    if same is None:
+        same = all(each == names[0] for each in names) and any(name != str(i) for i, name in enumerate(names[0]))
     for own, other in pairs:
         theirs = {row["client"]: as_number(row.get(key)) for row in other.clients}
         seed = "" if same or len(pairs) == 1 else f", seed {own.summary.get('seed')}"
@@ -118,7 +127,9 @@ def between_runs(
                 found.setdefault(f"{_name(row)}{seed}", []).append((row, mine, value))
     gains = []
     for name, each in found.items():
-        means = [sum(figures) / len(figures) for figures in zip(*((m, v) for _, m, v in each), strict=True)]
+        # Equal clients have means that differ in their last bits; so they are rounded as they are for the tests.
+        figures = zip(*((m, v) for _, m, v in each), strict=True)
+        means = [round(sum(values) / len(values), EQUAL_DIGITS) for values in figures]
         gains.append(_gain(headline, name, each[0][0], means[0], means[1]))
     better = np.array([gain.better for gain in gains])
     order = _order(better, np.array([gain.test or 0 for gain in gains]))

@@ -25,8 +25,8 @@ def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
         headline.worst_tenth: "Worst tenth",
         headline.shared: f"Global {headline.name}",
     }
-    best = {key: comparison.best(key) for key in keys}
-    keys = {key: name for key, name in keys.items() if best[key] is not None}
+    best = {key: method for key in keys if (method := comparison.best(key)) is not None}
+    keys = {key: name for key, name in keys.items() if key in best}
     others = headline.others(comparison.methods[0].entry)
     compared = any(method.entry.get("differences") for method in comparison.methods)
     heads = ["Method", *(f"{name}{headline.sign}" for name in keys.values()), *(f"{m.title}{m.sign}" for m in others)]
@@ -37,7 +37,7 @@ def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
     figures += [m.spreads([method.metric(m.key) for method in methods]) for m in others]
     for index, (method, *own) in enumerate(zip(methods, *figures, strict=True)):
         own = [text.replace("-", "−") for text in own]
-        bold |= {(index, place) for place, key in enumerate(keys, 1) if best[key] is method}
+        bold |= {(index, place) for place, key in enumerate(keys, 1) if method.value(key) == best[key].value(key)}
         rows.append([method.title, *own, *(_difference(comparison, method) if compared else [])])
     facts = [
         str(entry.get("data", "")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -68,7 +69,7 @@ class FederatedEstimator(BaseEstimator):
             two pooled statistics; else as they are.
         settings: any other setting of :class:`~commonground.config.RunConfig`, by name.
         client_column: the column of X that says whose a row is: a name, or for arrays a number. It is no feature.
-        unknown: what to do with rows of unknown clients: answer them (``shared``) or ``refuse`` them.
+        unknown: what to do with rows of unknown clients, or of nobody: answer them (``shared``) or ``refuse`` them.
         on_round: called after each round with its figures; False ends the training.
         random_state: seed of every draw; None takes another one in every fit.
         verbose: whether progress is shown on standard error.
@@ -211,6 +212,9 @@ class FederatedEstimator(BaseEstimator):
         self.clients_ = np.array(names)
         self.n_iter_ = len(run.history)
         self.loss_curve_ = [row["train_loss"] for row in run.history]
+        if run.trained.algorithm.personalizes:
+            before = "trains each client's model once more before a test and forgets that"
+            warnings.warn(f"{run.trained.algorithm.title} {before}: the models before it answer here", stacklevel=3)
         return self
 
     def _run_settings(self) -> dict[str, Any]:
@@ -238,6 +242,7 @@ class FederatedEstimator(BaseEstimator):
         rows, clients = self._rows(X, None, groups, fitting=False)
         if clients is None:
             number = np.full(len(rows), -1)
+            self._ask_whose()
         else:
             known = {name: client for client, name in enumerate(self.clients_.tolist())}
             number = np.array([known.get(name, -1) for name in clients[0]])[clients[1]]
@@ -245,3 +250,17 @@ class FederatedEstimator(BaseEstimator):
             if strangers and self.unknown == "refuse":
                 raise InputError(f"the client '{strangers[0]}' is not among the {len(known)} that were fitted")
         return answers(self.run_, rows, number)
+
+    def _ask_whose(self) -> None:
+        """Rows of which nobody says whose they are: refused, or answered with a warning, if there are several clients.
+
+        Raises:
+            InputError: they are refused.
+        """
+        if len(self.clients_) < 2:
+            return
+        how = "give groups=… (or fit with client_column)"
+        if self.unknown == "refuse":
+            raise InputError(f"nobody says which of the {len(self.clients_)} clients the rows are of; {how}")
+        model = "the global model" if self.run_.trained.has_global_model else "the mean of all clients' models"
+        warnings.warn(f"nobody says which client the rows are of; {model} answers: {how}", stacklevel=4)

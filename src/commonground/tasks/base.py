@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from commonground.errors import ConfigError, DataError, ModelError
+from commonground.registration import check_name
 from commonground.suggest import meant
 from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.fine import FineFigures
@@ -236,6 +237,7 @@ class Task(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in cls.__dict__:
+            check_name("task", cls, tasks.get(cls.name))
             tasks[cls.name] = cls
 
 

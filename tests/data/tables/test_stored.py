@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pandas as pd
 import pytest
 
 import commonground as cg
+from commonground.data.own_table import OwnTable
 from commonground.data.tables.cells import places_of
+from commonground.data.tables.features import known_features
+from commonground.data.tables.raw import raw_of_frame
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 
@@ -48,6 +52,41 @@ def test_durations_are_seconds(unit: str, tmp_path: Path) -> None:
     for source in (table, tmp_path / "waits.parquet"):
         data = loaded(source)
         assert sorted([*data.x_train[:, 0], *data.x_test[:, 0]]) == [7 * n for n in range(N)]
+
+
+def test_durations_of_an_earlier_run_are_not_taken_for_seconds(tmp_path: Path) -> None:
+    """It knew them as numbers in the unit that they were stored in."""
+    table = frame(x=pd.to_timedelta(np.arange(N) * 7, unit="s"))
+    schema = schema_of(table)
+    assert schema.features[0].seconds is True
+    earlier = json.loads(schema.to_json())
+    del earlier["features"][0]["seconds"]
+    old = TableSchema.from_json(json.dumps(earlier))
+    assert TableSchema.from_json(schema.to_json()) == schema
+    with pytest.raises(DataError, match="the column 'x' holds durations, and an earlier version"):
+        known_features(raw_of_frame(table), old)
+    known_features(raw_of_frame(frame()), old)
+    known_features(raw_of_frame(table), schema)
+
+
+def test_a_column_may_be_called_self() -> None:
+    months = pd.Series(pd.period_range("2020-01", periods=N, freq="M"))
+    assert schema_of(frame().assign(**{"frame": 1.5}).join(months.rename("self"))).features[-1].kind == "date"
+
+
+@pytest.mark.parametrize("values", [[0.3, 0.1 + 0.2], [20.0001, 20.00012]])
+def test_targets_of_one_client_may_be_nearly_equal(values: list[float], tmp_path: Path) -> None:
+    table = pd.DataFrame({"x": np.arange(6) / 7.0, "y": values * 3})
+    rounded = values[0] > 1
+    if rounded:
+        with pytest.raises(DataError, match="subtract what they have in common"):
+            cg.load_data(table, target="y", task="regression", clients=1)
+    else:
+        cg.load_data(table, target="y", task="regression", clients=1)
+    wide = cg.load_data(table.assign(y=np.arange(6) * 1.5), target="y", task="regression", clients=1)
+    assert cg.load_data(table, target="y", schema=wide.schema, clients=1).train_sizes.sum() > 0
+    table.to_csv(tmp_path / "own.csv", index=False)
+    assert OwnTable(tmp_path / "own.csv", "a", "y", task="regression").columns.train > 0
 
 
 def test_times_of_day_are_seconds() -> None:

@@ -182,13 +182,14 @@ def thousands_or_not(array: Any) -> str | None:
 
 def rounded_away(values: Floats) -> tuple[float, float] | None:
     """The step between single-precision numbers of this size, and by how much the values differ (their deviation),
-    where the step is not small beside it; None where it is.
+    where the step is not small beside it; None where it is, or where they differ by the rounding of double precision.
     """
     there = values[~np.isnan(values)]
     if not len(there):
         return None
-    step, deviation = float(np.spacing(np.float32(np.abs(there).max()))), float(there.std())
-    return (step, deviation) if 0 < deviation < _STEPS * step else None
+    most, deviation = float(np.abs(there).max()), float(there.std())
+    step = float(np.spacing(np.float32(most)))
+    return (step, deviation) if 4 * np.spacing(most) < deviation < _STEPS * step else None
 
 
 def is_text(kind: Any) -> bool:

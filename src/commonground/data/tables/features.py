@@ -121,9 +121,12 @@ def learn_features(
     if not features:
         raise DataError(f"{raw.path} has no feature columns with values in the training rows")
     columns = learn_columns(list(features.values()), training)
+    columns = tuple(replace(column, seconds=column.name in raw.seconds) for column in columns)
     notes = [f"{name}: {column.reading.note}" for name, column in features.items() if column.reading.note]
     ids = tuple(name for name, why in dropped.items() if why == WHY_NOT["id"])
-    return replace(about, features=columns, dropped=dropped, ids=ids, notes=(*about.notes, *notes)), features
+    filled = tuple(n for n, c in features.items() if c.numbers is not None and bool(np.isnan(c.numbers).any()))
+    about = replace(about, features=columns, dropped=dropped, ids=ids, filled=filled)
+    return replace(about, notes=(*about.notes, *notes)), features
 
 
 def said_of_numbers(name: str, column: Column) -> list[str]:
@@ -164,6 +167,11 @@ def known_features(
     check_columns(raw.path, raw.columns, schema.needed)
     columns, strange = {}, []
     for known in schema.features:
+        if known.seconds is None and known.name in raw.seconds:
+            raise DataError(
+                f"{raw.path}: the column {quoted(known.name)} holds durations, and an earlier version, by which this "
+                "run was trained, took them for numbers of the unit that they were stored in; write it as such numbers"
+            )
         reading = Reading(known.kind, known.decimal, known.order)
         truths = known.truths or known.name in (readings or {})
         column = read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=truths)

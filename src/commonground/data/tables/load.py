@@ -88,7 +88,7 @@ def load_table(
     given = split_column(raw, labels, options)
     beside = tuple(filter(None, (given, options.time_column, options.group_column)))
     found = None if schema else find_features(raw, {*labels, options.client_column, *beside}, options)
-    targets = read_targets(raw, labels, task, schema.class_names if schema else ())
+    targets = read_targets(raw, labels, task, schema.class_names if schema else (), scaled=schema is None)
     rows = divided(raw, targets, given, options, seed)
     learnt_from = rows.train.copy()
     if held is not None:

@@ -34,6 +34,7 @@ class RawTable:
         numbers: the rows' own numbers, in ``unit``.
         unit: ``line`` or ``row``.
         notes: how the file was read, where that is not as usual.
+        seconds: columns of durations or times of day, which are numbers of seconds here.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class RawTable:
     numbers: Callable[[], list[int]] = field(repr=False)
     unit: str = "row"
     notes: tuple[str, ...] = ()
+    seconds: frozenset[str] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -105,7 +107,10 @@ def _plain(frame: Any) -> Any:
             changed[name] = column.dt.to_timestamp()
         elif isinstance(kind, pd.SparseDtype):
             changed[name] = column.sparse.to_dense()
-    return frame.assign(**changed) if changed else frame
+    frame = frame.copy(deep=False) if changed else frame
+    for name, column in changed.items():
+        frame[name] = column
+    return frame
 
 
 def _check_cells(path: Path, frame: Any) -> None:
@@ -155,7 +160,8 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
         raise DataError(f"{path} has no columns of numbers, words, dates or truths")
     notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
     columns = {name.strip(): _in_seconds(table.column(name)) for name in kinds if name not in other}
-    return RawTable(path, columns, True, _row_number, partial(counted, len(table)), notes=notes)
+    seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
+    return RawTable(path, columns, True, _row_number, partial(counted, len(table)), notes=notes, seconds=seconds)
 
 
 def _holds_other(kind: Any) -> bool:
@@ -169,18 +175,22 @@ def _holds_other(kind: Any) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
+def _is_duration(kind: Any) -> bool:
+    """Whether a column's type is one of durations or times of day."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_duration(kind) or pa.types.is_time(kind))
+
+
 def _in_seconds(column: Any) -> Any:
     """Durations and times of day as numbers of seconds; other columns as they are."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
-    if pa.types.is_time32(kind):
-        whole = column.cast(pa.int32())
-    elif pa.types.is_duration(kind) or pa.types.is_time64(kind):
-        whole = column.cast(pa.int64())
-    else:
+    if not _is_duration(kind):
         return column
+    whole = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
     return pc.divide(whole.cast(pa.float64()), float(_PER_SECOND[kind.unit]))
 
 

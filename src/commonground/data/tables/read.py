@@ -261,7 +261,7 @@ def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
     notes = tuple(dict.fromkeys(note for table in tables for note in table.notes))
     where = partial(_in_file, [(table.path.name, table.rows, table.where) for table in tables])
     numbers, notes = partial(counted, len(whole)), (f"{len(tables)} files", *notes)
-    return RawTable(path, columns, first.typed, where, numbers, notes=notes)
+    return RawTable(path, columns, first.typed, where, numbers, notes=notes, seconds=first.seconds)
 
 
 def _in_file(files: Sequence[tuple[str, int, Callable[[int], str]]], row: int) -> str:

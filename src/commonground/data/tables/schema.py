@@ -33,6 +33,8 @@ class ColumnSchema:
         times: whether dates have a time of day.
         low, high: of the training rows, for warnings.
         truths: whether a column of numbers held truths in training, as 0 and 1; elsewhere a truth is no number.
+        seconds: whether it held durations, which are numbers of seconds; None if an earlier version wrote the schema,
+            which took them for numbers in the unit that they were stored in.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ColumnSchema:
     low: float | None = None
     high: float | None = None
     truths: bool = False
+    seconds: bool | None = False
 
     @property
     def parts(self) -> list[str]:
@@ -75,6 +78,7 @@ class TableSchema:
         split: how test rows were chosen.
         beside: columns that said so, which are no features.
         asked: what the options said of which rows are test rows and which are left out, by name.
+        filled: features of which a row lacks the number.
         missing_targets: rows that were left out because they lack a target.
         target_decimals: how the numbers of each target are written; empty for classes.
         notes: sentences for people about how the table was read.
@@ -96,6 +100,7 @@ class TableSchema:
     beside: tuple[str, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
     target_decimals: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
     missing_targets: int = 0
     notes: tuple[str, ...] = ()
 
@@ -131,11 +136,17 @@ class TableSchema:
             made += [(f"{column.name} is missing", column.name)] if column.missing else []
         return made
 
-    @property
-    def encoding(self) -> tuple[Any, ...]:
-        """All that a row's inputs follow from, but for what scales them."""
-        features = ((c.name, c.kind, c.categories, c.missing, c.fill, c.times) for c in self.features)
-        return (self.scaling == "client", *features)
+    def reads_as(self, other: TableSchema) -> bool:
+        """Whether this table's rows were made into the inputs that another schema makes of them, but for what scales
+        them. By what missing cells are filled matters where some are.
+        """
+        kept = ("name", "kind", "categories", "missing", "times")
+        pairs = zip(self.features, other.features, strict=False)
+        alike = all(getattr(a, name) == getattr(b, name) for a, b in pairs for name in kept)
+        filled = {c.name: c.fill for c in other.features}
+        same_fills = all(c.fill == filled[c.name] for c in self.features if c.name in self.filled and c.name in filled)
+        same = len(self.features) == len(other.features) and alike and same_fills
+        return same and (self.scaling == "client") == (other.scaling == "client")
 
     @property
     def preprocess(self) -> Preprocess:
@@ -187,9 +198,14 @@ class TableSchema:
             if values.pop("format") != _FORMAT:
                 raise ValueError("another version wrote it")
             columns = tuple(
-                # Earlier versions did not say whether numbers were truths, and took truths for numbers.
+                # Earlier versions did not say whether numbers were truths or durations, and took both for numbers.
                 ColumnSchema(
-                    **{"truths": column["kind"] == "number", **column, "categories": tuple(column["categories"])}
+                    **{
+                        "truths": column["kind"] == "number",
+                        "seconds": None,
+                        **column,
+                        "categories": tuple(column["categories"]),
+                    }
                 )
                 for column in values["features"]
             )

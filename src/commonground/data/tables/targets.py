@@ -52,7 +52,9 @@ class Targets:
         return f"{unknown.sum():,} test rows are of classes that no training row has ({names}): they count as wrong"
 
 
-def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: Sequence[str] = ()) -> Targets:
+def read_targets(
+    raw: RawTable, labels: Sequence[str], task: str | None, names: Sequence[str] = (), *, scaled: bool = True
+) -> Targets:
     """The target columns.
 
     Args:
@@ -60,6 +62,8 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
         labels: the columns; one for a classification.
         task: by name; by default classification, or several labels where there are several columns.
         names: classes in their order, if they are known and hold all of the column's.
+        scaled: whether numbers are scaled by this table's own rows, which must then tell them apart; not so a new
+            client's, or one client's of several.
 
     Raises:
         ConfigError: a table has no such task.
@@ -69,7 +73,7 @@ def read_targets(raw: RawTable, labels: Sequence[str], task: str | None, names: 
     if isinstance(chosen, Regression | MultiLabel):
         columns = [_numbers(raw, label) for label in labels]
         for label, (values, _) in zip(labels, columns, strict=True):
-            lost = rounded_away(values)
+            lost = rounded_away(values) if scaled else None
             if lost is not None:
                 raise DataError(
                     f"{raw.path}: the numbers of {quoted(label)} differ by about {lost[1]:.3g}, and numbers of their "

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from commonground.access import reason
 from commonground.data import FederatedDataset
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
+from commonground.quoting import quoted
 from commonground.tasks import Task, tasks
 
 __all__ = ["describe", "read_split", "read_task", "split_json"]
@@ -73,6 +74,15 @@ def read_split(path: Path) -> dict[str, Any]:
 
 
 def read_task(split: Mapping[str, Any]) -> Task:
-    """The task that ``split.json`` names, with its settings."""
+    """The task that ``split.json`` names, with its settings.
+
+    Raises:
+        ConfigError: it is one of a user's own, which is not defined here.
+    """
+    if split["task"] not in tasks:
+        raise ConfigError(
+            f"the task {quoted(str(split['task']))} is defined by code of yours: import it before what was trained for "
+            "it is used"
+        )
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in split["task_settings"].items()}
     return tasks[split["task"]](**settings)

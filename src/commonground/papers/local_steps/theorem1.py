@@ -207,6 +207,7 @@ def _same_numbers(pair: _Pair) -> Claim:
         largest,
         "below",
         1e-9,
+        exact=True,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from commonground.errors import ConfigError, RunError
-from commonground.papers.claims import FEWEST, claim
+from commonground.papers.claims import claim
 from commonground.papers.experiment import Request
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Cell, Claim, Outcome
@@ -167,10 +166,7 @@ def _claims(table: PaperTable, store: CellStore, column: PaperColumn, there: Seq
             text = f"{champion} above {row.name} on {column.label}"
             if paper is not None and paper < 0:
                 text += " (in the paper below)"
-            judged = claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above")
-            if judged.seeds < FEWEST:
-                judged = dataclasses.replace(judged, holds=None)
-            found.append(judged)
+            found.append(claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above"))
     return found
 
 
