@@ -187,3 +187,15 @@ def test_fills_matter_where_cells_are_filled(tmp_path: Path) -> None:
                 cg.adapt(run, found, [3])
         else:
             assert run.importance(cg.load_data(some, **KEYS, task="classification"))
+
+
+def test_a_client_without_a_name_keeps_its_scale(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", "classification", scaling="client")
+    new = rows("n", 40, 90, 1, "classification").drop(columns="who")
+    kept = cg.keep_clients(run, cg.load_data(new, clients=1, target="y", schema=run.trained.schema), epochs=3)
+    assert kept.names == ("new-0",)
+    assert kept.run.predict(new, "new-0").shape == (40, 2)
+    cg.export_model(kept.run, tmp_path / "it", client="new-0")
+    np.testing.assert_allclose(
+        cg.load_exported(tmp_path / "it").predict(new), kept.run.predict(new, "new-0"), rtol=1e-4, atol=1e-6
+    )

@@ -53,6 +53,16 @@ def test_fewer_than_three_seeds_leave_a_claim_open() -> None:
     assert [c.holds for c in outcome.claims] == [None, True]
 
 
+def test_whoever_judges_them() -> None:
+    """Beside an identity, which one case shows or refutes."""
+    assert claim("", "", None, [1.0], "above").holds is None
+    assert claim("", "", None, [-1.0, -1.0], "above").holds is None
+    assert claim("", "", None, [1e-12], "below", 1e-9, exact=True).holds is True
+    assert claim("", "", None, [1e-3], "below", 1e-9, exact=True).holds is False
+    assert fraction("", "", None, np.zeros((2, 90)), 0.5).holds is None
+    assert fraction("", "", None, [False] * 20, 0.5).holds is False
+
+
 def test_always_is_not_contradicted_in_so_many_seeds() -> None:
     held = fraction("It holds", "", None, [True] * 40)
     assert held.holds is True

@@ -70,7 +70,8 @@ def test_unknown_clients_are_answered_by_the_shared_model() -> None:
     fitted = FederatedClassifier("fedavg", **QUICK).fit(X, y, groups)
     new = np.full(len(X), "somebody")
     np.testing.assert_array_equal(fitted.predict_proba(X, new), fitted.run_.predict(X))
-    np.testing.assert_array_equal(fitted.predict_proba(X), fitted.run_.predict(X))
+    with pytest.warns(UserWarning, match="nobody says which client the rows are of; the global model answers"):
+        np.testing.assert_array_equal(fitted.predict_proba(X), fitted.run_.predict(X))
     half = np.where(np.arange(len(X)) < 40, "somebody", groups)
     np.testing.assert_allclose(fitted.predict_proba(X, half)[:40], fitted.run_.predict(X[:40]), rtol=1e-5)
 
@@ -80,10 +81,22 @@ def test_without_a_shared_model_by_the_mean_of_all_clients() -> None:
     fitted = FederatedClassifier("fedrep", **QUICK).fit(X, y, groups)
     mean = np.mean([fitted.run_.predict(X, client=name) for name in fitted.clients_], axis=0)
     np.testing.assert_allclose(fitted.predict_proba(X, np.full(len(X), "new")), mean, rtol=1e-6)
-    np.testing.assert_allclose(fitted.predict_proba(X), mean, rtol=1e-6)
+    with pytest.warns(UserWarning, match="the mean of all clients' models answers: give groups="):
+        np.testing.assert_allclose(fitted.predict_proba(X), mean, rtol=1e-6)
     refusing = FederatedClassifier("fedrep", unknown="refuse", **QUICK).fit(X, y, groups)
     with pytest.raises(DataError, match="the client 'new' is not among the 3 that were fitted"):
         refusing.predict(X, np.full(len(X), "new"))
+    for ask in (lambda: refusing.predict(X), lambda: refusing.score(X, y)):
+        with pytest.raises(DataError, match="nobody says which of the 3 clients the rows are of; give groups="):
+            ask()
+
+
+def test_models_before_their_last_training_are_told() -> None:
+    X, y, groups = problem()
+    with pytest.warns(
+        UserWarning, match="PerFedAvg trains each client's model once more before a test and forgets that"
+    ):
+        FederatedClassifier("perfedavg", **QUICK).fit(X, y, groups)
 
 
 def test_it_is_the_run_that_train_makes() -> None:

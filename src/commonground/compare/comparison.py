@@ -217,6 +217,7 @@ def compare(
 def _call(work: Comparing, seeds: int, grid: Mapping[str, Sequence[Any]] | None, settings: Mapping[str, Any]) -> str:
     """The call in Python again; data, models and methods that are objects stand there by their names."""
     given = {"seeds": seeds, **settings, **({} if grid is None else {"grid": dict(grid)}), "reference": work.reference}
+    given |= {} if "local" in work.methods else {"local_only": False}
     said = ", ".join(f"{name}={value!r}" for name, value in given.items())
     data = repr(work.data) if isinstance(work.data, str) else "data"
     return f"cg.compare({list(work.methods)!r}, {data}, {said})"
