@@ -17,7 +17,7 @@ from commonground.data import FederatedDataset
 from commonground.engine import loop
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.run import Run
-from commonground.errors import RunError, UpdateError
+from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter
 from tests.helpers import made_data
@@ -68,6 +68,14 @@ def test_the_numbers_are_those_of_one_machine(algorithm: str, more: dict[str, An
         assert own.clients[0]["name"] == f"site {client}"
         x = data.x_test[data.test_indices(client)]
         assert np.array_equal(own.predict(x, client=0), here.predict(x, client=client))
+        server = cg.load_run(tmp_path / "run")
+        if here.trained.own(client):
+            with pytest.raises(ConfigError, match="on the client's own host, and so is its model: in the folder"):
+                server.predict(x, client=client)
+            with pytest.raises(ConfigError, match="on the client's own host"):
+                cg.export_model(server, tmp_path / "exported", client=client)
+        else:
+            assert np.array_equal(server.predict(x, client=client), here.predict(x, client=client))
 
 
 def test_a_client_that_is_absent_loses_its_rounds_and_not_the_run(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_numbers_in_their_own_units() -> None:
     assert fitted.predict(X, groups).shape == (len(X),)
     assert abs(fitted.predict(X, groups).mean() - 1000) < 20
     both = FederatedRegressor("fedavg", **QUICK).fit(X, np.stack([y, -y], axis=1), groups)
-    assert both.predict(X).shape == (len(X), 2)
+    assert both.predict(X, groups).shape == (len(X), 2)
 
 
 # -- scikit-learn's tools ---------------------------------------------------------------------------------------------

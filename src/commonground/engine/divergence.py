@@ -56,8 +56,8 @@ def _causes(setup: Setup, client: int) -> Iterator[str]:
 
 def _largest_input(setup: Setup, client: int) -> float:
     """The largest size of a number among the client's inputs, infinite where the run's number type cannot hold one."""
-    if setup.data.described:
-        return 0.0  # nobody here knows them
+    if setup.data.described or setup.config.dp is not None:
+        return 0.0  # nobody here knows them, or is to know
     rows, _ = setup.inputs.rows("train", setup.data.train_indices(client))
     floats = [value for value in setup.inputs.arrange(rows).values() if value.is_floating_point() and value.numel()]
     return max((float(value.abs().nan_to_num(torch.inf, torch.inf).max()) for value in floats), default=0.0)

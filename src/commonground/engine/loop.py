@@ -187,7 +187,7 @@ class Loop:
         # 3. The server makes the new shared tensors of the answers, and replies to single clients; nothing counts that
         # is not finite and of the right shape.
         results, replies, figures = self._conclude(server, answers, round)
-        figures["body_drift"] = body_drift(results, self.setup.groups.trainable("body"))
+        figures["body_drift"] = body_drift(self.setup, results)
         if tested is not None:
             figures |= round_metrics(self.setup, engine, results, progress.shared, server.shared, tested)
         # 4. The clients' new personal state counts. From here on they have what the round gave, whatever comes.

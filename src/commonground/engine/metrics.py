@@ -42,8 +42,13 @@ def figure_names(metric: str) -> list[str]:
     return ["body_angle_mean", "body_angle_max", *local, "global_nc2", "local_nc2"]
 
 
-def body_drift(results: Sequence[ClientResult], names: Sequence[str]) -> float | None:
-    """Mean over participants of ‖φᵢ − φ̄‖ / ‖φ̄‖, φ̄ the participants' plain average; None where no body was sent."""
+def body_drift(setup: Setup, results: Sequence[ClientResult]) -> float | None:
+    """Mean over participants of ‖φᵢ − φ̄‖ / ‖φ̄‖, φ̄ the participants' plain average; None where no body was sent, and
+    where the server hides single updates.
+    """
+    if setup.hides_updates:
+        return None
+    names = setup.groups.trainable("body")
     sent = [[r.update.tensors[n].flatten() for n in names if n in r.update.tensors] for r in results]
     if not sent or not all(sent):
         return None
@@ -89,7 +94,7 @@ def round_metrics(
     figures[f"before_local_{metric}"] = spread_of(tested.headline)["mean"]
     figures |= _body_angles(setup, before, after)
     personal = [r.personal for r in results if r.personal is not None]
-    if len(personal) == len(results):
+    if len(personal) == len(results) and not setup.hides_updates:
         figures[f"after_local_{metric}"] = _after_local(setup, results, before)
         stacked = {name: torch.stack([p[name] for p in personal]) for name in personal[0]}
         heads = {

@@ -294,6 +294,11 @@ class Setup:
         """Whether the clients themselves hide something before they send it."""
         return self.examples is not None or (self.privacy is not None and self.privacy.where == "client")
 
+    @property
+    def hides_updates(self) -> bool:
+        """Whether the server is sent updates that nobody else may learn from, not by a figure of a round either."""
+        return self.privacy is not None and self.privacy.where == "server"
+
     @cached_property
     def noise(self) -> NoiseSource:
         """Where the noise of differential privacy comes from; if it is secret, from the kept secret if there is one."""

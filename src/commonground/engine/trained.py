@@ -168,10 +168,19 @@ class Trained:
         )
 
     def own(self, client: int) -> Tensors:
-        """A client's personal tensors and state, by name."""
+        """A client's personal tensors and state, by name.
+
+        Raises:
+            ConfigError: it is on the client's own host, from which the server is not sent it.
+        """
         if not isinstance(self._kept, Checkpoint):
             return self._kept(client)
         assert self.path is not None
+        if self.split.get("described") and self._start:
+            raise ConfigError(
+                f"what is personal of {self.called(client)} of {self.where} is on the client's own host, and so is its "
+                "model: in the folder 'models' there, which is asked as this one is"
+            )
         if self.config.engine != "messages":
             return self._store.read(client)
         tuned = isinstance(self.algorithm, HeadTuning)

@@ -139,6 +139,12 @@ class AdaptedModel(FrozenBaseModel):
         """Replace the targets; their names in this module."""
         wanted = self.options.target_modules
         linear = {n: m for n, m in self.base.named_modules() if isinstance(m, nn.Linear)}
+        if not any(self._layer_of(f"base.{name}") is not None for name in linear):
+            kinds = sorted({type(m).__name__ for layer in self._layers for m in layer.modules() if _has_matrix(m)})
+            raise ModelError(
+                f"{type(self.base).__name__} has no linear layer in its transformer layers that could be adapted; they "
+                f"are made of {', '.join(kinds)}"
+            )
         if isinstance(wanted, str) and wanted.startswith("re:"):
             hit = [n for n in linear if re.fullmatch(wanted[3:], n)]
         else:
@@ -186,7 +192,8 @@ class AdaptedModel(FrozenBaseModel):
             return
         present = torch.zeros(ids.numel() + 1, dtype=torch.bool, device=ids.device)
         present[ids[(ids >= 0) & (ids <= ids.numel())]] = True
-        self.config.pad_token_id = int((~present).nonzero()[0])
+        # Where the batch holds the whole vocabulary, the last one: it is masked, and stands behind a row's own tokens.
+        self.config.pad_token_id = min(int((~present).nonzero()[0]), int(self.config.vocab_size) - 1)
         try:
             yield self.config.pad_token_id
         finally:
@@ -444,6 +451,10 @@ def _transformer_layers(base: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:
         raise ModelError(f"{type(base).__name__} has no list of transformer layers")
     name, layers = max(lists, key=lambda item: len(item[1]))
     return name, tuple(layers)  # not the list itself, which would become a second name of the same weights
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    return any(parameter.ndim == 2 for parameter in module.parameters(recurse=False))
 
 
 def _query_and_value(linear: Mapping[str, nn.Module]) -> list[str]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from commonground.errors import ModelError
 from commonground.models.adapted import HEADS, AdaptedModel
-from commonground.models.lora import FoldedLinear
+from commonground.models.lora import FoldedLinear, LoRALinear
 
 __all__ = ["AnsweringModel", "ClassifyingModel"]
 
@@ -72,18 +72,46 @@ class AnsweringModel(AdaptedModel):
         return {}
 
     def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
-        body = getattr(self.base, str(self.base.base_model_prefix))
-        hidden = body(**inputs, use_cache=False).last_hidden_state
+        hidden = self._body(**inputs, use_cache=False).last_hidden_state[:, :-1]
         predicts = marks[:, 1:] == 1  # position t predicts token t + 1
-        scores = self.base.get_output_embeddings()(hidden[:, :-1][predicts]).float()  # type: ignore[operator]
         row = torch.nonzero(predicts)[:, 0]
         place = (predicts.cumsum(1) - 1)[predicts]
-        logits = scores.new_zeros(len(marks), int(predicts.sum(1).max().clamp(min=1)), scores.shape[1])
-        placed: Tensor = logits.index_put((row, place), scores)
-        return placed
+        shape = len(marks), int(predicts.sum(1).max().clamp(min=1))
+        if isinstance(self.base.get_output_embeddings(), LoRALinear):  # type: ignore[operator]
+            placed = hidden.new_zeros(*shape, hidden.shape[2]).index_put((row, place), hidden[predicts])
+            return self._scores(placed) * _ones(shape, row, place).unsqueeze(2)
+        scores = self._scores(hidden[predicts].unsqueeze(0))[0]
+        answers: Tensor = scores.new_zeros(*shape, scores.shape[1]).index_put((row, place), scores)
+        return answers
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """The vocabulary's scores [n, T, vocabulary] for last hidden states [n, T, d].
+
+        They are what the model's own ``forward`` makes of them, as some scale or bound what their last layer gives.
+        """
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        body = self._body
+        body.forward = lambda *args, **kwargs: BaseModelOutputWithPast(last_hidden_state=hidden)
+        try:
+            ids = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+            scores: Tensor = self.base(input_ids=ids, use_cache=False).logits
+        finally:
+            del body.forward
+        return scores.float()
+
+    @property
+    def _body(self) -> Any:
+        """The model without its last layer."""
+        return getattr(self.base, str(self.base.base_model_prefix))
 
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
         looked = torch.zeros_like(there)
         looked[:, :-1] = (tokens[:, 1:, 1] == 1) & there[:, 1:]
         looked[:, 0] = True
         return looked
+
+
+def _ones(shape: tuple[int, int], row: Tensor, place: Tensor) -> Tensor:
+    """1 at some places, 0 elsewhere."""
+    return torch.zeros(shape, device=row.device).index_put((row, place), torch.ones((), device=row.device))

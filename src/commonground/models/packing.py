@@ -87,6 +87,9 @@ class Packing:
         return owners, index, place
 
 
+CHANGING = ("softcap", "position_bias", "s_aux", "sinks", "bias", "indices", "block_indices", "head_mask")
+"""What some models' layers ask of their attention that :func:`attention` does not do."""
+
 _current: ContextVar[tuple[Packing, Packing]] = ContextVar("packing")
 
 
@@ -124,13 +127,14 @@ def attention(
         scaling: of the scores.
         is_causal: whether a token sees only those before it; by default the layer's own.
         sliding_window: how many tokens back a token sees.
-        more: of these, a position bias or soft cap is refused.
+        more: of these, what would change the outputs is refused (:data:`CHANGING`).
 
     Raises:
         NotImplementedError: the layer asks for something else.
     """
-    if dropout or more.get("softcap") is not None or more.get("position_bias") is not None:
-        raise NotImplementedError("attention with dropout, a soft cap or a position bias")
+    asked = [name for name in CHANGING if more.get(name) is not None]
+    if dropout or asked:
+        raise NotImplementedError(f"attention with {', '.join(asked) or 'dropout'}")
     queries, keys = _current.get()
     q = query[0].transpose(0, 1)[queries.slots].transpose(1, 2)  # [n, heads, most, d]
     k, v = (x[0].transpose(0, 1)[keys.slots].transpose(1, 2) for x in (key, value))
@@ -193,7 +197,7 @@ class PartialLayer:
         with fold.packed(need):
             query = heads(to_query(x[:, index]))
         query, key = turn(query, key)
-        window = getattr(block, "sliding_window", None)
+        window = _window(block)
         with attending(need, whole):
             out, _ = attention(block, query, key, value, None, scaling=block.scaling, sliding_window=window)
         return out.reshape(1, len(index), -1)
@@ -221,6 +225,17 @@ class PartialLayer:
         return out
 
 
+def _window(block: Any) -> int | None:
+    """How far back a block's tokens look; some blocks leave that to the model's configuration."""
+    if hasattr(block, "sliding_window"):
+        return block.sliding_window  # type: ignore[no-any-return]
+    config = getattr(block, "config", None)
+    kinds, number = getattr(config, "layer_types", None), getattr(block, "layer_idx", None)
+    if kinds and number is not None and kinds[number] != "sliding_attention":
+        return None
+    return getattr(config, "sliding_window", None)
+
+
 def partial_layer(layer: nn.Module) -> PartialLayer | None:
     """For a layer whose layout is known; whether it computes what it should is for the caller to check."""
     bert = ("attention.self.query", "attention.output.dense", "intermediate", "output")
@@ -229,4 +244,8 @@ def partial_layer(layer: nn.Module) -> PartialLayer | None:
     if there.issuperset(bert) and hasattr(layer, "feed_forward_chunk"):
         return PartialLayer(layer)
     module = sys.modules[type(layer).__module__]
-    return PartialLayer(layer) if there.issuperset(llama) and hasattr(module, "apply_rotary_pos_emb") else None
+    # Others of this layout do more in ways that a few tokens do not show (sinks, caps, scales by position).
+    known = type(layer).__module__.rpartition(".")[2] in ("modeling_llama", "modeling_mistral", "modeling_qwen2")
+    return (
+        PartialLayer(layer) if known and there.issuperset(llama) and hasattr(module, "apply_rotary_pos_emb") else None
+    )

@@ -44,6 +44,7 @@ from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
 from commonground.network.tuning import Tuning, tuning_setup
 from commonground.quoting import escaped, quoted
+from commonground.tasks import Regression
 from commonground.user_code import is_code
 
 __all__ = ["Answering", "Begin", "failed"]
@@ -82,8 +83,12 @@ class Answering:
         folder: where it keeps what is personal, by run.
         model_code: whether a model, loss or method may be named that is code in a Python file on this host.
         demand: what runs have to hide from the server, or this client takes no part: its ``example`` s, or all of the
-            ``client``; None if the server may see what is sent.
+            ``client``; None if the server may see what is sent. Then no statistics of its data are told either, so that
+            targets that are numbers have to be of a usual size as they are.
         least_noise: the least Z with which they have to.
+
+    Raises:
+        ConfigError: privacy is demanded, and clients would have to agree on what its table's columns become.
     """
 
     def __init__(
@@ -96,6 +101,13 @@ class Answering:
         demand: Literal["client", "example"] | None = None,
         least_noise: float = 0.0,
     ) -> None:
+        if demand is not None and isinstance(data, OwnTable):
+            raise ConfigError(
+                f"client {escaped(name)} demands privacy, and what its table holds would be told to agree on columns; "
+                "give --schema in place of --target"
+            )
+        if demand is not None and isinstance(data, FederatedDataset) and isinstance(data.task, Regression):
+            data = replace(data, task=Regression())  # its targets' mean and deviation are told to nobody
         self.data, self.name, self.folder = data, name, folder
         self.model_code = model_code
         self.demand, self.least_noise = demand, least_noise

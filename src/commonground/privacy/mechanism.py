@@ -69,6 +69,8 @@ def is_private_part(name: str) -> bool:
 def clipped(change: Tensors, clip: Tensor | float) -> tuple[Tensors, Tensor]:
     """A change cut to the length ``clip`` over all tensors together, and 1 if it was within it, else 0.
 
+    One that is not finite counts as none: whatever happens to a client, what it sends is as long as that at most.
+
     Args:
         change: by name; not empty.
         clip: C, positive.
@@ -76,8 +78,10 @@ def clipped(change: Tensors, clip: Tensor | float) -> tuple[Tensors, Tensor]:
     squares = [wide(value).square().sum() for value in change.values()]
     length = torch.stack(squares).sum().sqrt()
     bound = torch.as_tensor(clip, dtype=length.dtype, device=length.device)
+    finite = torch.isfinite(length)
     share = bound / torch.maximum(length, bound)
-    return {name: wide(value) * share for name, value in change.items()}, (length <= bound).to(length.dtype)
+    cut = {n: torch.where(finite, wide(value) * share, torch.zeros_like(wide(value))) for n, value in change.items()}
+    return cut, (length <= bound).to(length.dtype)
 
 
 def with_noise(values: Tensors, std: Tensor | float, source: NoiseSource, *key: str | int) -> Tensors:

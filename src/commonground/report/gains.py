@@ -129,7 +129,7 @@ def between_runs(
     for name, each in found.items():
         # Equal clients have means that differ in their last bits; so they are rounded as they are for the tests.
         figures = zip(*((m, v) for _, m, v in each), strict=True)
-        means = [round(sum(values) / len(values), EQUAL_DIGITS) for values in figures]
+        means = [v[0] if len(v) == 1 else round(sum(v) / len(v), EQUAL_DIGITS) for v in figures]
         gains.append(_gain(headline, name, each[0][0], means[0], means[1]))
     better = np.array([gain.better for gain in gains])
     order = _order(better, np.array([gain.test or 0 for gain in gains]))

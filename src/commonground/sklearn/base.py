@@ -220,6 +220,11 @@ class FederatedEstimator(BaseEstimator):
     def _run_settings(self) -> dict[str, Any]:
         """Settings of the run, as :func:`~commonground.engine.train` takes them."""
         values = {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
+        if self.standardize and (self.settings or {}).get("dp") not in (None, "none"):
+            raise ConfigError(
+                "standardize=True learns means and deviations of all clients' rows without noise; with dp give "
+                "standardize=False, and scale the columns by what is known of them"
+            )
         values |= {name: dict(given) for name in _NESTED if (given := getattr(self, name))}
         if isinstance(self.algorithm, Algorithm) and self.options:
             raise ConfigError("options are for an algorithm given by name; an object has its own")

@@ -176,6 +176,10 @@ def measure(setup: Setup, results: Sequence[ClientResult], others: Iterable[tupl
         read = iter(_read([*ends, *losses], setup.device))
     sizes = {place: _larger(next(read), next(read)) for place, _ in tensors}
     settled = [replace(r, loss=next(read)) if isinstance(r.loss, Tensor) else r for r in results]
+    if setup.privacy is not None or setup.examples is not None:  # whose training is bounded, whatever its loss is
+        settled = [
+            r if r.loss is None or abs(float(r.loss)) <= LARGEST_FIGURE else replace(r, loss=None) for r in settled
+        ]
     return Measured(settled, sizes)
 
 

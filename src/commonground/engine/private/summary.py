@@ -12,17 +12,13 @@ from commonground.engine.private.settings import budget_of
 from commonground.engine.setup import Setup
 from commonground.privacy import CLIP, Budget
 from commonground.privacy.accounting import GAUSSIAN
+from commonground.tasks import Regression
 
 __all__ = ["own_privacy", "privacy_summary", "with_epsilons"]
 
 NOT_COVERED = (
     "training losses, numbers of samples and the figures of tests, which clients report without noise, and what is "
     "chosen by them"
-)
-
-POOLED = (
-    "means, deviations, medians and categories of the table, which are of all clients' rows together and reach every "
-    "client's samples (--scaling pooled)"
 )
 
 
@@ -100,9 +96,26 @@ def own_privacy(setup: Setup, rounds: int) -> dict[str, Any]:
 
 def not_covered(setup: Setup) -> str:
     """What tells of the clients' data beside what is hidden."""
-    schema = setup.data.schema
-    pooled = schema is not None and schema.scaling == "pooled"
-    return NOT_COVERED + (f"; {POOLED}" if pooled else "")
+    pooled = _pooled(setup)
+    if not pooled:
+        return NOT_COVERED
+    return f"{NOT_COVERED}; {', '.join(pooled)}, which are of all clients' rows together and reach every client's model"
+
+
+def _pooled(setup: Setup) -> list[str]:
+    """What is learnt of all clients' rows together before the first round, without noise."""
+    schema, task, found = setup.data.schema, setup.data.task, []
+    if schema is not None and schema.scaling == "pooled":
+        found.append("means and deviations of the table's numbers (--scaling pooled)")
+    if schema is not None and schema.of_kind("category"):
+        found.append("categories of the table")
+    # By bounds a missing number is in the middle of them, whatever there is.
+    filled = () if schema is None else [c for c in schema.features if c.missing or c.name in schema.filled]
+    if any(c.kind != "category" and not (schema and schema.scaling.startswith("bounds:")) for c in filled):
+        found.append("medians, which stand for missing cells")
+    if isinstance(task, Regression) and task.mean:
+        found.append("mean and deviation of what is predicted")
+    return found
 
 
 def _of_examples(setup: Setup, rounds: int, delta: float) -> dict[str, Any]:
