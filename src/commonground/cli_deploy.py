@@ -64,7 +64,8 @@ def server(folder: Path, host: str, port: int, names: tuple[str, ...], max_messa
     # Flower says only in its log that it cannot; the socket is closed again, for Flower to listen.
     listening(host, port).close()
     deployment = Deployment(folder)
-    deployment.set_up(host, port, names, insecure=insecure)
+    if note := deployment.set_up(host, port, names, insecure=insecure):
+        click.echo(note, err=True)
     if insecure:
         click.echo("plain HTTP: whoever reaches this port can read, take part, and change what others send", err=True)
     command = deployment.superlink(host, port)
@@ -254,6 +255,17 @@ def status(folder: Path) -> None:
     click.echo(f"+ {' '.join(command)}", err=True)
     for one in found.get("runs", []):
         click.echo(f"run {one.get('run-id')}  {one.get('status')}")
+
+
+@deploy.command(epilog="Example: commonground deploy stop 8837421093")
+@folder_option
+@click.argument("run_id", metavar="RUN", type=int)
+def stop(folder: Path, run_id: int) -> None:
+    """End RUN on the server, as `deploy status` lists it; `deploy run --resume` goes on with it."""
+    from commonground.network.deploy import Deployment
+
+    Deployment(folder).stop(run_id)
+    click.echo(f"run {run_id} is stopped; what it has finished is kept, and `deploy run --resume` goes on with it")
 
 
 @deploy.command(epilog="Example: commonground deploy demo")

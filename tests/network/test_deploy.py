@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -20,6 +22,7 @@ pytest.importorskip("flwr")
 
 import commonground as cg
 from commonground.data import FederatedDataset, load_data
+from commonground.errors import RunError
 from commonground.network.fleet import Fleet
 from commonground.network.keys import make_certificates, make_node_key, read_node_key
 from tests.network.live import Live
@@ -80,6 +83,30 @@ def test_a_killed_server_is_continued(live: Live, data: FederatedDataset, tmp_pa
     live.start_server()
     summary = live.ran(out, "fedrep", *SETTINGS, "--resume")
     assert summary["weights_sha256"] == here(data, "fedrep")
+
+
+def test_a_run_goes_on_on_the_server_until_it_is_stopped_there(
+    live: Live, data: FederatedDataset, tmp_path: Path
+) -> None:
+    """Ctrl-C ends who looks on; the run may be gone on with afterwards."""
+    out = tmp_path / "run"
+    child = live.run(out, "fedrep", *SETTINGS[2:], "--rounds", "400")
+    _wait_for_rounds(out, 1, child)
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=60)
+    assert child.returncode == 130
+    found = re.search(r"the run goes on on the server; `commonground deploy stop (\d+)` ends it", told)
+    assert found is not None, told
+    before = len((out / "rounds.jsonl").read_text("utf-8").splitlines())
+    _wait_for_rounds(out, before + 1, None)
+    live.deployment.stop(int(found[1]))
+    with pytest.raises(RunError):
+        live.deployment.stop(1)
+    rounds = -1
+    while rounds != (rounds := len((out / "rounds.jsonl").read_text("utf-8").splitlines())):
+        time.sleep(2)
+    assert rounds < 400
+    assert not (out / "summary.json").is_file()
 
 
 def test_a_setting_that_does_not_fit_is_one_sentence(live: Live, tmp_path: Path) -> None:
@@ -155,10 +182,10 @@ def test_the_secret_key_is_nobody_elses_to_read(live: Live) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
-def _wait_for_rounds(out: Path, rounds: int, child: subprocess.Popen[str]) -> None:
+def _wait_for_rounds(out: Path, rounds: int, child: subprocess.Popen[str] | None) -> None:
     until = time.monotonic() + 120
     lines = out / "rounds.jsonl"
     while not (lines.is_file() and lines.read_text("utf-8").count("\n") >= rounds):
-        assert child.poll() is None, child.communicate()
+        assert child is None or child.poll() is None, child and child.communicate()
         assert time.monotonic() < until
         time.sleep(0.05)

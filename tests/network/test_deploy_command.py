@@ -14,7 +14,7 @@ from commonground import cli_deploy
 from commonground.cli import main
 from commonground.errors import ConfigError, RunError
 from commonground.network.deploy import Deployment
-from commonground.network.keys import make_certificates
+from commonground.network.keys import make_certificates, make_node_key
 from commonground.network.running import run_settings
 
 
@@ -117,3 +117,33 @@ def test_a_server_that_is_gone_is_told_with_what_to_do(tmp_path: Path, monkeypat
         RunError, match=r"does not answer any more; start it again .* and continue the run with --resume"
     ):
         deployment.state_of(3)
+
+
+def test_a_certificate_for_other_names_is_told(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    assert deployment.set_up("127.0.0.1", 9, ["a.example.org"], insecure=False) == ""
+    assert deployment.set_up("127.0.0.1", 9, [], insecure=False) == ""
+    with pytest.raises(
+        ConfigError, match=r"is for a\.example\.org, localhost, .*, and not for b\.example\.org: remove"
+    ):
+        deployment.set_up("127.0.0.1", 9, ["b.example.org"], insecure=False)
+
+
+@pytest.mark.parametrize(("days", "said"), [(-2, "ended on"), (5, "ends on"), (90, "")])
+def test_a_certificate_that_is_over_is_told_and_not_the_network_blamed(days: float, said: str, tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    deployment.set_up("127.0.0.1", 9, [], insecure=False)
+    make_certificates(deployment.certificates, ["localhost"], days)
+    if days > 0:
+        assert (said in deployment.set_up("127.0.0.1", 9, [], insecure=False)) is True
+        return
+    key = make_node_key(tmp_path / "site")
+    for use in (
+        lambda: deployment.set_up("127.0.0.1", 9, [], insecure=False),
+        lambda: deployment.register(key),
+        lambda: deployment.flwr("ls"),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"server\.pem' ended on .*: remove .* and give all clients the new ca\.pem"
+        ):
+            use()

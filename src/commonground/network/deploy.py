@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from commonground.errors import ConfigError, RunError
-from commonground.network.keys import make_certificates
+from commonground.network.keys import check_own_certificate, make_certificates
 from commonground.network.server_app import OUTCOME, Job
 from commonground.network.superlink import MAX_BYTES
 from commonground.quoting import escaped
@@ -70,7 +70,7 @@ class Deployment:
         """Whether it was set up for plain connections."""
         return not (self.certificates / "ca.pem").is_file()
 
-    def set_up(self, host: str, port: int, names: Sequence[str], *, insecure: bool) -> None:
+    def set_up(self, host: str, port: int, names: Sequence[str], *, insecure: bool) -> str:
         """Write what is missing of the folder.
 
         Args:
@@ -79,8 +79,11 @@ class Deployment:
             names: under which clients reach the server; for its certificate.
             insecure: without certificates.
 
+        Returns:
+            What is worth knowing of its certificates; mostly nothing.
+
         Raises:
-            ConfigError: without certificates in a folder that has some.
+            ConfigError: without certificates in a folder that has some, or those that it has are over, or for others.
         """
         if insecure and not self.insecure:
             raise ConfigError(
@@ -104,6 +107,7 @@ class Deployment:
         safe = f'root-certificates = "{self.certificates / "ca.pem"}"' if not insecure else "insecure = true"
         text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{here}:{port}"\n{safe}\n'
         (home / "config.toml").write_text(text, encoding="utf-8")
+        return "" if insecure else check_own_certificate(self.certificates, names)
 
     def superlink(self, host: str, port: int) -> list[str]:
         """The command that serves: ``flower-superlink`` with a gate before it."""
@@ -140,6 +144,7 @@ class Deployment:
         command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, "--format", "json"]
         if not (self.folder / "flwr" / "config.toml").is_file():
             raise ConfigError(f"'{self.folder}' is no server's folder; `commonground deploy server` makes one")
+        self._check_certificate()
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
         try:
             found = json.loads(done.stdout[done.stdout.index("{") :])
@@ -149,8 +154,22 @@ class Deployment:
             raise RunError(f"`flwr {' '.join(words)}` failed: {escaped(str(found.get('error-message', found)))}")
         return command, dict(found)
 
+    def _check_certificate(self) -> None:
+        """Before Flower says of one that is over that the network is to blame."""
+        if not self.insecure:
+            check_own_certificate(self.certificates)
+
+    def stop(self, run: int) -> None:
+        """End a run on the server; its last checkpoint stays.
+
+        Raises:
+            RunError: there is none of this number that is going on.
+        """
+        self.flwr("stop", str(run))
+
     def register(self, public_key: Path, name: str | None = None) -> int:
         """Let the node of a public key take part; its number."""
+        self._check_certificate()
         named = () if name is None else ("--name", name)
         words = ("supernode", "register", str(public_key.resolve()))
         command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, *named, "--format", "json"]
@@ -166,6 +185,7 @@ class Deployment:
         Returns:
             Flower's command, the job's name, and Flower's number of the run.
         """
+        self._check_certificate()
         name = f"{secrets.token_hex(8)}.json"
         path = self.folder / "jobs" / name
         path.parent.mkdir(exist_ok=True)
@@ -234,7 +254,8 @@ def follow(
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     """What a command says went wrong."""
     with suppress(ValueError, KeyError):
-        return escaped(str(json.loads(done.stdout[done.stdout.index("{") :])["error-message"]).strip())
+        said = str(json.loads(done.stdout[done.stdout.index("{") :])["error-message"])
+        return escaped(" ".join(said.replace("\\n", " ").split()))
     told = (done.stderr or done.stdout).strip().splitlines()
     return escaped(told[-1] if told else "Flower said nothing")
 

@@ -16,9 +16,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from commonground.access import reason
 from commonground.errors import ConfigError
 
-__all__ = ["check_certificate", "make_certificates", "make_node_key", "read_node_key"]
+__all__ = ["check_certificate", "check_own_certificate", "make_certificates", "make_node_key", "read_node_key"]
 
 DAYS = 365
+SOON = 30  # days before a certificate's end from which on it is told
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], days: float = DAYS) -> None:
@@ -80,6 +81,39 @@ def check_certificate(path: Path) -> None:
         raise ConfigError(f"--ca '{path}' cannot be read: {reason(error, path)}") from None
     except ValueError:
         raise ConfigError(f"--ca '{path}' is no certificate in PEM; {where}") from None
+
+
+def check_own_certificate(folder: Path, hosts: Sequence[str] = ()) -> str:
+    """Refuse a server's certificates that are over, or do not name what clients reach it by.
+
+    Args:
+        folder: of :func:`make_certificates`.
+        hosts: names and addresses that have to be in them.
+
+    Returns:
+        When they end, as a sentence, if that is soon; else an empty text.
+
+    Raises:
+        ConfigError: says what is wrong, and what to do.
+    """
+    path = folder / "server.pem"
+    try:
+        one = x509.load_pem_x509_certificate(path.read_bytes())
+        names = one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+        raise ConfigError(f"the server's certificate '{path}' cannot be read: {error}") from None
+    anew = f"remove '{folder}' to have others made, and give all clients the new ca.pem"
+    ends = one.not_valid_after_utc
+    left = ends - datetime.datetime.now(datetime.UTC)
+    if left.total_seconds() <= 0:
+        raise ConfigError(f"the server's certificate '{path}' ended on {ends:%Y-%m-%d}: {anew}")
+    known = [str(name.value) for name in names]
+    for host in hosts:
+        if _name(host) not in names:
+            raise ConfigError(
+                f"the server's certificate '{path}' is for {', '.join(known)}, and not for {host}: {anew}"
+            )
+    return f"the server's certificate ends on {ends:%Y-%m-%d}: then {anew}" if left.days < SOON else ""
 
 
 def make_node_key(folder: Path) -> Path:

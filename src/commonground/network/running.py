@@ -87,7 +87,11 @@ def run_and_show(
     command, name, number = deployment.start(job)
     shown = _Shown(quiet)
     shown.say(f"+ {' '.join(command)}")
-    follow(deployment, job, name, number, shown.hear)
+    try:
+        follow(deployment, job, name, number, shown.hear)
+    except KeyboardInterrupt:
+        shown.say(f"the run goes on on the server; `commonground deploy stop {number}` ends it")
+        raise
     write_run_report(out)
     if not quiet:
         finished, console = load_run(out), standard_output()
