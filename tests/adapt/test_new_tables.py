@@ -64,7 +64,7 @@ def test_a_table_that_was_read_otherwise_is_refused(columns: list[str], tmp_path
 
 def test_a_table_that_was_read_alike_is_scaled_as_the_runs(tmp_path: Path) -> None:
     run, new = trained(tmp_path, "classification"), rows("n", 60, 14, 1, "classification")
-    alone, known = (cg.load_data(new, **KEYS, **more) for more in ({}, {"schema": run.trained.schema}))
+    alone, known = (cg.load_data(new, **KEYS, schema=schema) for schema in (None, run.trained.schema))
     assert alone.preprocess != known.preprocess
     first = cg.keep_clients(run, alone, epochs=3).mean
     assert first == cg.keep_clients(run, known, epochs=3).mean

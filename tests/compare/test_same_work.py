@@ -30,9 +30,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     known, known_tasks = dict(registry), dict(tasks)
     yield tmp_path
-    for register, before in ((registry, known), (tasks, known_tasks)):
-        register.clear()
-        register.update(before)
+    registry.clear()
+    registry.update(known)
+    tasks.clear()
+    tasks.update(known_tasks)
 
 
 def test_a_users_method_never_takes_the_place_of_a_built_in(here: Path) -> None:

@@ -186,6 +186,6 @@ def _wait_for_rounds(out: Path, rounds: int, child: subprocess.Popen[str] | None
     until = time.monotonic() + 120
     lines = out / "rounds.jsonl"
     while not (lines.is_file() and lines.read_text("utf-8").count("\n") >= rounds):
-        assert child is None or child.poll() is None, child and child.communicate()
+        assert child is None or child.poll() is None
         assert time.monotonic() < until
         time.sleep(0.05)

@@ -82,7 +82,7 @@ def test_what_is_pooled_is_named(
 
 def test_estimators_do_not_pool_in_silence() -> None:
     X, y, who = np.arange(40.0).reshape(20, 2), np.arange(20) % 2, np.arange(20) // 5
-    private = {"settings": CENTRAL, "rounds": 1}
+    private: dict[str, Any] = {"settings": CENTRAL, "rounds": 1}
     with pytest.raises(ConfigError, match="standardize=True learns means and deviations of all clients' rows without"):
         FederatedClassifier("fedavg", **private).fit(X, y, who)
     FederatedClassifier("fedavg", standardize=False, **private).fit(X / 40, y, who)
