@@ -15,7 +15,18 @@ SRC = Path(__file__).parent.parent / "src"
 # Rooms (modules and packages right below ``commonground``; "" is the package itself), the lowest layer first. A room
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
-    ("access", "ambient", "counted", "declared", "extras", "quoting", "stopping", "suggest", "terminal"),
+    (
+        "access",
+        "ambient",
+        "counted",
+        "declared",
+        "extras",
+        "quoting",
+        "registration",
+        "stopping",
+        "suggest",
+        "terminal",
+    ),
     ("errors", "keys", "notebook", "spreadsheet"),
     ("catalogue", "literals"),
     ("completion",),
