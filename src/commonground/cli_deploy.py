@@ -110,7 +110,8 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
     "--allow-code", is_flag=True, help="run models and methods that the server names as file.py:… of this host"
 )
 @click.option("--demand-dp", "demand", type=Named(["client", "example"]), help="take part in runs alone that hide all"
-              " of this client's data, or single examples of them, from the server as well")  # fmt: skip
+              " of this client's data, or single examples of them, from the server as well; and tell no statistics"
+              " of them")  # fmt: skip
 @click.option("--least-noise", type=click.FloatRange(0), default=0.0, help="the least noise Z with which they have to")
 @click.option("--insecure", is_flag=True, help="plain HTTP to a server started with --insecure")
 @click.option("--key-only", is_flag=True, help="make the key, say where it is, and stop")
