@@ -132,6 +132,11 @@ def test_candidates_need_not_have_the_same_settings(grid: dict[str, Any], tmp_pa
     assert not any(a in b.parents for a in folders for b in folders)
 
 
+def test_epochs_of_fine_tuning_are_tried_where_there_is_a_model_to_tune() -> None:
+    found = compare(["fedrep", "fedavg"], "digits", grid={"finetune_epochs": [0, 1]}, **SMALL).result["tuning"]
+    assert [(each["method"], len(each["candidates"])) for each in found] == [("fedavg", 2)]
+
+
 def test_an_edited_file_is_another_method(here: Path) -> None:
     code = """from commonground.algorithms.fedrep import FedRep
 

@@ -130,9 +130,10 @@ class Method:
             chosen: the settings.
             common: of all methods.
         """
+        if not self.make().has_global_model and "finetune_epochs" not in self._known():
+            chosen = {key: value for key, value in chosen.items() if key != "finetune_epochs"}
         passed = self.passes_over(common, {**chosen, **self.settings}) - self._known().keys()
-        if self.make().has_global_model:
-            passed -= {"finetune_epochs"}  # 0 is a value as others are
+        passed -= {"finetune_epochs"}  # of which 0 is a value as others are
         return {key: value for key, value in chosen.items() if key not in passed}
 
     def check_key(self, key: str) -> None:
