@@ -26,6 +26,12 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("CohereConfig", {"logit_scale": 0.0625, "pad_token_id": 0}),
     "gemma2": ("Gemma2Config", {"head_dim": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 3.0,
                                 "attn_logit_softcapping": 5.0, "sliding_window": 12, "pad_token_id": 0}),
+    "opt": ("OPTConfig", {"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 0}),
+    "biogpt": ("BioGptConfig", {"pad_token_id": 0}),
+    "bart": ("BartConfig", {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 48,
+                            "encoder_layers": 1, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
+                            "pad_token_id": 0, "is_decoder": True}),
+    "bert": ("BertConfig", {"is_decoder": True, "pad_token_id": 0}),
     "window": ("MistralConfig", {"sliding_window": 8}),
     "some-windows": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
 }  # fmt: skip

@@ -297,8 +297,8 @@ def test_a_grid_that_nobody_uses_is_refused_at_once() -> None:
 
 def test_every_candidate_is_looked_at_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "run_training", lambda *a, **k: pytest.fail("a run was made"))
-    with pytest.raises(ConfigError, match="finetune-epochs 2 needs a method with one global model; FedRep"):
-        compare(["fedavg", "fedrep"], digits(), rounds=1, grid={"finetune_epochs": [0, 2]})
+    with pytest.raises(ConfigError, match="SCAFFOLD takes steps of SGD alone"):
+        compare(["fedavg", "scaffold"], digits(), rounds=1, grid={"optimizer": ["sgd", "adam"]})
 
 
 def test_what_is_passed_over_is_told() -> None:

@@ -183,6 +183,13 @@ def test_a_loss_that_was_edited_is_gone_on_with_only_if_that_is_wanted(here: Pat
     assert run.summary["code"]["loss.py"] != digests["loss.py"]
 
 
+@pytest.mark.parametrize("grid", [{"optimizer": ["adam", "sgd"]}, {"optimizer": ["sgd", "adam"], "lr": [0.001, 0.01]}])
+def test_a_tuned_comparison_goes_on_whatever_follows_from_the_grid(grid: dict[str, Any], tmp_path: Path) -> None:
+    """The rate follows from the optimizer."""
+    first, again = (compare(["fedavg"], "digits", out=tmp_path, grid=grid, **SMALL).result for _ in range(2))
+    assert first["methods"][0]["personal_accuracy"] == again["methods"][0]["personal_accuracy"]
+
+
 def test_more_rounds_of_a_tuned_comparison_are_refused_by_what_differs(tmp_path: Path) -> None:
     settings = {**SMALL, "grid": {"lr": [0.3, 0.5]}, "out": tmp_path}
     compare(["fedrep"], "digits", **settings)

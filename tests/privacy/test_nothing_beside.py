@@ -44,6 +44,17 @@ def test_whatever_one_clients_data_are_the_run_ends_and_names_nobody(kind: dict[
     assert all(bool(torch.isfinite(v).all()) for v in run.trained.shared.values())
 
 
+@pytest.mark.parametrize("engine", ["serial", "batched", "messages"])
+@pytest.mark.parametrize("method", ["fedrep", "fedper", "scaffold", "feddyn"])
+def test_nor_does_its_own_state_end_the_run(method: str, engine: str) -> None:
+    """It keeps the one before."""
+    data = made_data((12, 9, 15), dtype="float32")
+    data.x_train[data.train_indices(1)] *= 1e30
+    data.x_test[data.test_indices(1)] *= 0
+    run = cg.train(method, data, rounds=2, model="mlp", engine=engine, **CENTRAL)
+    assert all(bool(torch.isfinite(v).all()) for c in range(3) for v in run.trained.own(c).values())
+
+
 @pytest.mark.parametrize(("kind", "told"), [(CENTRAL, False), (LOCAL, True), ({}, True)])
 def test_figures_of_single_updates_are_not_told_beside_the_servers_noise(kind: dict[str, Any], told: bool) -> None:
     run = cg.train("lora", "digits", clients=4, model="mlp", rounds=1, metrics="full", **kind)

@@ -188,7 +188,11 @@ class Comparing:
             raise ConfigError(f"the reference '{text}'{near} names {which} of the compared methods; they are {known}")
         return same[0]
 
-    def _check_folder(self, resolved: Mapping[str, RunConfig]) -> None:
+    def _resolved(self, label: str, seed: int, data: FederatedDataset) -> list[RunConfig]:
+        """The configuration of each candidate, every automatic setting filled in."""
+        return [self._setup(label, number, seed, data).config for number in range(len(self.candidates[label]))]
+
+    def _check_folder(self, resolved: Mapping[str, Sequence[RunConfig]]) -> None:
         """Every run that is already there must belong to this comparison."""
         if self.out is None:
             return
@@ -196,7 +200,7 @@ class Comparing:
             raise RunError(f"'{self.out}' holds a single run; choose another --out for the comparison")
         if self.out.exists() and not self.out.is_dir():
             raise RunError(f"'{self.out}' is a file; --out needs a folder")
-        one = next(iter(resolved.values()))
+        one = next(iter(resolved.values()))[0]
         for path in sorted(self.out.glob("*/seed-*/config.toml")):
             before = RunFolder(path.parent).config()
             for key in _SAME:
@@ -206,16 +210,22 @@ class Comparing:
                         f"'{self.out}' holds a comparison with {key} = {old!r}, not {new!r} (see '{path.parent}'); "
                         "choose another --out"
                     )
-        for label, config in resolved.items():
-            tuned = {*self.grid, "options"} if len(self.candidates[label]) > 1 else set()
+        for label, configs in resolved.items():
             for seed in self.seeds:
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
-                    folder.check_same(
-                        config.model_copy(update={"seed": seed}),
-                        free=(FREE - {"rounds"}) | tuned,
-                        other_numerics=self.other_numerics,
-                    )
+                    self._check_same(folder, [config.model_copy(update={"seed": seed}) for config in configs])
+
+    def _check_same(self, folder: RunFolder, candidates: Sequence[RunConfig]) -> None:
+        """A run that is already there must be of one of a method's candidates."""
+        refused: RunError | None = None
+        for config in candidates:
+            try:
+                return folder.check_same(config, free=FREE - {"rounds"}, other_numerics=self.other_numerics)
+            except RunError as error:
+                refused = refused or error
+        assert refused is not None
+        raise refused
 
     # -- runs ---------------------------------------------------------------------------------------------------
 
@@ -241,7 +251,7 @@ class Comparing:
             if seed == self.seeds[0]:
                 seeds = counted(len(self.seeds), "seed")
                 self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
-                self._check_folder({label: self._setup(label, 0, seed, data).config for label in self.methods})
+                self._check_folder({label: self._resolved(label, seed, data) for label in self.methods})
             for label in self.methods:
                 chosen = self._tune(label, seed, data, remaining)
                 setup = self._setup(label, chosen, seed, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +15,7 @@ from commonground.engine.prepare import base_model, build_network
 from commonground.engine.state.folder import SCHEMA, START, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.trained import Trained
-from commonground.errors import ConfigError, RunError
+from commonground.errors import CommonGroundError, ConfigError, RunError
 from commonground.models import base_sha256_of, restored
 from commonground.tasks import tasks
 from commonground.user_code import is_code, load_object
@@ -114,17 +113,18 @@ def _check_same(path: Path, config: RunConfig, algorithm: Algorithm) -> None:
     """
     if algorithm.name != config.algorithm and not is_code(config.algorithm):
         raise ConfigError(f"the run in '{path}' was trained by {config.algorithm}, and not by {algorithm.name}")
-    for name, usual in type(algorithm).options().items():
-        before, now = config.options.get(name, usual), getattr(algorithm, name)
-        if _plain(before) != _plain(now) and not (name not in config.options and now is None):  # TOML has no None
+    try:
+        before = type(algorithm)(**config.options)  # which may change what it is given
+    except (TypeError, ValueError, CommonGroundError):
+        return
+    for name in config.options:
+        was, now = getattr(before, name, None), getattr(algorithm, name, None)
+        numbers = all(isinstance(value, bool | int | float | str) for value in (was, now))  # others have no one form
+        if numbers and was != now and (was == was or now == now):
             raise ConfigError(
-                f"the run in '{path}' was trained by {algorithm.title} with {name}={before!r}, and the algorithm that "
-                f"is given has {now!r}"
+                f"the run in '{path}' was trained by {algorithm.title} with {name}={was!r}, and the algorithm that is "
+                f"given has {now!r}"
             )
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _check_code(

@@ -72,38 +72,30 @@ class AnsweringModel(AdaptedModel):
         return {}
 
     def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
-        hidden = self._body(**inputs, use_cache=False).last_hidden_state[:, :-1]
+        """What the model's own ``forward`` says, as some scale or bound what their last layer gives; that layer is
+        given the places of answers alone.
+        """
         predicts = marks[:, 1:] == 1  # position t predicts token t + 1
         row = torch.nonzero(predicts)[:, 0]
         place = (predicts.cumsum(1) - 1)[predicts]
         shape = len(marks), int(predicts.sum(1).max().clamp(min=1))
-        if isinstance(self.base.get_output_embeddings(), LoRALinear):  # type: ignore[operator]
-            placed = hidden.new_zeros(*shape, hidden.shape[2]).index_put((row, place), hidden[predicts])
-            return self._scores(placed) * _ones(shape, row, place).unsqueeze(2)
-        scores = self._scores(hidden[predicts].unsqueeze(0))[0]
-        answers: Tensor = scores.new_zeros(*shape, scores.shape[1]).index_put((row, place), scores)
-        return answers
+        last = self.base.get_output_embeddings()  # type: ignore[operator]
+        by_rows = isinstance(last, LoRALinear)  # whose factors may be each row's own client's
 
-    def _scores(self, hidden: Tensor) -> Tensor:
-        """The vocabulary's scores [n, T, vocabulary] for last hidden states [n, T, d].
+        def chosen(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            hidden = args[0][:, :-1][predicts]
+            placed = args[0].new_zeros(*shape, hidden.shape[1])
+            return (placed.index_put((row, place), hidden) if by_rows else hidden.unsqueeze(0),)
 
-        They are what the model's own ``forward`` makes of them, as some scale or bound what their last layer gives.
-        """
-        from transformers.modeling_outputs import BaseModelOutputWithPast
-
-        body = self._body
-        body.forward = lambda *args, **kwargs: BaseModelOutputWithPast(last_hidden_state=hidden)
+        handle = last.register_forward_pre_hook(chosen)
         try:
-            ids = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
-            scores: Tensor = self.base(input_ids=ids, use_cache=False).logits
+            scores: Tensor = self.base(**inputs, use_cache=False).logits.float()
         finally:
-            del body.forward
-        return scores.float()
-
-    @property
-    def _body(self) -> Any:
-        """The model without its last layer."""
-        return getattr(self.base, str(self.base.base_model_prefix))
+            handle.remove()
+        if by_rows:
+            return scores * _ones(shape, row, place).unsqueeze(2)
+        answers: Tensor = scores.new_zeros(*shape, scores.shape[2]).index_put((row, place), scores[0])
+        return answers
 
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
         looked = torch.zeros_like(there)

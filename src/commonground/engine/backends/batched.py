@@ -14,7 +14,7 @@ from commonground.engine.clients.sent import sent_by
 from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.evaluation import blocks_of, evaluate_block
-from commonground.engine.private.clients import protected
+from commonground.engine.private.clients import kept_state, protected
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, RunError
@@ -90,7 +90,8 @@ class BatchedEngine(StoreEngine):
         cohort = self._cohort
         alone = [extra[client] for client in members] if extra else []
         with self._unkeyed("training", round):
-            cohort.begin(round, members, shared, self.store.gather(members), alone)
+            before = self.store.gather(members)
+            cohort.begin(round, members, shared, before, alone)
             sent = sent_by(self.setup.algorithm, cohort, round)
         cohort.stack(self.setup.personal_names)
         kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
@@ -104,7 +105,7 @@ class BatchedEngine(StoreEngine):
             ClientResult(
                 Update(client, int(cohort.sizes[c]), parts[c]),
                 losses[c],
-                {name: value[c] for name, value in kept.items()},
+                kept_state(self.setup, _of(before, c), _of(kept, c)),
             )
             for c, client in enumerate(members)
         ]
@@ -181,3 +182,8 @@ def _room(device: torch.device) -> float:
         return COHORT_NUMBERS
     free, _ = torch.cuda.mem_get_info(device)
     return COHORT_SHARE * free / 4
+
+
+def _of(stacked: Tensors, client: int) -> Tensors:
+    """One client's tensors of several clients' stacked ones."""
+    return {name: value[client] for name, value in stacked.items()}

@@ -11,7 +11,7 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.sent import sent_by
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.evaluation import blocks_of, evaluate_block
-from commonground.engine.private.clients import protected
+from commonground.engine.private.clients import kept_state, protected
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.privacy import NoiseSource
@@ -51,7 +51,8 @@ def run_client(
         sent = sent_by(setup.algorithm, trainer, round)
     sent = protected(setup, round, number, received, sent, noise)
     kept = {name: trainer.live[name].detach().clone() for name in setup.personal_names}
-    return ClientResult(Update(client, trainer.size, sent), trainer.loss, kept | trainer.state)
+    own = kept_state(setup, personal, kept | trainer.state)
+    return ClientResult(Update(client, trainer.size, sent), trainer.loss, own)
 
 
 def score_clients(

@@ -9,7 +9,7 @@ from commonground.engine.setup import Setup
 from commonground.privacy import CLIP, WITHIN, NoiseSource, clipped, noise_for_numbers
 from commonground.privacy.mechanism import wide, with_noise
 
-__all__ = ["protected"]
+__all__ = ["kept_state", "protected"]
 
 
 def protected(
@@ -46,3 +46,20 @@ def protected(
             told = with_noise(told, privacy.bits_std(1), source, "client", round, client)
         made[WITHIN] = told[WITHIN].to(setup.inputs.dtype)
     return made
+
+
+def kept_state(setup: Setup, before: Tensors, after: Tensors) -> Tensors:
+    """What a client keeps of a round: where a run has ``--dp client`` and the new state is not finite, the one before.
+
+    It would end the run and name the client, which is an outcome that follows from one client's data.
+
+    Args:
+        setup: of the run.
+        before, after: the client's own tensors, by name.
+    """
+    if setup.privacy is None or not after:
+        return after
+    ends = [torch.isfinite(value).all() for value in after.values() if value.is_floating_point()]
+    finite = torch.stack(ends).all() if ends else torch.ones((), dtype=torch.bool)
+    old = setup.moved({name: value for name, value in before.items() if name in after})
+    return {name: torch.where(finite, value, old[name]) if name in old else value for name, value in after.items()}
