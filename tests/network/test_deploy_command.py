@@ -14,7 +14,7 @@ from commonground import cli_deploy
 from commonground.cli import main
 from commonground.errors import ConfigError, RunError
 from commonground.network.deploy import Deployment
-from commonground.network.keys import make_certificates, make_node_key
+from commonground.network.keys import check_own_certificate, make_certificates, make_node_key
 from commonground.network.running import run_settings
 
 
@@ -124,9 +124,17 @@ def test_a_certificate_for_other_names_is_told(tmp_path: Path) -> None:
     assert deployment.set_up("127.0.0.1", 9, ["a.example.org"], insecure=False) == ""
     assert deployment.set_up("127.0.0.1", 9, [], insecure=False) == ""
     with pytest.raises(
-        ConfigError, match=r"is for a\.example\.org, localhost, .*, and not for b\.example\.org: remove"
+        ConfigError, match=r"is for a\.example\.org, localhost, .*, and not for b\.example\.org: clients need"
     ):
         deployment.set_up("127.0.0.1", 9, ["b.example.org"], insecure=False)
+
+
+@pytest.mark.parametrize("reached", ["fl.example.org", "FL.Example.ORG", "127.0.0.1", "::1"])
+def test_a_certificate_names_hosts_as_tls_takes_them(reached: str, tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["*.Example.org", "127.0.0.1", "::1"])
+    assert check_own_certificate(tmp_path, [reached]) == ""
+    with pytest.raises(ConfigError, match=r"and not for example\.org"):
+        check_own_certificate(tmp_path, ["example.org"])
 
 
 @pytest.mark.parametrize(("days", "said"), [(-2, "ended on"), (5, "ends on"), (90, "")])
@@ -143,7 +151,5 @@ def test_a_certificate_that_is_over_is_told_and_not_the_network_blamed(days: flo
         lambda: deployment.register(key),
         lambda: deployment.flwr("ls"),
     ):
-        with pytest.raises(
-            ConfigError, match=r"server\.pem' ended on .*: remove .* and give all clients the new ca\.pem"
-        ):
+        with pytest.raises(ConfigError, match=r"server\.pem' ended on .*: clients need another one and its ca\.pem"):
             use()

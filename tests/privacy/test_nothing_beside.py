@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import commonground as cg
+from commonground.data.described import describe_client, described_dataset
 from commonground.data.own_table import OwnTable
 from commonground.errors import ConfigError
 from commonground.network.answering import Answering
@@ -109,3 +110,17 @@ def test_who_demands_privacy_tells_no_statistics(tmp_path: Path) -> None:
     for demand, told in ((None, {"mean": [1e6], "std": [1.1]}), ("client", {"mean": [], "std": []})):
         hello = json.loads(Answering(numbers, "a", tmp_path, demand=demand).hello())  # type: ignore[arg-type]
         assert hello["task_settings"] == told
+
+
+def test_targets_are_scaled_by_those_who_tell_theirs() -> None:
+    parts = [
+        (np.ones((4, 2)), y, np.ones((2, 2)), y[:2]) for y in (np.arange(4.0), np.arange(4.0) + 10, np.arange(4.0))
+    ]
+    told = []
+    for c, task in enumerate((Regression((1.5,), (1.0,)), Regression((11.5,), (1.0,)), Regression())):
+        own = cg.FederatedDataset.from_arrays([parts[c]], task=task)
+        told.append(describe_client(own, f"client {c}"))
+    agreed = described_dataset(told).task
+    assert isinstance(agreed, Regression)
+    assert agreed.mean == (6.5,)
+    assert described_dataset(told[2:]).task == Regression()

@@ -217,8 +217,13 @@ def compare(
 def _call(work: Comparing, seeds: int, grid: Mapping[str, Sequence[Any]] | None, settings: Mapping[str, Any]) -> str:
     """The call in Python again; data, models and methods that are objects stand there by their names."""
     given = {"seeds": seeds, **settings, **({} if grid is None else {"grid": dict(grid)}), "reference": work.reference}
+    if work.module is None and "model" in work.common:
+        given["model"] = work.common["model"]
+    given |= {} if work.target is None else {"to_accuracy": work.target}
+    given |= {"validation": work.validation} if grid else {}
     given |= {} if "local" in work.methods else {"local_only": False}
-    said = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    objects = [] if work.module is None else ["model=model"]
+    said = ", ".join([f"{name}={value!r}" for name, value in given.items()] + objects)
     data = repr(work.data) if isinstance(work.data, str) else "data"
     return f"cg.compare({list(work.methods)!r}, {data}, {said})"
 

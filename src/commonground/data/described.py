@@ -63,7 +63,8 @@ class Description(BaseModel):
         """What has to be the same for all clients."""
         return {
             "the samples": self.fields,
-            "the task": (self.task, sorted(n for n, v in self.task_settings.items() if v)),
+            # Who demands privacy does not tell mean and deviation of its targets; then the others' count.
+            "the task": (self.task, sorted(n for n, v in self.task_settings.items() if v and n not in ("mean", "std"))),
             "the preprocessing": (self.scale, self.mean, self.std),
         }
 
@@ -162,7 +163,8 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
 
 
 def agreed_task(descriptions: Sequence[Description]) -> Task:
-    """The task of all clients together: of numbers to be predicted, with mean and deviation over all training rows.
+    """The task of all clients together: of numbers to be predicted, with mean and deviation over the training rows of
+    all who tell theirs.
 
     Raises:
         DataError: there is none.
@@ -178,7 +180,8 @@ def agreed_task(descriptions: Sequence[Description]) -> Task:
         if any(task != plain[0] for task in plain):
             raise DataError("the clients do not agree on the task's settings")
         return plain[0]
-    rows = np.array([[d.train] for d in descriptions], dtype=np.float64)
+    tell = [bool(isinstance(task, Regression) and task.mean) for task in plain]
+    rows = np.array([[d.train] for d, told in zip(descriptions, tell, strict=True) if told], dtype=np.float64)
     mean, std = (np.array([getattr(task, name) for task in own], dtype=np.float64) for name in ("mean", "std"))
     whole = (rows * mean).sum(0) / rows.sum()
     spread = np.sqrt((rows * (std**2 + (mean - whole) ** 2)).sum(0) / rows.sum())

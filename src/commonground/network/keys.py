@@ -99,21 +99,30 @@ def check_own_certificate(folder: Path, hosts: Sequence[str] = ()) -> str:
     path = folder / "server.pem"
     try:
         one = x509.load_pem_x509_certificate(path.read_bytes())
-        names = one.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (OSError, ValueError, x509.ExtensionNotFound) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"the server's certificate '{path}' cannot be read: {error}") from None
-    anew = f"remove '{folder}' to have others made, and give all clients the new ca.pem"
+    anew = f"clients need another one and its ca.pem; without '{folder}' the server makes them"
     ends = one.not_valid_after_utc
     left = ends - datetime.datetime.now(datetime.UTC)
     if left.total_seconds() <= 0:
         raise ConfigError(f"the server's certificate '{path}' ended on {ends:%Y-%m-%d}: {anew}")
-    known = [str(name.value) for name in names]
+    known = _hosts_of(one)
     for host in hosts:
-        if _name(host) not in names:
-            raise ConfigError(
-                f"the server's certificate '{path}' is for {', '.join(known)}, and not for {host}: {anew}"
-            )
+        # As TLS takes names: case says nothing, and a star stands for one part.
+        other = f"*.{host.partition('.')[2]}"
+        if not {host.lower(), other.lower()} & set(known):
+            listed = ", ".join(known) or "no host"
+            raise ConfigError(f"the server's certificate '{path}' is for {listed}, and not for {host}: {anew}")
     return f"the server's certificate ends on {ends:%Y-%m-%d}: then {anew}" if left.days < SOON else ""
+
+
+def _hosts_of(certificate: x509.Certificate) -> list[str]:
+    """Names and addresses that a certificate is for."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value).lower() for name in names]
 
 
 def make_node_key(folder: Path) -> Path:

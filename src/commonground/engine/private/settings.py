@@ -187,18 +187,23 @@ def _noise(config: RunConfig, delta: float, clients: int, algorithm: Algorithm) 
     return config.dp_noise
 
 
-def budget_of(config: RunConfig, noise: float, clients: int, rounds: int, repeated: tuple[int, ...] = ()) -> Budget:
+def budget_of(
+    config: RunConfig, noise: float, clients: int, rounds: int, repeated: tuple[int, ...] = (), *, once: bool = True
+) -> Budget:
     """What so many rounds release to those from whom a run's noise is to hide the clients.
 
-    Local noise hides them from the server, who knows when each of them took part, and whom each answers a round once.
+    Local noise hides them from the server, who knows when each of them took part.
 
     Args:
         config, noise, clients: of the run.
         rounds: of which one outcome was released, or in which clients answered.
         repeated: of the rounds beside them, how many outcomes were released.
+        once: whether clients keep what they have answered, and answer a round again with that; elsewhere a round that
+            is repeated is computed again.
     """
     if config.dp_where == "client":
-        return Budget(noise, most_rounds(config, clients, rounds + len(repeated)), clients, clients)
+        more = 0 if once else sum(repeated) - len(repeated)
+        return Budget(noise, most_rounds(config, clients, rounds + len(repeated)) + more, clients, clients)
     return Budget(noise, rounds, clients, config.participants(clients), repeated)
 
 

@@ -50,7 +50,8 @@ def privacy_summary(
         return {"privacy": nothing | {"rounds": 0, "not_covered": not_covered(setup)}}
     several = {round: k for round, k in (released or {}).items() if k > 1 or round > rounds}
     sent = max(0, setup.algorithm.rounds_sent(rounds, config.rounds) - sum(round <= rounds for round in several))
-    budget = budget_of(config, privacy.noise, clients, sent, tuple(several.values()))
+    once = setup.data.described or config.engine == "messages"
+    budget = budget_of(config, privacy.noise, clients, sent, tuple(several.values()), once=once)
     again = sum(several.values()) - sum(round <= rounds for round in several)
     epsilon, accountant = budget.epsilon(delta)
     told: dict[str, Any] = {"level": config.dp, "where": privacy.where, "epsilon": epsilon, "delta": delta}
