@@ -83,7 +83,8 @@ def test_a_round_that_is_repeated_with_another_client_gives_no_update_away(tmp_p
         for node, letter, answer in town.letters[begun:]
         if node == 102 and letter.kind == "ask" and unpack(letter.body)[0].get("kind") == "train"
     )
-    assert abs(cosine(revealed, true)) < 0.5
+    # With one noise for both it is 1 to eight digits; of two that are drawn apart, in 15 dimensions, about ±0.3.
+    assert abs(cosine(revealed, true)) < 0.97
     assert revealed.norm() > 10 * true.norm()
     told = run.summary["privacy"]
     assert (told["released_again"], told["rounds"]) == (1, 3)
