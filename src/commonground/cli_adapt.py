@@ -309,7 +309,7 @@ def _target(run: Run) -> dict[str, Any]:
     """What is predicted, as the run's command said it, or the table that it was given in Python."""
     schema = run.trained.schema
     label = None if schema is None else ",".join(schema.targets)
-    return {"label": run.config.target or label or "label", "task": run.config.task or (schema and schema.task)}
+    return {"label": run.config.target or label, "task": run.config.task or (schema and schema.task)}
 
 
 def _table_settings(

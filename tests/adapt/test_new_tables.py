@@ -165,6 +165,20 @@ def test_a_column_of_train_and_test_counts_before_the_runs_share(tmp_path: Path)
     assert cg.load_data(marked, **KEYS, schema=schema).test_sizes.tolist() == [2]
 
 
+def test_a_target_that_is_named_label_is_as_good_as_any(tmp_path: Path) -> None:
+    data = cg.load_data(rows("abcd", 200, 10, 0), **KEYS, task="regression")
+    schema = cg.train("fedrep", data, rounds=1).trained.schema
+    new = rows("n", 40, 10, 1)
+    renamed = new.rename(columns={"y": "label"})
+    said, known = (
+        cg.load_data(renamed, target="label", client_column="who", schema=schema),
+        cg.load_data(new, client_column="who", schema=schema),
+    )
+    assert np.array_equal(said.y_train, known.y_train)
+    with pytest.raises(DataError, match="no column 'y'"):
+        cg.load_data(renamed, client_column="who", schema=schema)
+
+
 def test_fills_matter_where_cells_are_filled(tmp_path: Path) -> None:
     """Rows without a missing cell are the same inputs, whatever medians would have filled them."""
     whole = rows("abcd", 200, 10, 0, "classification")

@@ -129,7 +129,7 @@ def test_a_certificate_for_other_names_is_told(tmp_path: Path) -> None:
         deployment.set_up("127.0.0.1", 9, ["b.example.org"], insecure=False)
 
 
-@pytest.mark.parametrize("reached", ["fl.example.org", "FL.Example.ORG", "127.0.0.1", "::1"])
+@pytest.mark.parametrize("reached", ["fl.example.org", "FL.Example.ORG", "127.0.0.1", "::1", "0:0:0:0:0:0:0:1"])
 def test_a_certificate_names_hosts_as_tls_takes_them(reached: str, tmp_path: Path) -> None:
     make_certificates(tmp_path, ["*.Example.org", "127.0.0.1", "::1"])
     assert check_own_certificate(tmp_path, [reached]) == ""

@@ -322,11 +322,8 @@ class Comparing:
         whole = self._folder(label, seed)
         scores: list[float | None] = []
         for number, candidate in enumerate(tried):
-            folder = (
-                None
-                if whole is None
-                else whole.parent / "tuning" / whole.name / (folder_name(as_text(candidate)) or "usual")
-            )
+            name = folder_name(as_text(candidate)) or "usual"
+            folder = None if whole is None else whole.parent / "tuning" / whole.name / name
             # Validation data were limited before they were split off; each part is smaller than the limit.
             setup = self._setup(label, number, seed, inner, train_samples=None, test_samples=None)
             try:

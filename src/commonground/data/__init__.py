@@ -27,7 +27,7 @@ from commonground.data.sources import (
     usual_partition,
 )
 from commonground.data.tables.huggingface import is_dataset, raw_of_dataset
-from commonground.data.tables.load import load_table
+from commonground.data.tables.load import LABEL, load_table
 from commonground.data.tables.options import TableOptions, table_options
 from commonground.data.tables.raw import RawTable, raw_of_frame
 from commonground.data.tables.schema import TableSchema
@@ -84,7 +84,7 @@ def load_data(
     seed: int = 0,
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
-    label: str = "label",
+    label: str | None = None,
     tokenizer: Any = None,
     max_length: int = 128,
     vocab_size: int | None = None,
@@ -109,7 +109,8 @@ def load_data(
         seed: keys every draw.
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
-        label: a table's label column, or target columns, separated by commas or as a list; ``target`` is the same.
+        label: a table's label column, or target columns, separated by commas or as a list; ``target`` is the same. By
+            default ``label``, or the ``schema``'s.
         tokenizer: for texts: a transformers tokenizer, a folder with one, or ``hf:NAME_OR_FOLDER``, the model's own.
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known: a tokenizer that does not fit is refused.
@@ -126,7 +127,8 @@ def load_data(
     <FederatedDataset digits: 20 clients, 1,258 training samples (61 to 64 each), 539 test samples (26 to 28 each), \
 10 classes (2 per client)>
     """
-    label = _columns_text(table.pop("target", label))
+    if label is not None or "target" in table:
+        label = _columns_text(table.pop("target", label))
     options = table_options(table)
     asked = partition = _by_column(partition, classes_per_client, options.client_column)
     if partition is None:
@@ -154,7 +156,7 @@ def load_data(
             "seed": seed,
             "data_dir": data_directory(data_dir),
             "download": download,
-            "label": label,
+            "label": label or LABEL,
             "tokenizer": tokenizer,
             "max_length": max_length,
             "vocab_size": vocab_size,

@@ -177,7 +177,7 @@ def prepare_setup(
             partition=config.partition,
             seed=config.seed,
             data_dir=data_dir,
-            label=config.target or "label",
+            label=config.target,
             task=config.task,
             **config.table_settings(),
             **reading(config),

@@ -108,9 +108,9 @@ def check_own_certificate(folder: Path, hosts: Sequence[str] = ()) -> str:
         raise ConfigError(f"the server's certificate '{path}' ended on {ends:%Y-%m-%d}: {anew}")
     known = _hosts_of(one)
     for host in hosts:
-        # As TLS takes names: case says nothing, and a star stands for one part.
-        other = f"*.{host.partition('.')[2]}"
-        if not {host.lower(), other.lower()} & set(known):
+        # As TLS takes names: case and the spelling of an address say nothing, and a star stands for one part.
+        named = str(_as_address(host) or host).lower()
+        if not {named, f"*.{named.partition('.')[2]}"} & set(known):
             listed = ", ".join(known) or "no host"
             raise ConfigError(f"the server's certificate '{path}' is for {listed}, and not for {host}: {anew}")
     return f"the server's certificate ends on {ends:%Y-%m-%d}: then {anew}" if left.days < SOON else ""
@@ -166,11 +166,16 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _name(host: str) -> x509.GeneralName:
+def _as_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        return ipaddress.ip_address(host)
     except ValueError:
-        return x509.DNSName(host)
+        return None
+
+
+def _name(host: str) -> x509.GeneralName:
+    address = _as_address(host)
+    return x509.DNSName(host) if address is None else x509.IPAddress(address)
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -22,7 +22,7 @@ from commonground.data.sources.sent140 import load_sent140, sent140_is_there
 from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
 from commonground.data.sources.texts import tokenised
 from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
-from commonground.data.tables.load import load_table
+from commonground.data.tables.load import LABEL, load_table
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import FORMS, first_fields, is_table
 from commonground.data.tables.schema import TableSchema
@@ -207,7 +207,7 @@ def load_source(
     *,
     download: bool = True,
     seed: int = 0,
-    label: str = "label",
+    label: str | None = None,
     client_column: str | None = None,
     tokenizer: Any = None,
     max_length: int = 128,
@@ -226,7 +226,7 @@ def load_source(
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.
         seed: keys the hold-out of a table; the other sources have a fixed test set.
-        label: a table's label column.
+        label: a table's label column; by default ``label``, or the ``schema``'s.
         client_column: a table's client column.
         tokenizer: for texts: a transformers tokenizer, a folder with one, or ``hf:NAME_OR_FOLDER``.
         max_length: most tokens of a text.
@@ -262,7 +262,7 @@ def load_source(
     columns = table or images or (hub and tokenizer is None)
     if not columns and replace(options or TableOptions(), client_column=None) != TableOptions():
         raise ConfigError(f"the data '{text}' are no table; there are no columns to drop, read or split by")
-    if label != "label" and not (table or hub):
+    if label not in (None, LABEL) and not (table or hub):
         raise ConfigError(f"the data '{text}' are no table, so that there is no target column {quoted(label)}")
     path = Path(text).expanduser()
     read: Source | TextData
@@ -275,13 +275,13 @@ def load_source(
         raw = raw_of_dataset(hub_dataset(text, download), Path(text))
         read = load_table(raw, label=label, seed=seed, task=task, options=options, schema=schema)
     elif hub:
-        read = load_hub(text, download=download, label=label, client_column=client_column, seed=seed)
+        read = load_hub(text, download=download, label=label or LABEL, client_column=client_column, seed=seed)
     elif text.lower().endswith(".json") or (text.lower().endswith(".jsonl") and _has_instructions(path)):
         read = load_instructions(path, client_column=client_column, seed=seed)
     else:
         options = replace(options or TableOptions(), client_column=client_column)
         if tokenizer is not None:
-            read = load_text_table(path, label=label, client_column=client_column, seed=seed, options=options)
+            read = load_text_table(path, label=label or LABEL, client_column=client_column, seed=seed, options=options)
         else:
             read = load_table(path, label=label, seed=seed, task=task, options=options, schema=schema)
     if task not in (None, read.task.name):

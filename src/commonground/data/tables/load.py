@@ -32,13 +32,15 @@ from commonground.tasks import Regression
 
 __all__ = ["load_table"]
 
+LABEL = "label"  # the column of labels, where nobody names it
+
 Marks = npt.NDArray[np.bool_]
 
 
 def load_table(
     path: Path | RawTable,
     *,
-    label: str = "label",
+    label: str | None = None,
     seed: int = 0,
     task: str | None = None,
     options: TableOptions | None = None,
@@ -57,7 +59,7 @@ def load_table(
         path: the file, or a folder of equal ones (:data:`~commonground.data.tables.read.FORMS`); or a table that was
             read already.
         label: the label's column; its values may be any text and become classes in sorted order. For a regression the
-            target's, and for several labels theirs, separated by commas.
+            target's, and for several labels theirs, separated by commas. By default the ``schema``'s, or ``label``.
         seed: keys the hold-out: without a column ``split`` or one that the options name, a quarter of each client's
             rows (of each class's rows when there is no client column).
         task: ``classification``, ``regression`` or ``multilabel``; by default classification, unless the label is
@@ -82,7 +84,8 @@ def load_table(
     options, unlike = options.as_asked(schema.asked if schema else {}, raw.columns)
     if schema is not None:
         task = task or schema.task
-        label = ",".join(schema.targets) if label == "label" else label
+        label = label or ",".join(schema.targets)
+    label = label or LABEL
     labels = _labels(raw, label, options)
     raw, lacking = with_targets(raw, labels, task, options)
     given = split_column(raw, labels, options)
