@@ -72,6 +72,42 @@ def features(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if name != "label"} for row in given]
 
 
+def test_cells_that_are_read_as_none_are_told(service: tuple[TestClient, Tokens], run_dir: Path) -> None:
+    client, tokens = service
+    asked = features(rows(0, 3, seed=1))
+    asked[1]["plan"] = "unheard of"
+    for part, noted in ((asked, [1]), (asked[:1], [])):
+        body = client.post("/v1/predict", json={"rows": part}, headers=bearer(tokens.issue("north"))).json()
+        found = [place for place, one in enumerate(body["predictions"]) if "notes" in one]
+        assert found == noted
+    models = RunModels(cg.load_run(run_dir))
+    asked_for = [features(rows(0, 2)), asked, features(rows(0, 1))]
+    answers = models._answers("north", asked_for)
+    assert [[bool(one.notes) for one in part] for part in answers] == [[False, False], [False, True, False], [False]]  # type: ignore[union-attr]
+    assert answers[1][1].notes == ("plan: 'unheard of' is read as none",)  # type: ignore[index]
+
+
+def test_truths_are_the_words_that_a_table_has_for_them(tmp_path: Path) -> None:
+    """JSON's true, of a column whose cells were True, False and unknown."""
+    rng = np.random.default_rng(0)
+    smoker = rng.choice(["True", "False", "unknown"], 120)
+    label = np.where(smoker == "True", "ill", "well")
+    frame = pd.DataFrame({"shop": ["a", "b"] * 60, "smoker": smoker, "x": rng.normal(size=120), "label": label})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = cg.load_data(tmp_path / "t.csv", client_column="shop")
+    run = cg.train("fedrep", data, rounds=5, out=tmp_path / "run")
+    words, truths = (
+        pd.DataFrame({"smoker": ["True", "False"], "x": 0.0}),
+        pd.DataFrame({"smoker": [True, False], "x": 0.0}),
+    )
+    assert np.array_equal(run.predict(words, "a"), run.predict(truths, "a"))
+    models = RunModels(cg.load_run(tmp_path / "run"))
+    for cell in ("True", True, "true"):
+        (said,) = models.predict("a", [{"smoker": cell, "x": 0.0}])
+        assert said.values == models.predict("a", [{"smoker": "True", "x": 0.0}])[0].values
+        assert said.notes == ()
+
+
 def test_each_client_is_answered_by_its_own_model(service: tuple[TestClient, Tokens], run_dir: Path) -> None:
     client, tokens = service
     asked = features(rows(0, 25, seed=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -100,8 +101,8 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
               " same at all clients, which then agree on nothing over the network")  # fmt: skip
 @settings_options("target", "task", "drop", "kinds", "separator", "encoding", "split_column", "time_column",
                   "group_column", "test_share", "missing_target")  # fmt: skip
-@click.option("--min-told-rows", "least", type=click.IntRange(1), default=5, show_default=True, help="of a table: tell"
-              " the server of no category with fewer rows, and nothing of numbers that fewer rows have")  # fmt: skip
+@click.option("--min-told-rows", "least", type=click.IntRange(1), default=5, show_default=True, help="tell the server"
+              " of no category of a table with fewer rows, nothing of numbers that fewer rows have")  # fmt: skip
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="where the server listens")
 @click.option("--ca", type=click.Path(path_type=Path), help="the server's certificates/ca.pem")
 @click.option("--name", help="what the client is called  [default: the folder's name]")
@@ -150,6 +151,7 @@ def client(
     if key_only:
         click.echo(f"let the server's operator run: commonground deploy register {public}")
         return
+    from commonground.data.own_table import OwnTable
     from commonground.data.tables.options import table_options
     from commonground.network.answering import Answering
     from commonground.network.fleet import Fleet
@@ -158,13 +160,18 @@ def client(
 
     called = name or folder.resolve().name
     words = TableWords(target, task, table_options(table), least)
+    own = own_data(data, called, schema, words)
+    notes = own.notes if isinstance(own, OwnTable) else () if own.schema is None else own.schema.notes
+    for note in notes:
+        click.echo(f"client {escaped(called)}: {escaped(note)}", err=True)
     answering = Answering(
-        own_data(data, called, schema, words),
+        own,
         called,
         folder.resolve(),
         model_code=allow_code,
         demand=demand,
         least_noise=least_noise,
+        least=least,
     )
     fleet = Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20)
     over = threading.Event()
@@ -287,8 +294,10 @@ def _is_address(text: str) -> bool:
 
 
 def _attended(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command that ends with this one; its exit status."""
-    child = subprocess.Popen(command, env=environment)
+    """Run a command that ends with this one, also if this one is killed; its exit status."""
+    from commonground.network.superlink import ENDS_WITH
+
+    child = subprocess.Popen(command, env={**environment, ENDS_WITH: str(os.getpid())})
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     try:
         return child.wait()

@@ -343,7 +343,19 @@ class RunConfig(BaseModel):
         return values
 
     def to_toml(self) -> str:
-        """The configuration as TOML, settings left at their automatic value omitted."""
+        """The configuration as TOML, settings left at their automatic value omitted.
+
+        Raises:
+            ConfigError: a hyperparameter is an object that no file holds.
+        """
+        for name, value in self.options.items():
+            try:
+                tomli_w.dumps({} if value is None else {name: value})
+            except TypeError:
+                raise ConfigError(
+                    f"{name}={value!r} of {self.algorithm} cannot be written to config.toml: a hyperparameter of a run "
+                    "that is kept is a text, a number, a truth value, or a list of these"
+                ) from None
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 
     @property

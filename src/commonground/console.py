@@ -11,13 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from commonground.counted import counted
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.privacy import about_privacy
 from commonground.quoting import visible
-from commonground.tasks import Headline, Metric, about_balance, tested_clients
+from commonground.tasks import Headline, Metric, about_balance, tested_clients, untested_clients
 from commonground.terminal import human_bytes, moves
 
 __all__ = ["ConsoleProgress", "result_note", "result_table"]
@@ -136,6 +137,8 @@ def result_table(run: Run) -> Table:
         f"{show(own['mean'])} mean over {tested_clients(s)} (std {show(own['std'])}, "
         f"{headline.percentile} {show(own[headline.worst_tenth])}, worst {show(own[headline.worst])})",
     )
+    if left_out := untested_clients(s):
+        table.add_row("", Text(left_out))
     ends = s["worst_tenth"]
     if ends["min_rows"] > 1:
         many = f"{ends['clients']:,} of {tested_clients(s)}, with at least {ends['min_rows']} test rows"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 import commonground as cg
 from commonground.algorithms import registry
 from commonground.algorithms.apfl import APFL
+from commonground.algorithms.fedavg import FedAvg
 from commonground.cli import main
 from commonground.compare import compare
+from commonground.engine.prepare import prepare_setup
 from commonground.errors import ConfigError, RunError
 from commonground.report.compared import read_comparison
 from commonground.report.result_tables import comparison_to_typeset
@@ -113,6 +116,52 @@ def test_an_object_with_other_settings_is_not_the_runs_algorithm(tmp_path: Path)
         cg.load_run(tmp_path, algorithm=APFL(alpha=0.2))
     with pytest.raises(ConfigError, match="was trained by apfl, and not by fedrep"):
         cg.load_run(tmp_path, algorithm=registry["fedrep"]())
+
+
+def test_defaults_and_lists_are_settings_as_well(tmp_path: Path) -> None:
+    cg.train("apfl", "digits", clients=4, rounds=1, out=tmp_path / "a")
+    with pytest.raises(
+        ConfigError, match=r"trained by APFL with alpha=0\.25, and the algorithm that is given has 0\.9"
+    ):
+        cg.load_run(tmp_path / "a", algorithm=APFL(alpha=0.9))
+    halved = registry["local-sgd"]
+    cg.train(halved(), "digits", clients=4, rounds=1, out=tmp_path / "b", local_steps=2)
+    assert cg.load_run(tmp_path / "b", algorithm=halved()).trained.clients == 4
+    with pytest.raises(ConfigError, match=r"with halvings=.*, and the algorithm that is given has \(0\.1, 0\.2\)"):
+        cg.load_run(tmp_path / "b", algorithm=halved(halvings=(0.1, 0.2)))  # type: ignore[call-arg]
+
+
+def test_what_no_file_holds_is_no_reason_to_refuse_the_runs_own_algorithm(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Particular(FedAvg):
+        name = "particular"
+        parts: tuple[float, ...] = (0.5, 0.75)
+        ceiling: float | None = None
+
+        def __post_init__(self) -> None:
+            assert isinstance(self.parts, tuple)
+
+    try:
+        cg.train(Particular(ceiling=5), "digits", clients=4, rounds=1, out=tmp_path)
+        assert cg.load_run(tmp_path, algorithm=Particular(ceiling=5)).trained.clients == 4
+        for other, said in ((Particular(), "ceiling=5"), (Particular(parts=(1.0,), ceiling=5), "parts=")):
+            with pytest.raises(ConfigError, match=said):
+                cg.load_run(tmp_path, algorithm=other)
+    finally:
+        del registry["particular"]
+
+
+def test_a_setting_that_no_file_holds_is_told_in_one_sentence(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Particular(FedAvg):
+        name = "particular"
+        where: Any = tmp_path
+
+    try:
+        with pytest.raises(ConfigError, match=r"where=.*Path.* cannot be written to config\.toml"):
+            cg.train(Particular(), "digits", clients=4, rounds=1, out=tmp_path / "r")
+    finally:
+        del registry["particular"]
 
 
 @pytest.mark.parametrize("grid", [
@@ -218,3 +267,43 @@ def test_a_run_of_a_users_own_task_says_what_is_missing(here: Path, capsys: pyte
     np.save(here / "x.npy", made_data((20, 16)).x_test)
     assert main(["predict", "it", "x.npy", "--client", "0"]) == 2
     assert "the task 'own-task' is defined by code of yours: import it before" in capsys.readouterr().err
+
+
+def test_a_refusal_is_of_the_candidate_that_was_chosen(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": 1, "clients": 4, "rounds": 1, "model": "linear", "local_only": False}
+    settings |= {"out": tmp_path, "grid": {"lr": [1e-4, 0.3]}}
+    (chosen,) = compare(["fedavg"], "digits", **settings).result["tuning"]
+    assert chosen["chosen"] == {"lr": 0.3}
+    with pytest.raises(RunError, match=r"started with weight_decay = 0\.0, not 0\.1"):
+        compare(["fedavg"], "digits", weight_decay=0.1, **settings)
+    with pytest.raises(RunError, match=r"started with threads = 1, not 2.*--allow-other-numerics"):
+        compare(["fedavg"], "digits", threads=2, **settings)
+
+
+def test_a_new_comparison_prepares_nothing_to_look_into_empty_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pretrained model would be loaded once for every candidate."""
+    usual, calls = prepare_setup, 0
+
+    def counting(*given: Any, **settings: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return usual(*given, **settings)
+
+    monkeypatch.setattr("commonground.compare.comparing.prepare_setup", counting)
+    settings: dict[str, Any] = {"clients": 4, "rounds": 1, "model": "linear", "seeds": 1, "local_only": False}
+    compare(["fedavg", "fedrep"], "digits", grid={"lr": [0.1, 0.2, 0.3]}, **settings)
+    in_memory, calls = calls, 0
+    compare(["fedavg", "fedrep"], "digits", grid={"lr": [0.1, 0.2, 0.3]}, out=tmp_path, **settings)
+    assert calls == in_memory
+
+
+def test_statistics_of_ones_own_leave_no_model_to_fine_tune() -> None:
+    settings: dict[str, Any] = {"model": "mlp", "model_options": {"norm": "batch"}, "batch_size": 999, **SMALL}
+    grid: dict[str, Any] = {"finetune_epochs": [0, 1]}
+    methods = ["fedavg:batch_norm=local", "fedavg"]
+    tuned = {entry["method"] for entry in compare(methods, "digits", grid=grid, **settings).result["tuning"]}
+    assert tuned == {"fedavg"}
+    with pytest.raises(ConfigError, match="'finetune_epochs' says nothing to any method of this comparison"):
+        compare(["fedavg", "fedrep"], "digits", grid=grid, batch_norm="local", **settings)

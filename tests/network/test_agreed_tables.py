@@ -15,6 +15,7 @@ import commonground as cg
 from commonground.config import RunConfig
 from commonground.data import load_data
 from commonground.data.own_table import OwnTable
+from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.scale import deviations
 from commonground.data.tables.schema import TableSchema
@@ -260,3 +261,73 @@ def test_sums_that_cannot_be_are_refused(change: dict[str, Any] | None, tmp_path
     town.spoil = spoil
     with pytest.raises(RunError, match="client 'east' cannot take part"):
         gather(town, 3, 10)
+
+
+def numbered(name: str, code: Any, goal: Any, rows: int = 40) -> pd.DataFrame:
+    """A table whose code tells the goal."""
+    place = np.random.default_rng(len(name)).integers(0, 2, rows)
+    return pd.DataFrame({"x": np.arange(rows) % 7, "code": np.array(code)[place], "goal": np.array(goal)[place]})
+
+
+def test_what_is_spelt_differently_at_different_clients_is_one_class_and_one_category(tmp_path: Path) -> None:
+    """One missing value, and pandas writes 1.0 where it had written 1."""
+    frames = {
+        "east": numbered("east", ["1", "2"], ["0", "1"]),
+        "north": numbered("north", ["1.0", "2.0"], ["0.0", "1.0"]),
+    }
+    town = town_of(tmp_path, frames, options=TableOptions(kinds={"code": "category"}))
+    agreed = agreed_on(town).schema_of_all()
+    assert agreed.class_names == ("0", "1")
+    assert [feature.categories for feature in agreed.features if feature.name == "code"] == [("1", "2")]
+    config = RunConfig.make({"algorithm": "fedavg", "rounds": 1, "model": "linear", "seed": 0})
+    members = gather(town, 2, 10)
+    run = train_over(town, config, members, Limits(seconds=20, patience=0.2, pause=0.01), tmp_path / "run")
+    whole = load_data(str(joined(tmp_path, {n: f.assign(who=n) for n, f in frames.items()})), client_column="who",
+                      label="goal", schema=run.trained.schema)  # fmt: skip
+    place = agreed.inputs.index("code = 2")
+    assert whole.class_names == ("0", "1")
+    assert np.array_equal(whole.x_train[:, place], whole.y_train)
+
+
+def test_what_one_client_tells_apart_stays_apart() -> None:
+    said = one_spelling([["no", "No", "yes"], ["NO", "YES"], ["1", "01"]])
+    assert said == {"no": "no", "No": "No", "NO": "NO", "yes": "YES", "YES": "YES", "1": "1", "01": "01"}
+
+
+def test_a_table_with_two_spellings_is_told(tmp_path: Path) -> None:
+    both = pd.concat([numbered("a", ["u", "U"], ["0", "1"]), numbered("b", ["u", "v"], ["0.0", "1.0"])])
+    schema = load_data(both, 2, label="goal").schema
+    assert schema is not None
+    notes = " ".join(schema.notes)
+    assert "'0' and '0.0' are two classes; if they are one, spell them alike" in notes
+    assert "code: 'U' and 'u' are two categories" in notes
+
+
+def test_owners_hear_how_their_tables_were_read(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"when": [f"{1 + i % 12:02d}/{1 + i % 11:02d}/2023" for i in range(40)],
+                          "goal": [*(["up", "no"] * 18), "", "", "", ""]})  # fmt: skip
+    (path,) = written(tmp_path, {"own": frame}).values()
+    options = TableOptions(missing_target="drop")
+    notes = OwnTable(path, "own", "goal", options=options).notes
+    assert notes == ("4 of 40 rows have no value in 'goal' and are left out", "when: day before month")
+    town = Town([OwnTable(path, "own", "goal", options=options)], tmp_path / "sites")
+    own = OwnTable(path, "own", "goal", options=options).load(agreed_on(town)).schema
+    assert own is not None
+    assert own.missing_targets == 4
+    assert any("left out" in note for note in own.notes)
+
+
+@pytest.mark.parametrize(("least", "told"), [(1, True), (5, False)])
+def test_mean_and_deviation_of_few_rows_targets_are_not_told(tmp_path: Path, least: int, told: bool) -> None:
+    """Of two rows they are the two numbers."""
+    few = pd.DataFrame({"x": [1.0, 2.0, 3.0], "goal": [100.5, 200.25, 7.5], "split": ["train", "train", "test"]})
+    many = pd.DataFrame({"x": np.arange(40.0), "goal": np.arange(40) + 0.5, "split": ["train", "test"] * 20})
+    paths = written(tmp_path, {"few": few, "many": many})
+    tables = [OwnTable(path, name, "goal", task="regression", least=least) for name, path in paths.items()]
+    town = Town(tables, tmp_path / "sites")
+    for desk in town.desks.values():
+        desk.answering.least = least
+    members = gather(town, 2, 10)
+    first, second = (description.task_settings for description in members.descriptions)
+    assert first == ({"mean": [150.375], "std": [49.875]} if told else {"mean": [], "std": []})
+    assert second["mean"] == [19.5]

@@ -137,6 +137,24 @@ def test_a_certificate_names_hosts_as_tls_takes_them(reached: str, tmp_path: Pat
         check_own_certificate(tmp_path, ["example.org"])
 
 
+def test_an_address_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TLS refuses a certificate of one's own that names it as one."""
+    x509 = pytest.importorskip("cryptography.x509")
+    with monkeypatch.context() as patched:
+        patched.setattr("commonground.network.keys._name", x509.DNSName)
+        make_certificates(tmp_path, ["127.0.0.1"])
+    with pytest.raises(ConfigError, match=r"is for 127\.0\.0\.1, and not for the address 127\.0\.0\.1"):
+        check_own_certificate(tmp_path, ["127.0.0.1"])
+
+
+def test_names_with_other_letters(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["bücher.example"])
+    assert check_own_certificate(tmp_path, ["xn--bcher-kva.example"]) == ""
+    assert check_own_certificate(tmp_path, ["Bücher.example"]) == ""
+    with pytest.raises(ConfigError, match=r"'a\.\.ü' is no name of a host"):
+        make_certificates(tmp_path, ["a..ü"])
+
+
 @pytest.mark.parametrize(("days", "said"), [(-2, "ended on"), (5, "ends on"), (90, "")])
 def test_a_certificate_that_is_over_is_told_and_not_the_network_blamed(days: float, said: str, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path)

@@ -29,10 +29,11 @@ START_AND_GO = """
 import subprocess, sys
 code = '''
 import os
-from commonground.network.server_app import _end_with
-parent = os.getppid()
+import time
+from commonground.network.parent import end_with
+end_with(os.getppid())
 print("up", flush=True)
-_end_with(parent)
+time.sleep(60)
 '''
 child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 child.stdout.readline()
@@ -71,8 +72,25 @@ def test_but_not_for_ever(tmp_path: Path) -> None:
             pass
 
 
-def test_a_run_s_process_ends_with_the_one_that_started_it() -> None:
-    with started(START_AND_GO) as said:
+ATTEND = """
+import os, sys
+from commonground.cli_deploy import _attended
+code = '''
+import os, time
+from commonground.network.parent import end_with
+from commonground.network.superlink import ENDS_WITH
+end_with(int(os.environ[ENDS_WITH]))
+print(os.getpid(), flush=True)
+time.sleep(60)
+'''
+_attended([sys.executable, "-c", code], dict(os.environ))
+"""
+
+
+@pytest.mark.parametrize("code", [START_AND_GO, ATTEND])
+def test_a_process_ends_with_the_one_that_started_it(code: str) -> None:
+    """A run's with its server, and Flower's server with the command that serves."""
+    with started(code) as said:
         left = int(said)
         assert _lives(left)
     ends = time.monotonic() + 20

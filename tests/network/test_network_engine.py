@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import commonground as cg
 from commonground.config import RunConfig
+from commonground.console import result_table
 from commonground.data import FederatedDataset
 from commonground.engine import loop
 from commonground.engine.backends.serialization import unpack
@@ -20,6 +23,7 @@ from commonground.engine.run import Run
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter
+from commonground.report.write import write_report
 from tests.helpers import made_data
 from tests.language import token_data
 from tests.network.town import Town
@@ -127,6 +131,15 @@ def test_a_client_that_is_lost_for_good_is_named(tmp_path: Path) -> None:
     )
     run = over(town, tmp_path / "run", algorithm="fedrep", **SETTINGS)
     assert run.summary["lost_clients"] == ["site 1"]
+    assert "site 1 in round 3" in run.summary["lost_why"]["site 1"]
+    assert run.summary["lost_why"]["site 1"].endswith("nobody is there")
+    out = io.StringIO()
+    Console(file=out, width=400).print(result_table(run))
+    assert "mean over 3 of 4 clients" in out.getvalue()
+    assert "without 1 client, whose last test did not count: 'site 1' (" in out.getvalue()
+    page = write_report(tmp_path / "run").read_text("utf-8")
+    assert "mean over 3 of 4 clients" in page
+    assert "These figures are without 1 client, whose last test did not count" in page
     assert run.summary["refused"]["site 1"]["rounds"] == 3
     assert np.isfinite(run.summary["personal_accuracy"]["mean"])
     assert [row["test_samples"] > 0 for row in run.clients] == [True, False, True, True]

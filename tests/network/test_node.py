@@ -108,8 +108,8 @@ class Line:
 
     address = "server:1"
 
-    def __init__(self, received: list[Any], sent: list[Exception | None] | None = None) -> None:
-        self.received, self.ends = received, sent or []
+    def __init__(self, received: list[Any], sent: list[Exception | None] | None = None, plain: bool = False) -> None:
+        self.received, self.ends, self.plain = received, sent or [], plain
         self.sent: list[bytes] = []
         self.connected = 0
         self.until = time.monotonic() + 10
@@ -167,6 +167,12 @@ def test_a_server_that_is_away_is_tried_again_and_an_answer_kept() -> None:
     assert sorted(line.sent) == [b"answer to one", b"answer to two"]
     assert notes[1:] == ["the server at server:1 cannot be reached: refused; trying again", "the server is there again"]
     assert line.connected == 1
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_server_that_may_want_certificates_is_told(plain: bool) -> None:
+    line = Line([httpx.RemoteProtocolError("no response"), letter(b"one")], plain=plain)
+    assert ("--ca is needed in place of --insecure" in line.serve(1)[1]) is plain
 
 
 def test_a_server_that_has_forgotten_the_node_is_told_of_it_again() -> None:

@@ -52,7 +52,7 @@ def hand_round(setup: Setup) -> tuple[Server, list[Update]]:
     """θ = (1, 1); of two clients one moves by (3, 4), the other by (0.3, 0.4)."""
     start = plane(setup, 1, 1) | {n: v for n, v in setup.initial_shared.items() if n == CLIP}
     moved = [plane(setup, 4, 5), plane(setup, 1.3, 1.4)]
-    sent = [protected(setup, 1, client, start, each) for client, each in enumerate(moved)]
+    sent = [protected(setup, 1, client, start, {}, each) for client, each in enumerate(moved)]
     server = Server(dict(start), clients=2)
     updates = opened(setup, server, [Update(c, 1, tensors) for c, tensors in enumerate(sent)], 1)
     setup.algorithm.server_update(server, updates, 1)
@@ -123,7 +123,7 @@ def many(where: str) -> Tensor:
     start = setup.initial_shared
     total = []
     for round in range(1, DRAWS + 1):
-        sent = [Update(c, 1, protected(setup, round, c, start, dict(start))) for c in range(3)]
+        sent = [Update(c, 1, protected(setup, round, c, start, {}, dict(start))) for c in range(3)]
         server = Server(dict(start), clients=3)
         setup.algorithm.server_update(server, opened(setup, server, sent, round), round)
         total.append(torch.cat([(server.shared[n] - start[n]).flatten() for n in start]))

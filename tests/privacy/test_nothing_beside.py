@@ -14,7 +14,7 @@ import torch
 import commonground as cg
 from commonground.data.described import describe_client, described_dataset
 from commonground.data.own_table import OwnTable
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 from commonground.network.answering import Answering
 from commonground.privacy import clipped
 from commonground.sklearn import FederatedClassifier
@@ -23,6 +23,7 @@ from tests.helpers import made_data
 
 CENTRAL: dict[str, Any] = {"dp": "client", "dp_clip": 0.5, "dp_noise": 2.0}
 LOCAL: dict[str, Any] = {**CENTRAL, "dp_where": "client"}
+EXAMPLE: dict[str, Any] = {"dp": "example", "dp_clip": 0.5, "dp_noise": 2.0}
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
@@ -46,13 +47,20 @@ def test_whatever_one_clients_data_are_the_run_ends_and_names_nobody(kind: dict[
 
 
 @pytest.mark.parametrize("engine", ["serial", "batched", "messages"])
-@pytest.mark.parametrize("method", ["fedrep", "fedper", "scaffold", "feddyn"])
-def test_nor_does_its_own_state_end_the_run(method: str, engine: str) -> None:
-    """It keeps the one before."""
+@pytest.mark.parametrize("large", [1e20, 1e30])
+@pytest.mark.parametrize(
+    ("method", "tuned", "kind"),
+    [(method, 0, CENTRAL) for method in ("fedrep", "fedper", "scaffold", "feddyn", "flute", "local")]
+    + [("fedavg", 2, CENTRAL), ("fedavg", 2, EXAMPLE), ("local", 0, EXAMPLE)],
+)
+def test_nor_does_its_own_state_end_the_run(
+    method: str, tuned: int, kind: dict[str, Any], large: float, engine: str
+) -> None:
+    """It keeps the one before, also where heads travel uncut and come back, and where nothing is sent."""
     data = made_data((12, 9, 15), dtype="float32")
-    data.x_train[data.train_indices(1)] *= 1e30
+    data.x_train[data.train_indices(1)] *= large
     data.x_test[data.test_indices(1)] *= 0
-    run = cg.train(method, data, rounds=2, model="mlp", engine=engine, **CENTRAL)
+    run = cg.train(method, data, rounds=2, model="mlp", engine=engine, **kind, finetune_epochs=tuned)
     assert all(bool(torch.isfinite(v).all()) for c in range(3) for v in run.trained.own(c).values())
 
 
@@ -81,7 +89,7 @@ def table(**columns: Any) -> pd.DataFrame:
          ("mean and deviation of what is predicted",), ("medians", "categories")),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", [CENTRAL, {"dp": "example", "dp_clip": 0.5, "dp_noise": 2.0}])
+@pytest.mark.parametrize("kind", [CENTRAL, EXAMPLE])
 def test_what_is_pooled_is_named(
     columns: dict[str, Any], options: dict[str, Any], named: tuple[str, ...], others: tuple[str, ...],
     kind: dict[str, Any],
@@ -124,3 +132,11 @@ def test_targets_are_scaled_by_those_who_tell_theirs() -> None:
     assert isinstance(agreed, Regression)
     assert agreed.mean == (6.5,)
     assert described_dataset(told[2:]).task == Regression()
+    two = np.arange(8.0).reshape(4, 2)
+    pair = cg.FederatedDataset.from_arrays([(np.ones((4, 2)), two, np.ones((2, 2)), two[:2])], task=Regression())
+    with pytest.raises(DataError, match="'client 0' and 'pair' do not agree on the number of targets: 1 and 2"):
+        described_dataset([told[0], describe_client(pair, "pair")])
+    with pytest.raises(DataError, match="'pair' has 2 targets, and tells the mean of 1"):
+        described_dataset(
+            [describe_client(pair, "pair").model_copy(update={"task_settings": {"mean": [1.0], "std": [1.0]}})]
+        )

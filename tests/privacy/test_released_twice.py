@@ -147,9 +147,11 @@ def test_models_of_a_repeated_round_are_not_said_to_hide_one_among_all() -> None
     assert "epsilon_of_models" in plain
     assert "epsilon_of_models" not in twice
     assert twice["epsilon"] == Budget(20.0, 4, 8, 8).epsilon(1e-5)[0] > plain["epsilon"]  # computed again
-    setup = prepare_setup(config.model_copy(update={"engine": "messages"}), made_data((6,) * 8, dtype="float32"))
-    kept = privacy_summary(setup, 3, setup.initial_shared, {2: 2})["privacy"]
-    assert kept["epsilon"] == plain["epsilon"]  # each client answered once
+    for secret in (True, False):
+        asked = config.model_copy(update={"engine": "messages", "dp_secret_noise": secret})
+        setup = prepare_setup(asked, made_data((6,) * 8, dtype="float32"))
+        kept = privacy_summary(setup, 3, setup.initial_shared, {2: 2})["privacy"]
+        assert (kept["epsilon"] == plain["epsilon"]) is secret  # then each client answered once
 
 
 def test_the_folder_of_a_run_whose_model_left_it_is_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

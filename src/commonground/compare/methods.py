@@ -130,7 +130,7 @@ class Method:
             chosen: the settings.
             common: of all methods.
         """
-        if not self.make().has_global_model and "finetune_epochs" not in self._known():
+        if not self._tunes({**common, **chosen, **self.settings}) and "finetune_epochs" not in self._known():
             chosen = {key: value for key, value in chosen.items() if key != "finetune_epochs"}
         passed = self.passes_over(common, {**chosen, **self.settings}) - self._known().keys()
         passed -= {"finetune_epochs"}  # of which 0 is a value as others are
@@ -160,9 +160,13 @@ class Method:
         """
         own = self.settings if own is None else own
         both = {**common, **own}
-        tuned = both.get("finetune_epochs") if "finetune_epochs" in own or self.make().has_global_model else 0
+        tuned = both.get("finetune_epochs") if "finetune_epochs" in own or self._tunes(both) else 0
         found = {*unused(self._algorithm, tuned or 0), *(() if tuned else ["finetune_epochs"])}
         return found | ({"momentum"} if both.get("optimizer") in ("adam", "adamw") else set())
+
+    def _tunes(self, settings: Mapping[str, Any]) -> bool:
+        """Whether there is one global model to fine-tune, which needs everybody's statistics of BatchNorm layers."""
+        return self.make().has_global_model and settings.get("batch_norm") != "local"
 
     def make(self, options: Mapping[str, Any] | None = None) -> Algorithm:
         """The algorithm with these hyperparameters (by default its own)."""

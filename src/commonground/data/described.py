@@ -65,6 +65,7 @@ class Description(BaseModel):
             "the samples": self.fields,
             # Who demands privacy does not tell mean and deviation of its targets; then the others' count.
             "the task": (self.task, sorted(n for n, v in self.task_settings.items() if v and n not in ("mean", "std"))),
+            "the number of targets": self.classes if self.task == Regression.name else None,
             "the preprocessing": (self.scale, self.mean, self.std),
         }
 
@@ -173,16 +174,20 @@ def agreed_task(descriptions: Sequence[Description]) -> Task:
     if first.task not in tasks:
         raise DataError(f"the clients' task is {quoted(first.task)}, which is not known here")
     plain = [task_of(d.task, d.task_settings) for d in descriptions]
-    own = [task for task in plain if isinstance(task, Regression) and task.mean]
-    if len({len(task.mean) for task in own}) > 1:
-        raise DataError("the clients have different numbers of targets")
-    if not own:
+    told = [
+        (d, task) for d, task in zip(descriptions, plain, strict=True) if isinstance(task, Regression) and task.mean
+    ]
+    for d, task in told:
+        if len(task.mean) != d.classes or len(task.std) != d.classes:
+            raise DataError(
+                f"the client {quoted(d.name)} has {d.classes} targets, and tells the mean of {len(task.mean)}"
+            )
+    if not told:
         if any(task != plain[0] for task in plain):
             raise DataError("the clients do not agree on the task's settings")
         return plain[0]
-    tell = [bool(isinstance(task, Regression) and task.mean) for task in plain]
-    rows = np.array([[d.train] for d, told in zip(descriptions, tell, strict=True) if told], dtype=np.float64)
-    mean, std = (np.array([getattr(task, name) for task in own], dtype=np.float64) for name in ("mean", "std"))
+    rows = np.array([[d.train] for d, _ in told], dtype=np.float64)
+    mean, std = (np.array([getattr(task, name) for _, task in told], dtype=np.float64) for name in ("mean", "std"))
     whole = (rows * mean).sum(0) / rows.sum()
     spread = np.sqrt((rows * (std**2 + (mean - whole) ** 2)).sum(0) / rows.sum())
     return Regression(tuple(whole.tolist()), tuple(spread.tolist()))

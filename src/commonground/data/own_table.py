@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.federated import FederatedDataset
+from commonground.data.tables.cells import places_of
 from commonground.data.tables.divide import divided, split_column, with_targets
-from commonground.data.tables.features import WHY_NOT, check_columns, find_features
+from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions
@@ -47,6 +48,10 @@ class OwnTable:
         options: how the table is read. Columns that are dropped are never told of.
         least: a category of fewer training rows, and numbers where fewer rows have one, are not told.
 
+    Attributes:
+        columns: what is told of it first.
+        notes: sentences for its owner about how it was read.
+
     Raises:
         DataError, ConfigError: as :func:`~commonground.data.tables.load.load_table`.
     """
@@ -66,6 +71,7 @@ class OwnTable:
         labels = [target] if target in raw.columns else [one.strip() for one in target.split(",")]
         check_columns(path, raw.columns, [*labels, *self.options.drop, *self.options.kinds])
         self._raw, _ = with_targets(raw, labels, task, self.options)
+        self.notes = self._raw.notes
         given = split_column(self._raw, labels, self.options)
         targets = read_targets(self._raw, labels, task, scaled=False)
         self._training = divided(self._raw, targets, given, self.options, 0).train
@@ -83,6 +89,7 @@ class OwnTable:
     def _looks(self, taken: Collection[str | None]) -> tuple[ColumnTold, ...]:
         """The columns that may become inputs, in the table's order, and how they look."""
         features, dropped = find_features(self._raw, taken, self.options)
+        self.notes += readings_said(features)
         readings = {name: column.reading for name, column in features.items()}
         readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]
@@ -110,7 +117,7 @@ class OwnTable:
         own = self.columns
         if (agreed.targets, agreed.task) != (own.targets, own.task):
             raise UpdateError(f"the server asks for other targets than {', '.join(map(quoted, own.targets))}")
-        if not set(own.class_names) <= set(agreed.class_names):
+        if min(places_of(own.class_names, agreed.class_names), default=0) < 0:
             raise UpdateError("the server leaves out classes of this client's")
         try:
             return table_data(self.path, agreed.schema_of_all(), self.options)
@@ -198,4 +205,7 @@ def table_data(path: Path, schema: TableSchema, options: TableOptions | None = N
         preprocess=found.preprocess,
         task=found.task,
     )
-    return replace(data, schema=replace(schema, few_rows={}))
+    own = found.schema
+    assert own is not None
+    # What became of this client's rows is for its owner; nothing of it is told.
+    return replace(data, schema=replace(schema, few_rows={}, missing_targets=own.missing_targets, notes=own.notes))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 
 from commonground.engine.setup import Setup
 
-__all__ = ["why_not_finite"]
+__all__ = ["largest_weight", "why_not_finite"]
 
 # Beyond these a number is rather the cause than the learning rate, whatever that is.
 LARGE_INPUT = 1e6
@@ -16,6 +17,11 @@ LARGE_SETTING = 1e4
 SMALL_SETTING = 1e-12  # methods divide by some
 # A rate below this moves a weight by nothing that could diverge, unless a gradient is immense.
 HARMLESS_RATE = 1e-6
+
+
+def largest_weight(dtype: torch.dtype) -> float:
+    """Beyond it no second moment and no distance is finite, and one such weight takes an average to its own size."""
+    return math.sqrt(max(torch.finfo(dtype).max, torch.finfo(torch.float32).max))
 
 
 def why_not_finite(setup: Setup, client: int) -> str:

@@ -77,6 +77,7 @@ def finish(
         stopped=stopped,
         last=progress.models_of,
         asked=plan.finals,
+        untested=judge.untested,
     )
     clients = client_rows(setup.data, progress.took_part, scores, None if global_test is None else global_test.headline)
     done = max(config.rounds, progress.done) if own else len(progress.history)  # its server has the lines of rounds

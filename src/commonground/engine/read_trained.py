@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from commonground.engine.prepare import base_model, build_network
 from commonground.engine.state.folder import SCHEMA, START, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.trained import Trained
-from commonground.errors import CommonGroundError, ConfigError, RunError
+from commonground.errors import ConfigError, RunError
 from commonground.models import base_sha256_of, restored
 from commonground.tasks import tasks
 from commonground.user_code import is_code, load_object
@@ -114,17 +116,37 @@ def _check_same(path: Path, config: RunConfig, algorithm: Algorithm) -> None:
     if algorithm.name != config.algorithm and not is_code(config.algorithm):
         raise ConfigError(f"the run in '{path}' was trained by {config.algorithm}, and not by {algorithm.name}")
     try:
-        before = type(algorithm)(**config.options)  # which may change what it is given
-    except (TypeError, ValueError, CommonGroundError):
-        return
-    for name in config.options:
-        was, now = getattr(before, name, None), getattr(algorithm, name, None)
-        numbers = all(isinstance(value, bool | int | float | str) for value in (was, now))  # others have no one form
-        if numbers and was != now and (was == was or now == now):
+        before: Algorithm | None = type(algorithm)(**config.options)  # which may change what it is given
+    except Exception:  # a user's code, which may expect what no file holds
+        before = None
+    for name, usual in type(algorithm).options().items():
+        was = config.options.get(name, usual) if before is None else getattr(before, name)
+        now = getattr(algorithm, name)
+        if name not in config.options and now is None:  # which no file holds either
+            continue
+        if _in_file(was) and _in_file(now) and _plain(was) != _plain(now):
             raise ConfigError(
                 f"the run in '{path}' was trained by {algorithm.title} with {name}={was!r}, and the algorithm that is "
                 f"given has {now!r}"
             )
+
+
+def _in_file(value: Any) -> bool:
+    """Whether a file holds the value as it is; what it does not hold, such as a path, has no one form to compare."""
+    if isinstance(value, Mapping):
+        return all(_in_file(each) for each in value.values())
+    if isinstance(value, list | tuple):
+        return all(_in_file(each) for each in value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _plain(value: Any) -> Any:
+    """The value as a file gives it back; NaN is like NaN."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return "nan" if value != value else value
 
 
 def _check_code(

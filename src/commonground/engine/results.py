@@ -97,6 +97,7 @@ def summarise(
     *,
     rounds: int,
     asked: Sequence[int],
+    untested: Mapping[int, str],
     stopped: bool = False,
     last: int | None = None,
 ) -> dict[str, Any]:
@@ -112,6 +113,7 @@ def summarise(
         weights_sha256: of :func:`weights_sha256`.
         rounds: done; a client's own model has no lines of them.
         asked: clients of the last test.
+        untested: why it did not count, for clients of whom that is known.
         stopped: whether the run was stopped before its last round, so that it can be continued.
         last: the round whose models these are, if not the history's last.
     """
@@ -144,7 +146,7 @@ def summarise(
         "global_metrics": None if global_test is None else global_test.metrics,
         "worst_tenth": {"min_rows": config.worst_min_rows, "clients": int(ranked.sum())},
         **({"final_test": {"clients": len(asked)}} if len(asked) < setup.data.clients else {}),
-        **_missing(setup.data, totals, scores, asked),
+        **_missing(setup.data, totals, scores, asked, untested),
         **_ranking(setup),
         **_majority(setup),
         "optimizer": config.optimizer,
@@ -187,14 +189,23 @@ def _options(setup: Setup) -> dict[str, Any]:
     return used
 
 
-def _missing(data: FederatedDataset, totals: Mapping[str, Any], scores: Scores, asked: Sequence[int]) -> dict[str, Any]:
-    """Whose rounds did not count, and who did not answer in the last test; nothing where that did not happen."""
-    refused = {data.client_name(int(c)): {"rounds": n, "why": why} for c, (n, why) in totals["refused"].items()}
-    untested = np.flatnonzero(scores.count == 0)
+def _missing(
+    data: FederatedDataset,
+    totals: Mapping[str, Any],
+    scores: Scores,
+    asked: Sequence[int],
+    why: Mapping[int, str],
+) -> dict[str, Any]:
+    """Whose rounds did not count, and whose last test did not; nothing where that did not happen."""
+    refused = {data.client_name(int(c)): {"rounds": n, "why": last} for c, (n, last) in totals["refused"].items()}
+    lost = np.flatnonzero(scores.count == 0)
     if len(asked) < data.clients:
-        untested = np.intersect1d(untested, asked, assume_unique=True)
-    lost = [data.client_name(int(c)) for c in untested]
-    return {**({"refused": refused} if refused else {}), **({"lost_clients": lost} if lost else {})}
+        lost = np.intersect1d(lost, asked, assume_unique=True)
+    found: dict[str, Any] = {"refused": refused} if refused else {}
+    if len(lost):
+        found["lost_clients"] = [data.client_name(int(c)) for c in lost]
+        found["lost_why"] = {data.client_name(int(c)): why[int(c)] for c in lost if int(c) in why}
+    return found
 
 
 def _ranking(setup: Setup) -> dict[str, Any]:

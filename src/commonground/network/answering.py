@@ -83,9 +83,10 @@ class Answering:
         folder: where it keeps what is personal, by run.
         model_code: whether a model, loss or method may be named that is code in a Python file on this host.
         demand: what runs have to hide from the server, or this client takes no part: its ``example`` s, or all of the
-            ``client``; None if the server may see what is sent. Then no statistics of its data are told either, so that
-            targets that are numbers have to be of a usual size as they are.
+            ``client``; None if the server may see what is sent. Then no statistics of its data are told either:
+            targets that are numbers are scaled by those who tell theirs, and have to be of a usual size if nobody does.
         least_noise: the least Z with which they have to.
+        least: training rows, without which mean and deviation of targets that are numbers are not told.
 
     Raises:
         ConfigError: privacy is demanded, and clients would have to agree on what its table's columns become.
@@ -100,24 +101,23 @@ class Answering:
         model_code: bool = False,
         demand: Literal["client", "example"] | None = None,
         least_noise: float = 0.0,
+        least: int = 1,
     ) -> None:
         if demand is not None and isinstance(data, OwnTable):
             raise ConfigError(
                 f"client {escaped(name)} demands privacy, and what its table holds would be told to agree on columns; "
                 "give --schema in place of --target"
             )
-        if demand is not None and isinstance(data, FederatedDataset) and isinstance(data.task, Regression):
-            data = replace(data, task=Regression())  # its targets' mean and deviation are told to nobody
         self.data, self.name, self.folder = data, name, folder
         self.model_code = model_code
-        self.demand, self.least_noise = demand, least_noise
+        self.demand, self.least_noise, self.least = demand, least_noise, least
         self._clients: dict[str, MessageClient] = {}
 
     def hello(self) -> bytes:
         """The description of the data, or which columns its table has, as JSON."""
         if isinstance(self.data, OwnTable):
             return self.data.columns.model_dump_json().encode()
-        return describe_client(self.data, self.name).model_dump_json().encode()
+        return self._described(self.data)
 
     def agree(self, kind: str, text: bytes) -> bytes:
         """Take a step towards what all clients' tables become (``tell``, ``agree``).
@@ -132,7 +132,13 @@ class Answering:
             raise UpdateError(f"client {escaped(self.name)} has no table to agree on")
         if kind == "tell":
             return self.data.statistics(read_told(Asked, text)).model_dump_json().encode()
-        return describe_client(self.data.load(read_told(Agreed, text)), self.name).model_dump_json().encode()
+        return self._described(self.data.load(read_told(Agreed, text)))
+
+    def _described(self, data: FederatedDataset) -> bytes:
+        """What is told of the data; of few rows' targets, and where privacy is demanded, neither mean nor deviation."""
+        if isinstance(data.task, Regression) and (self.demand is not None or int(data.train_sizes[0]) < self.least):
+            data = replace(data, task=Regression())
+        return describe_client(data, self.name).model_dump_json().encode()
 
     def begin(self, text: bytes) -> bytes:
         """Take part in a run; what it begins with is kept.

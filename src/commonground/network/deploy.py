@@ -151,7 +151,7 @@ class Deployment:
         except ValueError:
             raise RunError(f"`{' '.join(command)}` failed: {_last_words(done)}") from None
         if not found.get("success", True):
-            raise RunError(f"`flwr {' '.join(words)}` failed: {escaped(str(found.get('error-message', found)))}")
+            raise RunError(f"`flwr {' '.join(words)}` failed: {_plain(str(found.get('error-message', found)))}")
         return command, dict(found)
 
     def _check_certificate(self) -> None:
@@ -165,6 +165,11 @@ class Deployment:
         Raises:
             RunError: there is none of this number that is going on.
         """
+        state = self.state_of(run)
+        if state == "unknown":
+            raise RunError(f"'{self.folder}' has no run {run}; `commonground deploy status` lists what there is")
+        if state.startswith("finished"):
+            raise RunError(f"the run {run} is over already ({state})")
         self.flwr("stop", str(run))
 
     def register(self, public_key: Path, name: str | None = None) -> int:
@@ -251,11 +256,16 @@ def follow(
         time.sleep(pause)
 
 
+def _plain(said: str) -> str:
+    """Flower's words as one line."""
+    return escaped(" ".join(said.replace("\\n", " ").split()))
+
+
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     """What a command says went wrong."""
     with suppress(ValueError, KeyError):
         said = str(json.loads(done.stdout[done.stdout.index("{") :])["error-message"])
-        return escaped(" ".join(said.replace("\\n", " ").split()))
+        return _plain(said)
     told = (done.stderr or done.stdout).strip().splitlines()
     return escaped(told[-1] if told else "Flower said nothing")
 

@@ -117,11 +117,13 @@ class NetworkEngine(MessageEngine):
         detailed: bool = False,
     ) -> Scores:
         """See :meth:`Engine.evaluate`; a client that does not answer has a test of no rows, and its round counts."""
-        missing = dict(self.missing)
+        missing, self.missing = self.missing, {}
         try:
             return super().evaluate(clients, shared, which, round, detailed=detailed)
         finally:
-            self.missing = missing
+            untested, self.missing = self.missing, missing
+            if which == "personal":
+                self.untested = untested
 
     def digest(self, client: int) -> str:
         """See :meth:`Engine.digest`; empty if the client does not answer."""

@@ -84,7 +84,7 @@ class Fleet:
     ) -> None:
         self.address, self.max_bytes = address, max_bytes
         self._node_file = node_file
-        self._registers = certificates is None  # over a plain connection no key is asked for
+        self.plain = certificates is None  # an unencrypted connection, over which no key is asked for
         self._public = public_key_to_bytes(key.public_key())
         signed = NodeAuthHttpInterceptor(key, key.public_key())
         self._client = FleetHttpClient.from_server_address(
@@ -108,7 +108,7 @@ class Fleet:
             httpx.HTTPError: the server cannot be reached.
         """
         try:
-            if self._registers and not self._node_file.is_file():
+            if self.plain and not self._node_file.is_file():
                 with suppress(httpx.HTTPStatusError):  # it may have done so before
                     self._client.RegisterNode(RegisterNodeFleetRequest(public_key=self._public))
             number = self._activated()
@@ -195,7 +195,7 @@ class Fleet:
 
     def _why(self, error: httpx.HTTPStatusError) -> str:
         """What follows in the sentence that says that the server refuses the node."""
-        if self._registers or error.response.status_code not in (*REFUSED, httpx.codes.PRECONDITION_FAILED):
+        if self.plain or error.response.status_code not in (*REFUSED, httpx.codes.PRECONDITION_FAILED):
             return f": {_reason(error)}"
         # Flower tells a key that it does not know from nothing else that keeps a node from becoming active.
         key = self._node_file.with_name("node.pub")

@@ -15,8 +15,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonground.access import reason
 from commonground.errors import ConfigError
+from commonground.quoting import quoted
 
 __all__ = ["check_certificate", "check_own_certificate", "make_certificates", "make_node_key", "read_node_key"]
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 DAYS = 365
 SOON = 30  # days before a certificate's end from which on it is told
@@ -106,23 +109,25 @@ def check_own_certificate(folder: Path, hosts: Sequence[str] = ()) -> str:
     left = ends - datetime.datetime.now(datetime.UTC)
     if left.total_seconds() <= 0:
         raise ConfigError(f"the server's certificate '{path}' ended on {ends:%Y-%m-%d}: {anew}")
-    known = _hosts_of(one)
+    addresses, names = _hosts_of(one)
     for host in hosts:
-        # As TLS takes names: case and the spelling of an address say nothing, and a star stands for one part.
-        named = str(_as_address(host) or host).lower()
-        if not {named, f"*.{named.partition('.')[2]}"} & set(known):
-            listed = ", ".join(known) or "no host"
-            raise ConfigError(f"the server's certificate '{path}' is for {listed}, and not for {host}: {anew}")
+        # As TLS takes them: an address is no name; in names case says nothing, and a star stands for one part.
+        address, name = _as_address(host), _ascii(host).lower()
+        if not (address in addresses if address else {name, f"*.{name.partition('.')[2]}"} & set(names)):
+            shown = f"the address {host}" if address else host
+            listed = ", ".join([*names, *map(str, addresses)]) or "no host"
+            raise ConfigError(f"the server's certificate '{path}' is for {listed}, and not for {shown}: {anew}")
     return f"the server's certificate ends on {ends:%Y-%m-%d}: then {anew}" if left.days < SOON else ""
 
 
-def _hosts_of(certificate: x509.Certificate) -> list[str]:
-    """Names and addresses that a certificate is for."""
+def _hosts_of(certificate: x509.Certificate) -> tuple[list[Address], list[str]]:
+    """Addresses and names that a certificate is for."""
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return []
-    return [str(name.value).lower() for name in names]
+        return [], []
+    addresses = [address for address in hosts.get_values_for_type(x509.IPAddress) if isinstance(address, Address)]
+    return addresses, [name.lower() for name in hosts.get_values_for_type(x509.DNSName)]
 
 
 def make_node_key(folder: Path) -> Path:
@@ -166,7 +171,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _as_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _as_address(host: str) -> Address | None:
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -175,7 +180,15 @@ def _as_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 
 def _name(host: str) -> x509.GeneralName:
     address = _as_address(host)
-    return x509.DNSName(host) if address is None else x509.IPAddress(address)
+    return x509.DNSName(_ascii(host)) if address is None else x509.IPAddress(address)
+
+
+def _ascii(host: str) -> str:
+    """A name as certificates have it: parts with other letters encoded (RFC 3490)."""
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError as error:
+        raise ConfigError(f"{quoted(host)} is no name of a host: {error}") from None
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

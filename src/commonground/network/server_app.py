@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from commonground.errors import CommonGroundError
 from commonground.network.federation import MEMBERS, Members, gather, train_over
 from commonground.network.grid import GridPost
 from commonground.network.limits import FIRST_WAIT, LONGEST_WAIT, PATIENCE, Limits
+from commonground.network.parent import end_with
 
 __all__ = ["LOG", "OUTCOME", "Job", "app"]
 
@@ -63,7 +62,9 @@ def main(grid: Grid, context: Context) -> None:
     names["pull_objects"] = partial(
         names["pull_objects"], max_time=PATIENCE, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT
     )
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # Without its server there are no answers. A SIGINT, which is how Flower says so, would let the round be finished,
+    # for which there is nobody left; and the run could not go on elsewhere while this process holds its folder.
+    end_with(os.getppid())
     path = Path(str(context.run_config["job"]))
     job = Job.model_validate_json(path.read_bytes())
     out = Path(job.out)
@@ -78,16 +79,6 @@ def main(grid: Grid, context: Context) -> None:
             _tell(out, {"job": path.name, "error": f"{type(error).__name__}: {error}"})
             raise
         _tell(out, {"job": path.name, "error": None})
-
-
-def _end_with(parent: int) -> None:
-    """End this process as soon as the one that started it has ended: its server is gone and so are all answers. A
-    SIGINT, which is how Flower says it, would let the round be finished, for which there is nobody left; and the run
-    could not go on elsewhere as long as this process holds its folder. A checkpoint bears a kill at any moment.
-    """
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
 
 
 def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:

@@ -14,14 +14,18 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from commonground.network.limits import CHUNK
+from commonground.network.parent import end_with
 
-__all__ = ["MAX_BYTES", "Gate", "main"]
+__all__ = ["ENDS_WITH", "MAX_BYTES", "Gate", "main"]
 
 MAX_BYTES = "COMMONGROUND_MAX_MESSAGE_BYTES"
 """The environment variable that says how large a node's message may be."""
 
 FLEET = "/v1/fleet/"
 PUSH_OBJECT = f"{FLEET}push-object"
+ENDS_WITH = "COMMONGROUND_ENDS_WITH"
+"""The environment variable that names the process without which this one ends, if there is one."""
+
 SLACK = 16 << 10  # bytes of a request beside what it carries
 
 Scope = MutableMapping[str, Any]
@@ -107,6 +111,8 @@ def main() -> None:
     from flwr.superlink import main as superlink
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
+    if parent := os.environ.get(ENDS_WITH):
+        end_with(int(parent))
     made = superlink.create_app
 
     def create_app(*args: Any, **named: Any) -> Any:

@@ -27,7 +27,7 @@ from commonground.report.run_charts import (
     splits,
 )
 from commonground.table import Column
-from commonground.tasks import Headline, about_balance, tested_clients
+from commonground.tasks import Headline, about_balance, tested_clients, untested_clients
 from commonground.terminal import human_bytes
 
 __all__ = ["write_run_report"]
@@ -54,10 +54,10 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     only_global = _only_global(run)
     kind = "the one global model" if only_global else "each client's own model"
     beyond = "less" if headline.higher_is_better else "more"
-    whole = _over_rows(run)
+    whole, part = _over_rows(run), "final_test" in summary or summary.get("lost_clients")
     tiles = [
         (
-            f"{headline.title}, mean over {tested_clients(summary) if 'final_test' in summary else 'clients'}",
+            f"{headline.title}, mean over {tested_clients(summary) if part else 'clients'}",
             show(own["mean"], unit),
             f"of {kind}, on its own test samples" + (f"; {whole} over all rows" if whole else ""),
         ),
@@ -77,6 +77,8 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     least = (summary.get("worst_tenth") or {}).get("min_rows", 1)
     if few := headline.few_tests(run.clients.numbers(headline.personal), run.clients.numbers("test_samples"), least):
         page.note(few)
+    if left_out := untested_clients(summary):
+        page.note(f"These figures are {left_out}.")
     if unbalanced := about_balance(summary):
         page.note(unbalanced)
     if privacy := summary.get("privacy"):

@@ -42,10 +42,11 @@ class Rows(_Strict):
 
 
 class Said(BaseModel):
-    """What the client's own model says of a row."""
+    """What the client's own model says of a row; notes only of cells that no training row was like."""
 
     answer: str
     values: dict[str, float]
+    notes: list[str] = []
 
 
 class Predictions(BaseModel):
@@ -173,12 +174,14 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         """A page to try the service."""
         return page(models.columns)
 
-    @app.post("/v1/predict", responses=REFUSALS)
+    @app.post("/v1/predict", responses=REFUSALS, response_model_exclude_unset=True)
     async def predict(body: Rows, client: Annotated[str, Depends(client_of)], request: Request) -> Predictions:
         """What the asking client's own model says of rows."""
         answers = await models.asked(client, body.rows, int(request.headers["content-length"]))
         rows_seen.inc(len(answers))
-        said = [Said(answer=a.answer, values=a.values) for a in answers]
+        said = [
+            Said(answer=a.answer, values=a.values, **({"notes": list(a.notes)} if a.notes else {})) for a in answers
+        ]
         return Predictions(client=client, predictions=said)
 
     @app.post("/v1/clients", responses=REFUSALS, status_code=201, dependencies=[Depends(enrolling)])

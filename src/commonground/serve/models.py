@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from commonground.adapt.keep import Kept, keep_clients
 from commonground.adapt.tables import targets_of
 from commonground.data import FederatedDataset
-from commonground.data.tables.features import check_columns, known_features
+from commonground.data.tables.features import check_columns, known_features, read_as_none
 from commonground.data.tables.read import RawTable, raw_of_frame
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run
@@ -38,10 +39,12 @@ class Answer:
     Attributes:
         answer: in words: a class, numbers, labels.
         values: by name: each class's probability, each number, each label's probability.
+        notes: cells that no training row was like, and which are read as none.
     """
 
     answer: str
     values: dict[str, float]
+    notes: tuple[str, ...] = ()
 
 
 class RunModels:
@@ -119,14 +122,21 @@ class RunModels:
         number = trained.client(client)
         rows = [row for each in asked for row in each]
         schema = trained.schema
-        x: Any = _numbers(rows) if schema is None else trained.rows_of(_frame(rows, schema.needed), number)
+        notes: list[tuple[str, ...]] = [()] * len(rows)
+        if schema is None:
+            x: Any = _numbers(rows)
+        else:
+            raw = raw_of_frame(_frame(rows, schema.needed))
+            x, strange = known_features(raw, schema)
+            trained.scale(x, number)
+            notes = read_as_none(raw, schema) if strange else notes
         model = self._model(number)
         with torch.no_grad():
             said = model.predict(x, "this service", trained.device)
-        ends = np.cumsum([len(each) for each in asked])[:-1]
-        return [self._in_words(part) for part in np.split(said, ends)]
+        ends = np.cumsum([0, *(len(each) for each in asked)])
+        return [self._in_words(said[a:b], notes[a:b]) for a, b in pairwise(ends)]
 
-    def _in_words(self, said: npt.NDArray[np.float64]) -> list[Answer] | Exception:
+    def _in_words(self, said: npt.NDArray[np.float64], notes: Sequence[tuple[str, ...]]) -> list[Answer] | Exception:
         """What the model says of one request's rows."""
         if not np.isfinite(said).all():
             return DataError("the model gives no finite numbers for these rows")
@@ -135,8 +145,8 @@ class RunModels:
         columns = names if trained.task.softmax else trained.task.columns(names)
         answers = trained.task.choose(said, names)
         return [
-            Answer(answer, {name: float(v) for name, v in zip(columns, row, strict=True)})
-            for answer, row in zip(answers, said, strict=True)
+            Answer(answer, {name: float(v) for name, v in zip(columns, row, strict=True)}, about)
+            for answer, row, about in zip(answers, said, notes, strict=True)
         ]
 
     def add(self, client: str, rows: Sequence[Row], *, epochs: int = 30) -> Kept:

@@ -10,7 +10,7 @@ from commonground.tasks.multilabel import MultiLabel
 from commonground.tasks.objective import Objective, OwnLoss, class_weights
 from commonground.tasks.rank import Rank
 from commonground.tasks.regression import Regression
-from commonground.tasks.tested import tested_clients
+from commonground.tasks.tested import tested_clients, untested_clients
 
 __all__ = [
     "CLASSIFICATION",
@@ -31,4 +31,5 @@ __all__ = [
     "make_task",
     "tasks",
     "tested_clients",
+    "untested_clients",
 ]

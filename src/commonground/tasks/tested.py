@@ -5,15 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["tested_clients"]
+from commonground.counted import counted
+from commonground.quoting import quoted
+
+__all__ = ["tested_clients", "untested_clients"]
+
+SHOWN = 3  # clients that are named
 
 
 def tested_clients(summary: Mapping[str, Any]) -> str:
-    """``100 clients``, or ``a sample of 100 of 5,000 clients``.
+    """``100 clients``, ``99 of 100 clients``, or ``a sample of 100 of 5,000 clients``.
 
     Args:
         summary: of a run.
     """
-    everyone = f"{summary['clients']:,} clients"
-    sample = summary.get("final_test")
-    return everyone if sample is None else f"a sample of {sample['clients']:,} of {everyone}"
+    everyone, sample = f"{summary['clients']:,} clients", summary.get("final_test")
+    asked = everyone if sample is None else f"a sample of {sample['clients']:,} of {everyone}"
+    lost = len(summary.get("lost_clients", ()))
+    if not lost:
+        return asked
+    return f"{(summary if sample is None else sample)['clients'] - lost:,} of {asked}"
+
+
+def untested_clients(summary: Mapping[str, Any]) -> str:
+    """Whose last test did not count, and why, as a clause; empty if everybody's did.
+
+    Args:
+        summary: of a run.
+    """
+    lost, why = summary.get("lost_clients", ()), summary.get("lost_why", {})
+    if not lost:
+        return ""
+    named = [quoted(name, 40) + (f" ({why[name]})" if name in why else "") for name in lost[:SHOWN]]
+    more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
+    return f"without {counted(len(lost), 'client')}, whose last test did not count: {', '.join(named)}{more}"

@@ -1,4 +1,4 @@
-"""Rows held out to judge by teach a table's encoders and scales nothing."""
+"""Which rows are held out to judge by, and that they teach a table's encoders and scales nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from commonground.compare.grid import validation_split
 from commonground.data import FederatedDataset, hold_out, load_data
+from commonground.errors import DataError
 
 ROWS = 40
 
@@ -81,3 +83,40 @@ def test_rows_without_a_target_are_left_out_and_counted(tmp_path: Path) -> None:
     assert 5 not in np.concatenate([data.y_train, data.y_test])
     assert data.schema is not None
     assert data.schema.missing_targets == 1
+
+
+def visits(rows: int = 120, people: int = 30) -> pd.DataFrame:
+    """Rows that nobody says the client of: of 30 people, at their time, of two classes."""
+    rng = np.random.default_rng(0)
+    person, day = rng.integers(people, size=rows), rng.permutation(rows)
+    y = np.where(rng.random(rows) < 0.5, "good", "bad")
+    return pd.DataFrame({"x": rng.normal(size=rows), "who": [f"p{p}" for p in person], "day": day, "y": y})
+
+
+@pytest.mark.parametrize("clients", [1, 4])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_groups_and_times_are_divided_as_wholes_also_where_rows_are_nobodys(clients: int, task: str) -> None:
+    table = visits() if task == "classification" else visits().assign(y=np.arange(120) / 7)
+    table["row"] = np.arange(120.0)
+    keys: dict[str, Any] = {"target": "y", "task": task}
+    by: dict[str, dict[str, Any]] = {"group": {"group_column": "who"}, "time": {"time_column": "day"}}
+    for chosen, column in by.items():
+        data = load_data(table, clients, **keys, **column)
+        assert data.schema is not None
+        place = data.schema.inputs.index("row")
+        train, test = (np.rint(x[:, place]).astype(int) for x in (data.x_train, data.x_test))
+        assert len(train) + len(test) == 120
+        if chosen == "group":
+            assert not set(table.who[train]) & set(table.who[test])
+        else:
+            assert table.day[train].max() < table.day[test].min()
+
+
+def test_a_table_of_one_group_says_so() -> None:
+    with pytest.raises(DataError, match="the table has rows of one group only"):
+        load_data(visits(people=1), 1, target="y", group_column="who")
+
+
+def test_two_rows_of_two_classes_are_one_to_train_and_one_to_test() -> None:
+    data = load_data(pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "b"]}), 1, target="y")
+    assert (data.train_sizes.tolist(), data.test_sizes.tolist()) == ([1], [1])

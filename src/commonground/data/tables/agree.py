@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from commonground.data.names import sorted_names
+from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.encode import MOST_CATEGORIES
 from commonground.data.tables.features import WHY_NOT
 from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
@@ -172,7 +173,8 @@ def _agreed(
     first = clients[0]
     classes = first.class_names
     if first.task == "classification":
-        classes = sorted_names(np.array([word for client in clients for word in client.class_names], dtype=np.str_))
+        spelling = one_spelling([client.class_names for client in clients])
+        classes = sorted_names(np.array(list(spelling.values()), dtype=np.str_))
     plain = Agreed.model_construct(
         features=tuple(features), dropped=dict(dropped), targets=first.targets, task=first.task, class_names=classes,
         target_decimals=first.target_decimals, mean=(), std=(),
@@ -190,8 +192,10 @@ def _feature(column: ColumnTold, **more: object) -> Feature:
 def _categories(parts: Sequence[ColumnStatistics]) -> tuple[str, ...]:
     """The most frequent; where nothing was counted, these are all."""
     rows: Counter[str] = Counter()
+    spelling = one_spelling([part.words for part in parts])
     for part in parts:
-        rows.update(dict(zip(part.words, part.rows or [1] * len(part.words), strict=True)))
+        for word, n in zip(part.words, part.rows or [1] * len(part.words), strict=True):
+            rows[spelling[word]] += n
     often = [word for word, _ in sorted(rows.items(), key=lambda item: (-item[1], item[0]))][:MOST_CATEGORIES]
     return sorted_names(np.array(often, dtype=np.str_)) if often else ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +20,11 @@ __all__ = [
     "date_numbers",
     "is_text",
     "number_of",
+    "one_spelling",
     "places_of",
     "plain_numbers",
     "rounded_away",
+    "spelt_twice",
     "thousands_or_not",
     "words_of",
 ]
@@ -229,6 +232,36 @@ def places_of(words: Sequence[str], names: Sequence[str]) -> list[int]:
         others.setdefault(spelling, set()).add(number)
     found = [others.get(spelling, set()) for spelling in _spelt(words)]
     return [place.get(word, min(of) if len(of) == 1 else -1) for word, of in zip(words, found, strict=True)]
+
+
+def one_spelling(clients: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The spelling that all take for words which several clients spell differently (``1`` and ``1.0``, ``no`` and
+    ``No``): the shortest, of equally long ones the first. A client that has both tells two things by them; those stay.
+
+    Args:
+        clients: each one's words.
+    """
+    groups: dict[object, set[str]] = {}
+    apart: set[object] = set()
+    for words in clients:
+        mine = _spelt(words)
+        apart |= {spelling for spelling, n in Counter(mine).items() if n > 1}
+        for word, spelling in zip(words, mine, strict=True):
+            groups.setdefault(spelling, set()).add(word)
+    taken = {spelling: min(group, key=lambda word: (len(word), word)) for spelling, group in groups.items()}
+    return {
+        word: word if spelling in apart else taken[spelling] for spelling, group in groups.items() for word in group
+    }
+
+
+def spelt_twice(words: Sequence[str]) -> tuple[str, str] | None:
+    """Two words of a column that differ in nothing but how they are spelt; None if there are none."""
+    seen: dict[object, str] = {}
+    for word, spelling in zip(words, _spelt(words), strict=True):
+        other = seen.setdefault(spelling, word)
+        if other != word:
+            return min(other, word), max(other, word)
+    return None
 
 
 def _spelt(words: Sequence[str]) -> list[object]:

@@ -121,12 +121,9 @@ def divided(raw: RawTable, targets: Targets, column: str | None, options: TableO
         is_test = split.given_tests(raw.path, column, words_of(raw.columns[column]), raw.where)
     if options.client_column is not None:
         owners = split.few_rows(raw.path, owners, options, is_test)
-    by = owners
-    if options.client_column is None:
-        by = Owners(targets.strata, targets.stratum)
     how = f"by the column {column}"
     if is_test is None:
-        is_test, how = _tests(raw, by, options, seed)
+        is_test, how = _tests(raw, owners, targets, options, seed)
     used = owners.codes >= 0
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():
@@ -134,7 +131,7 @@ def divided(raw: RawTable, targets: Targets, column: str | None, options: TableO
     return Rows(owners, train, test, how)
 
 
-def _tests(raw: RawTable, by: Owners, options: TableOptions, seed: int) -> tuple[Marks, str]:
+def _tests(raw: RawTable, owners: Owners, targets: Targets, options: TableOptions, seed: int) -> tuple[Marks, str]:
     """Test rows where no column says train or test, and how they were chosen."""
     share = options.share
     if options.time_column is not None:
@@ -149,9 +146,14 @@ def _tests(raw: RawTable, by: Owners, options: TableOptions, seed: int) -> tuple
             raise DataError(
                 f"{raw.path}, {raw.where(int(row))}, column {quoted(options.time_column)}: no time is given"
             )
-        return split.last_tests(by.parts(), times, share), f"the last {share:.0%} by the column {options.time_column}"
+        return split.last_tests(
+            owners.parts(), times, share
+        ), f"the last {share:.0%} by the column {options.time_column}"
     if options.group_column is not None:
         groups = full_words(raw, options.group_column)
-        chosen = split.grouped_tests(raw.path, by.parts(), groups, share, seed)
+        chosen = split.grouped_tests(raw.path, owners.parts(), groups, share, seed)
         return chosen, f"{share:.0%} of the groups of the column {options.group_column}, at random"
+    # Of rows that are nobody's as many of each class; neither time nor groups know classes.
+    evenly = options.client_column is None and np.bincount(targets.stratum).max(initial=0) > 1
+    by = Owners(targets.strata, targets.stratum) if evenly else owners
     return split.held_out_tests(by.parts(), raw.rows, share, seed), f"{share:.0%} at random"

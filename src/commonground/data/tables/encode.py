@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Floats
+from commonground.data.tables.cells import Floats, places_of
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.schema import ColumnSchema, TableSchema
 
@@ -77,8 +77,9 @@ def encode(schema: TableSchema, columns: Mapping[str, Column], rows: int) -> npt
 def unseen(column: ColumnSchema, read: Column) -> list[str]:
     """Words of a category column that have no input of their own."""
     assert read.cells is not None
-    known = set(column.categories)
-    return [word for word, n in zip(read.cells.words, read.cells.counts, strict=True) if n and word not in known]
+    places = places_of(read.cells.words, column.categories)
+    told = zip(read.cells.words, read.cells.counts, places, strict=True)
+    return [word for word, n, place in told if n and place < 0]
 
 
 def _known(column: Column, training: npt.NDArray[np.bool_]) -> ColumnSchema:
@@ -162,10 +163,9 @@ def to_numbers(known: Sequence[ColumnSchema], columns: Sequence[Column], rows: A
     for place, column, read in zip(_places(known), known, columns, strict=True):
         if column.kind == "category":
             assert read.cells is not None
-            inputs = {word: float(number) for number, word in enumerate(column.categories)}
-            none = float(len(column.categories)) if column.missing else -1.0
-            table = np.array([inputs.get(word, -1.0) for word in read.cells.words] + [none])
-            values[:, place] = table[read.cells.codes[rows]]
+            none = len(column.categories) if column.missing else -1
+            inputs = np.array([*places_of(read.cells.words, column.categories), none], dtype=np.float64)
+            values[:, place] = inputs[read.cells.codes[rows]]
             continue
         assert read.numbers is not None
         days = values[:, place] = read.numbers[rows]

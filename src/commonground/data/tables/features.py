@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.tables.cells import rounded_away, thousands_or_not
+from commonground.data.tables.cells import places_of, rounded_away, spelt_twice, thousands_or_not
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column, understand
 from commonground.data.tables.options import TableOptions
@@ -19,7 +19,16 @@ from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["check_columns", "find_features", "ignored", "known_features", "learn_features", "said_of_numbers"]
+__all__ = [
+    "check_columns",
+    "find_features",
+    "ignored",
+    "known_features",
+    "learn_features",
+    "read_as_none",
+    "readings_said",
+    "said_of_numbers",
+]
 
 Rows = npt.NDArray[np.float32]
 
@@ -122,11 +131,22 @@ def learn_features(
         raise DataError(f"{raw.path} has no feature columns with values in the training rows")
     columns = learn_columns(list(features.values()), training)
     columns = tuple(replace(column, seconds=column.name in raw.seconds) for column in columns)
-    notes = [f"{name}: {column.reading.note}" for name, column in features.items() if column.reading.note]
+    notes = readings_said(features)
     ids = tuple(name for name, why in dropped.items() if why == WHY_NOT["id"])
     filled = tuple(n for n, c in features.items() if c.numbers is not None and bool(np.isnan(c.numbers).any()))
     about = replace(about, features=columns, dropped=dropped, ids=ids, filled=filled)
     return replace(about, notes=(*about.notes, *notes)), features
+
+
+def readings_said(features: Mapping[str, Column]) -> tuple[str, ...]:
+    """Sentences about how features were read where that could be otherwise."""
+    notes = [f"{name}: {column.reading.note}" for name, column in features.items() if column.reading.note]
+    for name, column in features.items():
+        alike = None if column.cells is None else spelt_twice(column.cells.words)
+        if column.reading.kind == "category" and alike is not None:
+            one, other = map(quoted, alike)
+            notes.append(f"{name}: {one} and {other} are two categories; if they are one, spell them alike")
+    return tuple(notes)
 
 
 def said_of_numbers(name: str, column: Column) -> list[str]:
@@ -196,6 +216,21 @@ def known_features(
                     f"({_shown(known.kind, known.low)} to {_shown(known.kind, known.high)}); is it in another unit?"
                 )
     return encode(schema, columns, raw.rows), strange
+
+
+def read_as_none(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
+    """Of each row [N] the columns, with the words, that hold a category which no training row had."""
+    found: list[list[str]] = [[] for _ in range(raw.rows)]
+    for known in schema.of_kind("category"):
+        reading = Reading(known.kind, known.decimal, known.order)
+        cells = read_column(
+            raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=known.truths
+        ).cells
+        assert cells is not None
+        unknown = np.array([*(place < 0 for place in places_of(cells.words, known.categories)), False])
+        for row in np.flatnonzero(unknown[cells.codes]):
+            found[row].append(f"{known.name}: {quoted(cells.words[cells.codes[row]], 40)} is read as none")
+    return [tuple(notes) for notes in found]
 
 
 def _shown(kind: str, value: float) -> str:

@@ -144,7 +144,8 @@ def grouped_tests(path: Path, parts: Iterator[tuple[str, Codes]], groups: Cells,
     for name, index in parts:
         own, sizes = np.unique(groups.codes[index], return_counts=True)
         if len(own) < 2:
-            raise DataError(f"{path}: client {quoted(name)} has rows of one group only, so that none can be held out")
+            whose = f"client {quoted(name)}" if name else "the table"
+            raise DataError(f"{path}: {whose} has rows of one group only, so that none can be held out")
         by_name = sorted(range(len(own)), key=lambda i: groups.words[own[i]])
         order = numpy_stream(seed, "table test groups", name).permutation(by_name)[:-1]
         before = np.concatenate([[0], np.cumsum(sizes[order])[:-1]])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Cells, places_of, rounded_away, words_of
+from commonground.data.tables.cells import Cells, places_of, rounded_away, spelt_twice, words_of
 from commonground.data.tables.kinds import understand
 from commonground.data.tables.read import RawTable
 from commonground.errors import ConfigError, DataError
@@ -42,14 +42,22 @@ class Targets:
     decimals: tuple[str, ...] = ()
 
     def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_]) -> str:
-        """A sentence about test rows of classes that no training row has; empty if there are none."""
+        """What is odd about classes: test rows of those that no training row has, two that are spelt differently and
+        alike in all else; empty if there is nothing.
+        """
         if not isinstance(self.task, Classification):
             return ""
+        found = []
+        if alike := spelt_twice(self.names):
+            one, other = map(quoted, alike)
+            found.append(f"{one} and {other} are two classes; if they are one, spell them alike")
         unknown = ~np.isin(self.y, self.y[training]) & tests
-        if not unknown.any():
-            return ""
-        names = ", ".join(quoted(self.names[i]) for i in np.unique(self.y[unknown])[:3])
-        return f"{unknown.sum():,} test rows are of classes that no training row has ({names}): they count as wrong"
+        if unknown.any():
+            names = ", ".join(quoted(self.names[i]) for i in np.unique(self.y[unknown])[:3])
+            found.append(
+                f"{unknown.sum():,} test rows are of classes that no training row has ({names}): they count as wrong"
+            )
+        return "; ".join(found)
 
 
 def read_targets(

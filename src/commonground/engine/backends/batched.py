@@ -92,21 +92,20 @@ class BatchedEngine(StoreEngine):
         with self._unkeyed("training", round):
             before = self.store.gather(members)
             cohort.begin(round, members, shared, before, alone)
+            if self.setup.config.dp is None:
+                before = {}  # only a private run may have to go back to it
             sent = sent_by(self.setup.algorithm, cohort, round)
         cohort.stack(self.setup.personal_names)
         kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
         received = [{**shared, **own} for own in alone or [{}] * len(members)]
-        parts = [
-            protected(self.setup, round, client, received[c], {name: value[c] for name, value in sent.items()})
-            for c, client in enumerate(members)
-        ]
+        parts, own = [], []
+        for c, client in enumerate(members):
+            mine = _of(before, c)
+            parts.append(protected(self.setup, round, client, received[c], mine, _of(sent, c)))
+            own.append(kept_state(self.setup, mine, _of(kept, c)))
         losses = [None] * len(members) if cohort.loss is None else cohort.loss.unbind()
         return [
-            ClientResult(
-                Update(client, int(cohort.sizes[c]), parts[c]),
-                losses[c],
-                kept_state(self.setup, _of(before, c), _of(kept, c)),
-            )
+            ClientResult(Update(client, int(cohort.sizes[c]), parts[c]), losses[c], own[c])
             for c, client in enumerate(members)
         ]
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.divergence import why_not_finite
+from commonground.engine.divergence import largest_weight, why_not_finite
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import NotFiniteError, UpdateError
@@ -176,7 +176,7 @@ def measure(setup: Setup, results: Sequence[ClientResult], others: Iterable[tupl
         read = iter(_read([*ends, *losses], setup.device))
     sizes = {place: _larger(next(read), next(read)) for place, _ in tensors}
     settled = [replace(r, loss=next(read)) if isinstance(r.loss, Tensor) else r for r in results]
-    if setup.privacy is not None or setup.examples is not None:  # whose training is bounded, whatever its loss is
+    if setup.config.dp is not None:  # no client's data end a private run by how large its loss is
         settled = [
             r if r.loss is None or abs(float(r.loss)) <= LARGEST_FIGURE else replace(r, loss=None) for r in settled
         ]
@@ -208,7 +208,7 @@ def refuse_not_finite(setup: Setup, measured: Measured, round: int) -> None:
         NotFiniteError: naming client, round and tensor.
     """
     buffers = set(setup.initial) - set(setup.groups.trainable("all"))
-    largest = _largest_weight(getattr(torch, setup.config.dtype))
+    largest = largest_weight(getattr(torch, setup.config.dtype))
     for place, size in measured.sizes.items():
         if place.client is None or place.what == "reply":
             continue
@@ -224,11 +224,6 @@ def refuse_not_finite(setup: Setup, measured: Measured, round: int) -> None:
             how = "is not finite" if not math.isfinite(loss) else f"({loss:.3g}) has a square that is not finite"
             why = why_not_finite(setup, client)
             raise NotFiniteError(f"the training loss of {who(setup, client, round)} {how}: {why}")
-
-
-def _largest_weight(dtype: torch.dtype) -> float:
-    """Beyond it no second moment and no distance is finite, and one such weight takes an average to its own size."""
-    return math.sqrt(max(torch.finfo(dtype).max, torch.finfo(torch.float32).max))
 
 
 # -- what a test says -----------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def run_client(
         trainer.begin(round, client, number, received, personal)
         trainer.noise = noise
         sent = sent_by(setup.algorithm, trainer, round)
-    sent = protected(setup, round, number, received, sent, noise)
+    sent = protected(setup, round, number, received, personal, sent, noise)
     kept = {name: trainer.live[name].detach().clone() for name in setup.personal_names}
     own = kept_state(setup, personal, kept | trainer.state)
     return ClientResult(Update(client, trainer.size, sent), trainer.loss, own)

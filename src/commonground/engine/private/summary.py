@@ -50,7 +50,8 @@ def privacy_summary(
         return {"privacy": nothing | {"rounds": 0, "not_covered": not_covered(setup)}}
     several = {round: k for round, k in (released or {}).items() if k > 1 or round > rounds}
     sent = max(0, setup.algorithm.rounds_sent(rounds, config.rounds) - sum(round <= rounds for round in several))
-    once = setup.data.described or config.engine == "messages"
+    # Over a network noise is always secret, and who has a secret keeps what it answered.
+    once = setup.data.described or (config.engine == "messages" and config.dp_secret_noise)
     budget = budget_of(config, privacy.noise, clients, sent, tuple(several.values()), once=once)
     again = sum(several.values()) - sum(round <= rounds for round in several)
     epsilon, accountant = budget.epsilon(delta)
@@ -100,7 +101,10 @@ def not_covered(setup: Setup) -> str:
     pooled = _pooled(setup)
     if not pooled:
         return NOT_COVERED
-    return f"{NOT_COVERED}; {', '.join(pooled)}, which are of all clients' rows together and reach every client's model"
+    whose = "of all clients' rows together"
+    if setup.data.described:
+        whose = "made of what each client tells the server of its own rows"
+    return f"{NOT_COVERED}; {', '.join(pooled)}, which are {whose} and reach every client's model"
 
 
 def _pooled(setup: Setup) -> list[str]:
@@ -113,7 +117,7 @@ def _pooled(setup: Setup) -> list[str]:
     # By bounds a missing number is in the middle of them, whatever there is.
     filled = () if schema is None else [c for c in schema.features if c.missing or c.name in schema.filled]
     if any(c.kind != "category" and not (schema and schema.scaling.startswith("bounds:")) for c in filled):
-        found.append("medians, which stand for missing cells")
+        found.append(f"{'means' if setup.data.described else 'medians'}, which stand for missing cells")
     if isinstance(task, Regression) and task.mean:
         found.append("mean and deviation of what is predicted")
     return found
