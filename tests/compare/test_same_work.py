@@ -17,7 +17,6 @@ from commonground.algorithms.apfl import APFL
 from commonground.algorithms.fedavg import FedAvg
 from commonground.cli import main
 from commonground.compare import compare
-from commonground.engine.prepare import prepare_setup
 from commonground.errors import ConfigError, RunError
 from commonground.report.compared import read_comparison
 from commonground.report.result_tables import comparison_to_typeset
@@ -278,25 +277,6 @@ def test_a_refusal_is_of_the_candidate_that_was_chosen(tmp_path: Path) -> None:
         compare(["fedavg"], "digits", weight_decay=0.1, **settings)
     with pytest.raises(RunError, match=r"started with threads = 1, not 2.*--allow-other-numerics"):
         compare(["fedavg"], "digits", threads=2, **settings)
-
-
-def test_a_new_comparison_prepares_nothing_to_look_into_empty_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pretrained model would be loaded once for every candidate."""
-    usual, calls = prepare_setup, 0
-
-    def counting(*given: Any, **settings: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return usual(*given, **settings)
-
-    monkeypatch.setattr("commonground.compare.comparing.prepare_setup", counting)
-    settings: dict[str, Any] = {"clients": 4, "rounds": 1, "model": "linear", "seeds": 1, "local_only": False}
-    compare(["fedavg", "fedrep"], "digits", grid={"lr": [0.1, 0.2, 0.3]}, **settings)
-    in_memory, calls = calls, 0
-    compare(["fedavg", "fedrep"], "digits", grid={"lr": [0.1, 0.2, 0.3]}, out=tmp_path, **settings)
-    assert calls == in_memory
 
 
 def test_statistics_of_ones_own_leave_no_model_to_fine_tune() -> None:

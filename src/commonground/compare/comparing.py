@@ -192,23 +192,16 @@ class Comparing:
         """The configuration of each candidate, every automatic setting filled in."""
         return [self._setup(label, number, seed, data).config for number in range(len(self.candidates[label]))]
 
-    def _check_folder(self, data: FederatedDataset) -> None:
-        """Every run that is already there must belong to this comparison.
-
-        Args:
-            data: of the first seed.
-        """
+    def _check_folder(self, resolved: Mapping[str, Sequence[RunConfig]]) -> None:
+        """Every run that is already there must belong to this comparison."""
         if self.out is None:
             return
         if RunFolder(self.out).exists:
             raise RunError(f"'{self.out}' holds a single run; choose another --out for the comparison")
         if self.out.exists() and not self.out.is_dir():
             raise RunError(f"'{self.out}' is a file; --out needs a folder")
-        there = sorted(self.out.glob("*/seed-*/config.toml"))
-        if not there:
-            return
-        one = self._setup(next(iter(self.methods)), 0, self.seeds[0], data).config
-        for path in there:
+        one = next(iter(resolved.values()))[0]
+        for path in sorted(self.out.glob("*/seed-*/config.toml")):
             before = RunFolder(path.parent).config()
             for key in _SAME:
                 old, new = getattr(before, key), getattr(one, key)
@@ -217,12 +210,11 @@ class Comparing:
                         f"'{self.out}' holds a comparison with {key} = {old!r}, not {new!r} (see '{path.parent}'); "
                         "choose another --out"
                     )
-        for label in self.methods:
-            folders = [(seed, RunFolder(self._folder(label, seed) or self.out)) for seed in self.seeds]
-            kept = [(seed, folder) for seed, folder in folders if folder.exists]
-            configs = self._resolved(label, self.seeds[0], data) if kept else []
-            for seed, folder in kept:
-                self._check_same(folder, [config.model_copy(update={"seed": seed}) for config in configs])
+        for label, configs in resolved.items():
+            for seed in self.seeds:
+                folder = RunFolder(self._folder(label, seed) or self.out)
+                if folder.exists:
+                    self._check_same(folder, [config.model_copy(update={"seed": seed}) for config in configs])
 
     def _check_same(self, folder: RunFolder, candidates: Sequence[RunConfig]) -> None:
         """A run that is already there must be of one of a method's candidates; the nearest says why it is of none."""
@@ -259,7 +251,8 @@ class Comparing:
             if seed == self.seeds[0]:
                 seeds = counted(len(self.seeds), "seed")
                 self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
-                self._check_folder(data)
+                # Of every candidate, also where there is no folder: one that cannot run is told before anything does.
+                self._check_folder({label: self._resolved(label, seed, data) for label in self.methods})
             for label in self.methods:
                 chosen = self._tune(label, seed, data, remaining)
                 setup = self._setup(label, chosen, seed, data)
