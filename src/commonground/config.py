@@ -35,7 +35,9 @@ class RunConfig(BaseModel):
         "digits",
         description="a data set's name, the path of a table or of a folder of pictures, hf:NAME, or file.py:function",
     )
-    clients: int | None = Field(None, ge=1, description="number of clients (default: 20 for digits, else 100)")
+    clients: int | None = Field(
+        None, ge=1, description="number of clients (default: 20 for digits, else 100; what file.py says)"
+    )
     task: str | None = Field(
         None, description="what a table is for: classification, regression or multilabel (default: classification)"
     )

@@ -64,6 +64,15 @@ def test_more_shots_serve_better_and_every_way_is_named(tmp_path: Path) -> None:
     assert ways["frozen body", 40].mean > ways["frozen body", 2].mean
 
 
+def test_a_rate_that_is_given_is_that_of_all_steps() -> None:
+    """Also where the run's head had one of its own."""
+    run = cg.train("fedrep", "digits", **{**SETTINGS, "head_lr": 0.05, "lr": 0.05})
+    new = cg.load_data("digits", 4, classes_per_client=3, seed=5)
+    means = {lr: [way.mean for way in adapt(run, new, [5], repeats=1, lr=lr)] for lr in (1e-9, 0.05, None)}
+    assert means[0.05] == means[None]
+    assert all(still < learnt - 0.1 for still, learnt in zip(means[1e-9], means[0.05], strict=True))
+
+
 def test_shots_that_are_none_are_refused(tmp_path: Path) -> None:
     trained("fedrep", tmp_path / "run")
     data = cg.load_data("digits", clients=3, seed=7)

@@ -140,6 +140,12 @@ def test_a_metric_in_a_file(tmp_path: Path) -> None:
         ({"metric": "brier"}, ConfigError, "write it as file.py:function"),
         ({"metrics": {"mine": lambda y, p: p}}, ModelError, "'mine' must give one number, or one for each of 3 rows"),
         ({"metrics": {"mine": lambda y, p: 1 / 0}}, ModelError, "the metric 'mine' failed"),
+        ({"metrics": {"mine": lambda y, p: "x"}}, ModelError, "'mine' must give one number, .*, not what is a str"),
+        (
+            {"metrics": {"mine": lambda y, p: None}},
+            ModelError,
+            "'mine' must give one number, .*, not what is a NoneType",
+        ),
         ({"metrics": {"mine": lambda y, p: np.inf}}, ModelError, "'mine' gives a value that is infinite"),
     ],
 )

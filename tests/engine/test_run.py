@@ -338,6 +338,24 @@ def test_what_predict_refuses() -> None:
 # -- for people -------------------------------------------------------------------------------------------------------
 
 
+def test_an_undefined_figure_is_no_text_and_names_stay() -> None:
+    """A client whose test rows are of one class has no AUC."""
+    pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(9, 2)), np.arange(9) % 2, rng.normal(size=(4, 2)), np.arange(4) % k) for k in (2, 1)]
+    data = cg.FederatedDataset.from_arrays(parts, client_names=["a", ""], classes=2)
+    table = cg.train("fedavg", data, rounds=1, model="linear").to_pandas()
+    assert table["personal_auc"].isna().tolist() == [False, True]
+    assert table["personal_auc"].dtype == np.float64
+    assert table["name"].tolist() == ["a", ""]
+
+
+def test_fine_tuning_leaves_no_global_model() -> None:
+    run = cg.train("fedavg", digits(), engine="serial", finetune_epochs=1, **DIGITS)
+    with pytest.raises(ConfigError, match="has no global model: the head before it is not kept; name a client"):
+        run.model(None)
+
+
 def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pd = pytest.importorskip("pandas")
     run = cg.train("fedrep", digits(), engine="serial", out=tmp_path, **DIGITS)
@@ -347,6 +365,7 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert clients["global_accuracy"].isna().all()
         assert rounds["round"].tolist() == [1, 2]
         assert isinstance(clients, pd.DataFrame)
+        assert all(np.issubdtype(kind, np.number) for name, kind in clients.dtypes.items() if name != "name")
     with pytest.raises(ConfigError, match="'clients' and 'rounds', not 'all'"):
         run.to_pandas("all")  # type: ignore[arg-type]
 

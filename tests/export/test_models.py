@@ -217,3 +217,22 @@ def test_a_damaged_folder_is_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(CommonGroundError) as error:
         cg.load_exported(tmp_path / "own")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_the_card_says_of_which_type_samples_are(format: Any, dtype: str, tmp_path: Path) -> None:
+    """Stored digits are bytes, which a graph of floating-point numbers does not take."""
+    pytest.importorskip("onnxruntime")
+    data = digits()
+    run = cg.train("fedrep", data, model="mlp", rounds=1, dtype=dtype, engine="serial")
+    cg.export_model(run, tmp_path, client=0, format=format)
+    text = (tmp_path / "README.md").read_text("utf-8")
+    assert f"It takes samples [n, 8, 8, 1] as {dtype}, not scaled" in text
+    samples = data.x_test[:3].astype(dtype)
+    given = {"samples": samples} if format == "onnx" else [torch.from_numpy(samples)]
+    names: dict[str, Any] = {"folder": tmp_path, "inputs": given}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    said = names["prediction"]
+    wanted = run.predict(data.x_test[:3], 0)
+    np.testing.assert_allclose(np.asarray(getattr(said, "detach", lambda: said)()), wanted, atol=1e-5)

@@ -61,11 +61,13 @@ def test_onnx_scales_by_itself(tmp_path: Path) -> None:
     np.testing.assert_allclose(said, run.predict(data.x_test[data.test_indices(1)], "w1"), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("format", ["onnx", "torch"])
-def test_the_card_s_lines_take_raw_rows(format: Literal["onnx", "torch"], tmp_path: Path) -> None:
+def test_the_card_s_lines_take_raw_rows(format: Literal["onnx", "torch"], dtype: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     data = cg.load_data(str(table(tmp_path)), label="label", client_column="who")
-    run = cg.train("fedrep", data, model="mlp", rounds=1, local_epochs=1, workers=1, out=tmp_path / "run")
+    run = cg.train("fedrep", data, model="mlp", rounds=1, local_epochs=1, workers=1, dtype=dtype,
+                   out=tmp_path / "run")  # fmt: skip
     cg.export_model(run, tmp_path / "own", client="w1", format=format)
     rows = pd.read_csv(table(tmp_path)).drop(columns=["label"])
     text = (tmp_path / "own" / "README.md").read_text("utf-8")

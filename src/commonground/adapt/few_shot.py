@@ -189,6 +189,8 @@ def head_setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) ->
             f"{trained.where} was given as an object ({run.config.model}); train with --model file.py:Class"
         )
     update = {"seed": seed, "lr": lr or run.config.lr, "clients": data.clients, "engine": "auto", "participation": 1.0}
+    if lr is not None:
+        update |= {"head_lr": None, "body_lr": None}  # which are rates of their own, and would stay what they were
     # Heads are fitted at once, for the task's own loss, and nothing of them is averaged.
     update |= {"loss": None, "warmup": 0, "aggregate": "mean", "server_optimizer": "none"}
     config = run.config.model_copy(update=update)

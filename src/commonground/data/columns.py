@@ -45,6 +45,10 @@ def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows,
         ]
     except (ValueError, TypeError, RuntimeError) as error:
         raise DataError(f"the clients of {name!r} must hold arrays: {error}") from None
+    for column in columns:
+        for client, array in enumerate(column):
+            if np.ma.is_masked(array):
+                raise DataError(f"client {client} of {name!r} has masked values; fill them, or leave their rows out")
     for client in range(len(clients)):
         for x, y, split in ((columns[0], columns[1], "training"), (columns[2], columns[3], "test")):
             if len(np.atleast_1d(x[client])) != len(np.atleast_1d(y[client])):

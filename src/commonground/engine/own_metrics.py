@@ -64,7 +64,16 @@ class OwnFigure(FineFigures):
     def _values(self, rows: Mapping[str, Array], chosen: npt.NDArray[np.bool_]) -> Floats:
         """What the user's function says of some rows: one number [], or one for each of them [rows]."""
         with failing_as(f"the metric '{self.name}' failed"):
-            found = np.asarray(self.metric(rows["y"][chosen], rows["said"][chosen]), dtype=np.float64)
+            said = self.metric(rows["y"][chosen], rows["said"][chosen])
+        try:
+            if said is None:
+                raise TypeError
+            found = np.asarray(said, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError, RuntimeError):  # PyTorch: a tensor that is elsewhere, or trained
+            raise ModelError(
+                f"the metric '{self.name}' must give one number, or one for each of {chosen.sum()} rows, not "
+                f"what is a {type(said).__name__}"
+            ) from None
         if found.shape not in ((), (int(chosen.sum()),)):
             raise ModelError(
                 f"the metric '{self.name}' must give one number, or one for each of {chosen.sum()} rows, not an array "

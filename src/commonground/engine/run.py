@@ -174,7 +174,11 @@ class Run:
         if what == "rounds":
             return pd.DataFrame(self.history)
         assert self._summary  # refuses an unfinished run
-        return pd.DataFrame(list(self.clients)).replace("", None)
+        frame = pd.DataFrame(list(self.clients))
+        for name in frame.columns.drop(["client", "name"], errors="ignore"):
+            # Where a figure is not defined the file has an empty cell.
+            frame[name] = frame[name].map(lambda cell: np.nan if cell in ("", None) else cell).infer_objects()
+        return frame
 
     def importance(self, data: FederatedDataset | None = None) -> pd.DataFrame:
         """Of a run on a table: how much each column matters to the clients' own models (:meth:`model`).

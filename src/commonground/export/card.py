@@ -46,7 +46,8 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
         inputs = f"tokens (int64) of the tokenizer of {run.config.model}"
     else:
         shape = ", ".join(map(str, run.trained.format.sample_shape))
-        inputs = f"samples [n, {shape}] as they are stored, not scaled" if shape else "the arrays by name, not scaled"
+        kind = "as they are stored" if format == "safetensors" else f"as {run.config.dtype}"
+        inputs = f"samples [n, {shape}] {kind}, not scaled" if shape else "the arrays by name, not scaled"
     if schema is not None and format == "safetensors":
         inputs = "a pandas DataFrame with the table's columns"
     elif schema is not None:
@@ -55,7 +56,8 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
     if format == "safetensors":
         code = "import commonground as cg\n\nmodel = cg.load_exported(folder)\nprediction = model.predict(samples)"
     elif format == "onnx":
-        own = "inputs" if schema is None else '{"samples": cg.table_inputs(folder, rows)}'
+        cast = f'.astype("{run.config.dtype}")' if run.config.dtype != "float32" else ""
+        own = "inputs" if schema is None else f'{{"samples": cg.table_inputs(folder, rows){cast}}}'
         which = "  # inputs: a dict by the names of session.get_inputs()" if schema is None else ""
         code = (
             f"{'' if schema is None else begin}import onnxruntime\n\n"
@@ -63,7 +65,8 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
             f"(prediction,) = session.run(None, {own}){which}"
         )
     else:
-        own = "*inputs" if schema is None else "torch.from_numpy(cg.table_inputs(folder, rows))"
+        cast = f".to(torch.{run.config.dtype})" if run.config.dtype != "float32" else ""
+        own = "*inputs" if schema is None else f"torch.from_numpy(cg.table_inputs(folder, rows)){cast}"
         code = (
             f"{'' if schema is None else begin}import torch\n\n"
             'model = torch.export.load(f"{folder}/model.pt2").module()\n'

@@ -14,6 +14,7 @@ from commonground import load_data
 from commonground.cli import main
 from commonground.data import FederatedDataset
 from commonground.data.own_table import OwnTable
+from commonground.data.tables.inspect import inspect_table
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.split import FEW
 from commonground.errors import CommonGroundError, ConfigError, DataError
@@ -176,3 +177,20 @@ def test_a_table_that_nobody_owns_is_said_to_be_dealt(tmp_path: Path, capsys: py
     for more in ([], ["--clients", "4"], ["--client-column", "who", "--few-rows", "pool"], ["--quiet"]):
         assert main([*words, *more, "--out", str(tmp_path / "".join(["run", *more]))]) == 0
         assert (dealt in capsys.readouterr().err) == (not more)
+
+
+def test_names_that_say_nothing_elsewhere_are_told(tmp_path: Path) -> None:
+    """NA may be a name (of a country, say), and is one; whoever meant that there is none hears of it."""
+    table = pd.DataFrame({"who": ["a", "b", "NA", "a"] * 10, "x": np.arange(40.0), "y": ["no", "up", "no", "N/A"] * 10})
+    table.to_csv(tmp_path / "t.csv", index=False, na_rep="NA")
+    data = load_data(tmp_path / "t.csv", client_column="who", target="y")
+    assert data.classes == data.clients == 3
+    assert data.schema is not None
+    said = "; ".join(data.schema.notes)
+    for column, word in (("who", "NA"), ("y", "N/A")):
+        note = f"{column}: '{word}', in 10 rows, is a name as others are; leave the cells empty if it stands for none"
+        assert note in said
+        seen = inspect_table(tmp_path / "t.csv", client_column="who", target="y")
+        assert note in seen.notes
+        (report,) = [report for report in seen.columns if report.name == column]
+        assert (report.missing, report.distinct) == (0, 3)

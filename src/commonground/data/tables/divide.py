@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.tables import split
-from commonground.data.tables.cells import words_of
+from commonground.data.tables.cells import MISSING, words_of
 from commonground.data.tables.kinds import understand
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
@@ -19,7 +19,7 @@ from commonground.data.tables.targets import Targets, full_words, lacks_target
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["Rows", "divided", "owners_of", "split_column", "with_targets"]
+__all__ = ["Rows", "divided", "names_of_nothing", "owners_of", "split_column", "with_targets"]
 
 LONGEST_NAME = 200  # characters of a client's name
 
@@ -86,6 +86,16 @@ def owners_of(raw: RawTable, column: str | None) -> Owners:
             f"name has at most {LONGEST_NAME}"
         )
     return Owners(cells.words, cells.codes)
+
+
+def names_of_nothing(raw: RawTable, column: str) -> list[str]:
+    """Sentences about words of a column of clients or classes that say in other columns that there is no value."""
+    cells = words_of(raw.columns[column], keep=True)
+    odd = [(word, n) for word, n in zip(cells.words, cells.counts, strict=True) if word.lower() in MISSING]
+    return [
+        f"{column}: {quoted(word)}, in {n:,} rows, is a name as others are; leave the cells empty if it stands for none"
+        for word, n in odd
+    ]
 
 
 def split_column(raw: RawTable, labels: Sequence[str], options: TableOptions) -> str | None:

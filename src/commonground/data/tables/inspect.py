@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.tables.cells import Cells, words_of
+from commonground.data.tables.divide import names_of_nothing
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.kinds import Column, understand
 from commonground.data.tables.leaks import determines
@@ -111,8 +112,9 @@ def inspect_table(
     target = target or _proposed_target(raw, client_column)
     y = None if target is None else words_of(raw.columns[target], keep=True)
     task = None if y is None else "regression" if is_quantity(y, raw.rows) else "classification"
+    named = {client_column, target if task == "classification" else None}
     reports = tuple(
-        _report(raw, name, column, None if name in (client_column, target) else y, task)
+        _report(raw, name, column, None if name in (client_column, target) else y, task, name in named)
         for name, column in columns.items()
     )
     drop = tuple(
@@ -125,7 +127,9 @@ def inspect_table(
         counts = words_of(raw.columns[client_column], keep=True).counts
         names, sizes = len(counts), _sizes(counts)
     command = _command(path, client_column, target, task, drop, sizes, separator, encoding)
-    return Inspection(str(path), raw.rows, raw.notes, reports, client_column, target, task, names, sizes, drop, command)
+    strange = [note for name in named if name for note in names_of_nothing(raw, name)]
+    notes = (*raw.notes, *strange)
+    return Inspection(str(path), raw.rows, notes, reports, client_column, target, task, names, sizes, drop, command)
 
 
 def _understood(raw: RawTable, name: str) -> Column | str:
@@ -136,8 +140,11 @@ def _understood(raw: RawTable, name: str) -> Column | str:
         return str(error).removeprefix(f"{raw.path}, ")
 
 
-def _report(raw: RawTable, name: str, column: Column | str, y: Cells | None, task: str | None) -> ColumnReport:
-    cells = words_of(raw.columns[name])
+def _report(
+    raw: RawTable, name: str, column: Column | str, y: Cells | None, task: str | None, named: bool
+) -> ColumnReport:
+    """What there is of a column; ``named`` if its words are names of clients or classes, whatever they are."""
+    cells = words_of(raw.columns[name], keep=named)
     missing, distinct = int((cells.codes < 0).sum()), len(cells.words)
     often = [cells.words[i] for i in np.argsort(-cells.counts, kind="stable")[:3]]
     example = ", ".join(often) + (", …" if distinct > 3 else "")

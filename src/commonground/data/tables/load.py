@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commonground.data.arrays import Array
 from commonground.data.sources.base import Source
 from commonground.data.tables import scale
-from commonground.data.tables.divide import Rows, divided, split_column, with_targets
+from commonground.data.tables.divide import Rows, divided, names_of_nothing, split_column, with_targets
 from commonground.data.tables.encode import encode
 from commonground.data.tables.features import (
     check_columns,
@@ -116,7 +116,9 @@ def load_table(
     else:
         about, x = _learnt(raw, about, rows, learnt_from, options, *found)
     strange = targets.strange(learnt_from, rows.test)
-    about = replace(about, notes=(*raw.notes, *unlike, *about.notes, *([strange] if strange else [])))
+    named = [options.client_column, *(labels if targets.task.name == "classification" else ())]
+    odd = [note for name in named if name for note in names_of_nothing(raw, name)]
+    about = replace(about, notes=(*raw.notes, *unlike, *about.notes, *odd, *([strange] if strange else [])))
     learnt = targets.task
     return Source(
         name=raw.path.name,
