@@ -285,8 +285,8 @@ class Trained:
         whole = values.keys() >= tensors_of(self.network).keys()
         if client is None and not (self.has_global_model or whole):
             why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
-            more = ": the head before it is not kept" if isinstance(self.algorithm, HeadTuning) else ""
-            raise ConfigError(f"{self.algorithm.title}{why} has no global model{more}; name a client")
+            more = " (the head before it is not kept)" if isinstance(self.algorithm, HeadTuning) else ""
+            raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client{more}")
         network = self.network if client is None or client < self.clients else self._plain_network
         held = network.state_dict(keep_vars=True)
         memo: dict[int, Any] = {id(held[name]): held[name] for name in constants_of(network)}
