@@ -15,11 +15,12 @@ import commonground as cg
 from commonground.config import RunConfig
 from commonground.data import load_data
 from commonground.data.own_table import OwnTable
+from commonground.data.tables.agree import _categories
 from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.scale import deviations
 from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.told import Agreed, Asked, ColumnTold, Statistics
+from commonground.data.tables.told import Agreed, Asked, ColumnStatistics, ColumnTold, Statistics
 from commonground.errors import DataError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter
@@ -287,6 +288,16 @@ def test_what_is_spelt_differently_at_different_clients_is_one_class_and_one_cat
     place = agreed.inputs.index("code = 2")
     assert whole.class_names == ("0", "1")
     assert np.array_equal(whole.x_train[:, place], whole.y_train)
+
+
+def test_rows_of_a_category_are_counted_over_all_spellings() -> None:
+    """Of too many categories: '1' has six rows, of which each client spells three, and is before those with five."""
+    words = tuple(f"w{i}" for i in range(100))
+    east = ColumnStatistics(present=503, missing=0, words=(*words, "1"), rows=(5,) * 100 + (3,))
+    north = ColumnStatistics(present=3, missing=0, words=("1.0",), rows=(3,))
+    found = _categories([east, north])
+    assert "1" in found
+    assert len(found) == 100
 
 
 def test_what_one_client_tells_apart_stays_apart() -> None:
