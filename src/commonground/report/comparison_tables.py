@@ -61,7 +61,7 @@ def metric_table(comparison: Comparison, place: str) -> str:
             column.append(Cell.of(value["mean"], unit_of(metric), key, text=text.replace("-", "−")))
         cells.append(column)
     rows = [[Cell(method.title), *own] for method, *own in zip(comparison.methods, *cells, strict=True)]
-    return table("Other metrics", columns, rows, [f"{place}comparison.json"])
+    return table("Other metrics, means over clients", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
 def rows_table(comparison: Comparison, place: str) -> str:
@@ -79,7 +79,7 @@ def rows_table(comparison: Comparison, place: str) -> str:
         cells.append([Cell.of(own[m.key]["mean"], unit_of(m), key, text=text) for own, key, text in found])
     columns = [Column("Method"), *(Column(f"{m.title}{m.sign}", True) for m in metrics)]
     rows = [[Cell(method.title), *own] for method, *own in zip(comparison.methods, *cells, strict=True)]
-    return table("Over all rows", columns, rows, [f"{place}comparison.json"])
+    return table("Over all rows of all clients as one set", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
 def difference_table(comparison: Comparison, place: str) -> str:
@@ -108,7 +108,7 @@ def difference_table(comparison: Comparison, place: str) -> str:
             text = texts[key].replace("-", "−") if key in texts else None
             cells.append(Cell.of(d.get(key), unit, f"methods[{i}].differences.{key}", text=text))
         rows.append([Cell(m.title), *cells])
-    return table("Differences", columns, rows, [f"{place}comparison.json"])
+    return table("Differences", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
 def cost_table(comparison: Comparison, place: str) -> str:
@@ -135,7 +135,7 @@ def cost_table(comparison: Comparison, place: str) -> str:
         row += [Cell.of(method.value(key), unit, f"{where}.{key}") for key, _, unit in costs]
         row += [Cell.of(to.get(key), unit, f"{where}.to_accuracy.{key}") for key, _, unit in reached]
         rows.append(row)
-    return table("Costs", columns, rows, [f"{place}comparison.json"])
+    return table("Costs", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
 def settings_table(comparison: Comparison) -> str:

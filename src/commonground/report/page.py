@@ -70,15 +70,17 @@ def table(
     sources: Sequence[str],
     *,
     sortable: bool = True,
+    titled: bool = False,
 ) -> str:
     """A table, the first cell of each row its heading.
 
     Args:
-        name: what it is, for those who hear the page.
+        name: what it is, for those who hear the page, and if ``titled`` for all.
         columns: their headings.
         rows: cells, one per column.
         sources: files the numbers are from.
         sortable: by a click on a heading.
+        titled: whether the name is shown, which tells tables of equal headings apart.
     """
     heads = "".join(
         f'<th scope="col"{" class=n" if c.numeric else ""}>'
@@ -95,7 +97,7 @@ def table(
     return (
         f'<div class="table" role="region" tabindex="0" aria-label="{escape(name)}">'
         f"<table{' class=sortable' if sortable else ''}>"
-        f'<caption class="unseen">{escape(name)}</caption>'
+        f"<caption{'' if titled else ' class=unseen'}>{escape(name)}</caption>"
         f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
         f'</div>\n<p class="source">From {_files(sources)}</p>'
     )
