@@ -342,3 +342,23 @@ def test_mean_and_deviation_of_few_rows_targets_are_not_told(tmp_path: Path, lea
     first, second = (description.task_settings for description in members.descriptions)
     assert first == ({"mean": [150.375], "std": [49.875]} if told else {"mean": [], "std": []})
     assert second["mean"] == [19.5]
+
+
+def test_several_labels_however_each_client_writes_truths(tmp_path: Path) -> None:
+    rng, frames = np.random.default_rng(0), {}
+    truths = {"east": ("1", "0"), "north": ("yes", "no"), "south": ("True", "False")}
+    for name, words in truths.items():
+        x = rng.normal(size=40).round(4)
+        frames[name] = pd.DataFrame({"x": x, "a": np.where(x > 0, *words), "b": np.where(rng.random(40) < 0.5, *words),
+                                     "split": np.where(np.arange(40) % 4 == 3, "test", "train")})  # fmt: skip
+    town = town_of(tmp_path, frames, target="a,b", task="multilabel", options=TableOptions())
+    settings: dict[str, Any] = {"rounds": 2, "model": "mlp", "seed": 0}
+    config = RunConfig.make({"algorithm": "fedrep", **settings})
+    run = train_over(town, config, gather(town, 3, 10), Limits(seconds=60, patience=0.2, pause=0.01), tmp_path / "run")
+    for name, (yes, _) in truths.items():
+        frames[name] = frames[name].assign(who=name, **{q: (frames[name][q] == yes).astype(int) for q in "ab"})
+    data = load_data(str(joined(tmp_path, frames)), client_column="who", schema=run.trained.schema)
+    here = cg.train("fedrep", data, engine="serial", **settings)
+    assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
+    for metric, known in here.summary["metrics"].items():
+        assert run.summary["metrics"][metric]["mean"] == known["mean"], metric
