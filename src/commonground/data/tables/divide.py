@@ -156,9 +156,8 @@ def _tests(raw: RawTable, owners: Owners, targets: Targets, options: TableOption
             raise DataError(
                 f"{raw.path}, {raw.where(int(row))}, column {quoted(options.time_column)}: no time is given"
             )
-        return split.last_tests(
-            owners.parts(), times, share
-        ), f"the last {share:.0%} by the column {options.time_column}"
+        chosen = split.last_tests(owners.parts(), times, share)
+        return chosen, f"the last {share:.0%} by the column {options.time_column}"
     if options.group_column is not None:
         groups = full_words(raw, options.group_column)
         chosen = split.grouped_tests(raw.path, owners.parts(), groups, share, seed)

@@ -15,7 +15,7 @@ from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column, understand
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
-from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.schema import ColumnSchema, TableSchema
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
@@ -192,9 +192,7 @@ def known_features(
                 f"{raw.path}: the column {quoted(known.name)} holds durations, and an earlier version, by which this "
                 "run was trained, took them for numbers of the unit that they were stored in; write it as such numbers"
             )
-        reading = Reading(known.kind, known.decimal, known.order)
-        truths = known.truths or known.name in (readings or {})
-        column = read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=truths)
+        column = _read(raw, known, truths=known.truths or known.name in (readings or {}))
         columns[known.name] = column
         if column.missing and not known.missing:
             filled = "none of the categories" if known.kind == "category" else _shown(known.kind, known.fill)
@@ -218,14 +216,17 @@ def known_features(
     return encode(schema, columns, raw.rows), strange
 
 
+def _read(raw: RawTable, known: ColumnSchema, *, truths: bool) -> Column:
+    """A feature's column as the run has read it."""
+    reading = Reading(known.kind, known.decimal, known.order)
+    return read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=truths)
+
+
 def read_as_none(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
     """Of each row [N] the columns, with the words, that hold a category which no training row had."""
     found: list[list[str]] = [[] for _ in range(raw.rows)]
     for known in schema.of_kind("category"):
-        reading = Reading(known.kind, known.decimal, known.order)
-        cells = read_column(
-            raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=known.truths
-        ).cells
+        cells = _read(raw, known, truths=known.truths).cells
         assert cells is not None
         unknown = np.array([*(place < 0 for place in places_of(cells.words, known.categories)), False])
         for row in np.flatnonzero(unknown[cells.codes]):
