@@ -262,6 +262,22 @@ def test_lognormal_without_mean_uses_all_that_fits() -> None:
     assert skewed.train_sizes.max() >= 85
 
 
+def test_lognormal_with_consecutive_classes_in_equal_parts() -> None:
+    """As in the script behind FedRep's FEMNIST: client i holds classes i, i + 1 and i + 2, modulo ten."""
+    source = labelled([1_500] * 10, [800] * 10)
+    data = deal(source, LogNormal(mean=200, minimum=50, classes_per_client=3, consecutive=True), 20, 0)
+    counts = data.class_counts("train")
+    assert [np.flatnonzero(row).tolist() for row in counts[:10]] == [
+        [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6], [5, 6, 7], [6, 7, 8], [7, 8, 9], [0, 8, 9], [0, 1, 9],
+    ]  # fmt: skip
+    assert ((counts[10:] > 0) == (counts[:10] > 0)).all()
+    parts = [row[row > 0] for row in counts]
+    assert max(np.ptp(part) for part in parts) <= 1
+    assert len({part.sum() for part in parts}) > 10
+    with pytest.raises(DataError, match="cannot hold 3 different classes: 'labelled' has 2"):
+        LogNormal(classes_per_client=3, consecutive=True)(labelled([100] * 2, [10] * 2), 4, 0)
+
+
 def test_lognormal_refusals_have_the_numbers() -> None:
     source = labelled([1_500] * 10, [800] * 10)
     with pytest.raises(DataError, match=r"150 clients of 148 samples on average ask for 22200 .* has 15000"):
@@ -368,6 +384,7 @@ def test_ten_thousand_clients_take_less_than_a_second(partition: Partition) -> N
         Dirichlet(1 / 3, minimum=5),
         LogNormal(148, 0.1234567890123, 50, 3),
         LogNormal(1234567.5, minimum=1),
+        LogNormal(minimum=12, classes_per_client=3, consecutive=True),
     ],
     ids=str,
 )
@@ -398,6 +415,8 @@ def test_parsing_takes_classes_per_client_from_either_place() -> None:
         ("column:", None, "needs the column's name"),
         ("lognormal:148", None, "'148' is not understood"),
         ("lognormal:mean=1,mean=2", None, "is not understood"),
+        ("lognormal:consecutive=yes", None, "need the classes per client, as in lognormal:classes=3"),
+        ("lognormal:classes=3,consecutive=maybe", None, "consecutive is yes or no, not 'maybe'"),
     ],
 )
 def test_parsing_refuses(text: str, classes: int | None, message: str) -> None:

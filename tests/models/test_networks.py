@@ -80,6 +80,17 @@ def test_the_mlp_for_femnist() -> None:
     assert learnt(Linear((8, 8, 1), 10)) == {"head": 650}
 
 
+def test_probabilities_leave_the_mlp_where_asked() -> None:
+    """As in FedRep's code for FEMNIST: the cross-entropy then takes their softmax once more."""
+    plain, twice = MLP((6,), 3, hidden=[4]), MLP((6,), 3, hidden=[4], softmax=True)
+    assert list(plain.state_dict()) == list(twice.state_dict())
+    twice.load_state_dict(plain.state_dict())
+    x, y = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2, 1, 0, 2])
+    assert torch.equal(twice(x), plain(x).softmax(1))
+    by_hand = -plain(x).softmax(1).log_softmax(1)[range(5), y].mean()
+    assert F.cross_entropy(twice(x), y).item() == pytest.approx(by_hand.item(), rel=1e-6)
+
+
 def test_pooling_before_the_relu_changes_nothing() -> None:
     """Max-pooling and ReLU commute: values and gradients equal the papers' order, conv, ReLU, pool."""
     model = ConvNet((2, 16, 16), 3, channels=(3, 4), hidden=(6, 5)).double()

@@ -19,6 +19,7 @@ __all__ = [
     "assign_classes",
     "at_least_one",
     "class_sizes",
+    "consecutive_classes",
     "counts_of_test",
     "deal_equally",
     "enough_for_holders",
@@ -73,9 +74,7 @@ def assign_classes(clients: int, per_client: int, source: Source, rng: np.random
     shards left as there are clients left must be drawn by each of them; taking those first is all it takes for the
     draw to always succeed. Clients are shuffled afterwards, so that none is favoured by its turn.
     """
-    classes = source.classes
-    if per_client > classes:
-        raise DataError(f"A client cannot hold {per_client} different classes: {source.name!r} has {classes}")
+    classes = _enough_classes(per_client, source)
     left = _shards_of_classes(clients * per_client, classes, rng)
     holds = np.zeros((clients, classes), dtype=bool)
     noise = rng.gumbel(size=(clients, classes))  # the largest log(weight) + Gumbel noise = a draw by weight
@@ -87,6 +86,18 @@ def assign_classes(clients: int, per_client: int, source: Source, rng: np.random
             holds[client, chosen] = True
             left[chosen] -= 1
     return rng.permutation(holds, axis=0)
+
+
+def consecutive_classes(clients: int, per_client: int, source: Source) -> npt.NDArray[np.bool_]:
+    """Which client holds which classes: client i holds i, i + 1, …, modulo their number; bool [clients, classes]."""
+    classes = _enough_classes(per_client, source)
+    return (np.arange(classes) - np.arange(clients)[:, np.newaxis]) % classes < per_client
+
+
+def _enough_classes(per_client: int, source: Source) -> int:
+    if per_client > source.classes:
+        raise DataError(f"A client cannot hold {per_client} different classes: {source.name!r} has {source.classes}")
+    return source.classes
 
 
 def deal_shards(clients: int, per_client: int, source: Source, rng: np.random.Generator) -> Indices:

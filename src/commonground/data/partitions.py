@@ -22,6 +22,7 @@ from commonground.data.partition_counts import (
     assign_classes,
     at_least_one,
     class_sizes,
+    consecutive_classes,
     counts_of_test,
     deal_equally,
     deal_shards,
@@ -238,12 +239,16 @@ class LogNormal:
         sigma: standard deviation of the logarithm of the log-normal part.
         minimum: training samples that every client has at least.
         classes_per_client: S, or None for all classes.
+        consecutive: whether client i holds the classes i, i + 1, …, i + S − 1 (modulo their number), in equal parts as
+            far as there are samples, as in the script behind FedRep's FEMNIST, rather than drawn classes in random
+            proportions.
     """
 
     mean: float | None = None
     sigma: float = 1.0
     minimum: int = 10
     classes_per_client: int | None = None
+    consecutive: bool = False
 
     def __post_init__(self) -> None:
         positive("sigma", self.sigma)
@@ -259,6 +264,8 @@ class LogNormal:
                     f"the smallest size {self.minimum} is below the {self.classes_per_client} classes per client; "
                     "every client needs a sample of each of its classes"
                 )
+        elif self.consecutive:
+            raise ConfigError("consecutive classes need the classes per client, as in lognormal:classes=3")
 
     def __call__(self, source: Source, clients: int | None, seed: int) -> Split:
         """See :class:`Partition`."""
@@ -302,14 +309,17 @@ class LogNormal:
     def _few_classes(self, source: Source, clients: int, total: int, per_client: int, seed: int) -> Split:
         capacity, _ = class_sizes(source)
         for attempt in range(_ATTEMPTS // 10):
-            holds = assign_classes(
-                clients, per_client, source, numpy_stream(seed, "partition lognormal", "classes", attempt)
-            )
+            if self.consecutive:
+                holds = consecutive_classes(clients, per_client, source)
+            else:
+                rng = numpy_stream(seed, "partition lognormal", "classes", attempt)
+                holds = assign_classes(clients, per_client, source, rng)
             goal = total
             while goal >= clients * self.minimum:
                 rng = numpy_stream(seed, "partition lognormal", "sizes", attempt)  # the same draw, only scaled
                 sizes = self._sizes(clients, goal, rng)
-                weights = rng.exponential(size=holds.shape) * holds * capacity  # a uniform draw of the proportions
+                drawn = rng.exponential(size=holds.shape) * holds * capacity  # a uniform draw of the proportions
+                weights = holds if self.consecutive else drawn
                 train = holds + apportion(sizes - per_client, weights)
                 if move_into_capacity(train, holds, capacity):
                     return split_by_counts(source, train, self._test(source, train), seed)
@@ -335,6 +345,7 @@ class LogNormal:
         parts = [] if self.mean is None else [f"mean={number_text(self.mean)}"]
         parts += [f"sigma={number_text(self.sigma)}", f"min={self.minimum}"]
         parts += [] if self.classes_per_client is None else [f"classes={self.classes_per_client}"]
+        parts += ["consecutive=yes"] if self.consecutive else []
         return "lognormal:" + ",".join(parts)
 
 

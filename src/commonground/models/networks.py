@@ -42,12 +42,19 @@ class MLP(nn.Sequential):
         hidden: widths of the hidden layers. By default (512, 256, 64), FedRep's network for FEMNIST (Collins et al.
             2021; their code, without its softmax), and (128, 64) for inputs of fewer than 256 numbers.
         norm: ``batch`` or ``layer``: normalisation of that kind before each ReLU, as FedBN needs it; none by default.
+        softmax: whether probabilities leave the network instead of logits. The cross-entropy takes the softmax of them
+            once more, so that its gradients are small: FedRep's code for FEMNIST does so.
     """
 
     groups: Mapping[str, Sequence[str]] = {"head": ["head"]}
 
     def __init__(
-        self, shape: Sequence[int], classes: int, hidden: int | Sequence[int] = (), norm: str = "none"
+        self,
+        shape: Sequence[int],
+        classes: int,
+        hidden: int | Sequence[int] = (),
+        norm: str = "none",
+        softmax: bool = False,
     ) -> None:
         if norm not in ("none", *_NORMS):
             raise ModelError(f"the model 'mlp' has norm=batch, layer or none, not {norm!r}")
@@ -61,6 +68,8 @@ class MLP(nn.Sequential):
             layers[f"relu{i}"] = nn.ReLU()
             size = width
         layers["head"] = nn.Linear(size, classes)
+        if softmax:
+            layers["softmax"] = nn.Softmax(dim=1)
         super().__init__(layers)
 
 

@@ -70,9 +70,12 @@ def taken(algorithm: str, settings: Mapping[str, Any], changes: Mapping[str, Any
 
 PAPER = Variant("", "the paper's own setting")
 
-_AUTHORS = {"augment": "flip-crop", "weight_decay": 1e-4, "no_decay_bias": True}
+_DECAY = {"weight_decay": 1e-4, "no_decay_bias": True}
+_AUTHORS = {"augment": "flip-crop", **_DECAY}
 _FLUTE = {"feature_norms": "sum", "feature_penalty": 0.0005, "server_penalty": "mean", "server_lr": 0.5}
 _CIFAR = ("cifar10", "cifar100")
+_LETTERS = ("emnist-letters",)
+_CONSECUTIVE = "lognormal:min=50,classes=3,consecutive=yes"
 
 VARIANTS: dict[str, Variant] = {
     one.name: one
@@ -81,7 +84,7 @@ VARIANTS: dict[str, Variant] = {
                 {"augment": "flip-crop"}, data=_CIFAR),
         Variant("weight-decay", "weight decay 1e-4 on weights, not on biases, as in the authors' code (on "
                 "both where a method takes plain steps)",
-                {"weight_decay": 1e-4, "no_decay_bias": True}),
+                _DECAY),
         Variant("repeated-classes", "shards dealt as the authors' code does, so that two may be of one class",
                 {"partition": "shards:repeats=yes"}, data=_CIFAR),
         Variant("by-samples", "updates averaged by the clients' numbers of samples, as in the authors' code",
@@ -105,6 +108,12 @@ VARIANTS: dict[str, Variant] = {
         Variant("no-momentum", "plain SGD", {"momentum": 0.0}),
         Variant("flute-authors", "FLUTE's penalties as in its authors' code: a sum over feature norms, a mean over "
                 "clients", by_algorithm={"flute": _FLUTE, "flute-star": _FLUTE}),
+        Variant("softmax", "probabilities leave the network and the cross-entropy takes their softmax once more, as in "
+                "the authors' code", {"model_options": {"softmax": True}}, data=_LETTERS),
+        Variant("consecutive-classes", "client i holds letters i, i + 1 and i + 2 in equal parts, as in the authors' "
+                "script", {"partition": _CONSECUTIVE}, data=_LETTERS),
+        Variant("authors-letters", "the softmax, consecutive classes and weight decay together",
+                {"model_options": {"softmax": True}, "partition": _CONSECUTIVE, **_DECAY}, data=_LETTERS),
         Variant("bf16", "products computed in bfloat16, not in float32 (weights, averages and losses stay float32)",
                 {"precision": "bf16"}),
         Variant("half-the-images", "500 of a client's 1,000 images, as FLUTE's code trains on at 50 clients",
