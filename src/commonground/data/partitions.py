@@ -319,7 +319,7 @@ class LogNormal:
                 rng = numpy_stream(seed, "partition lognormal", "sizes", attempt)  # the same draw, only scaled
                 sizes = self._sizes(clients, goal, rng)
                 drawn = rng.exponential(size=holds.shape) * holds * capacity  # a uniform draw of the proportions
-                weights = holds if self.consecutive else drawn
+                weights = holds.astype(float) if self.consecutive else drawn
                 train = holds + apportion(sizes - per_client, weights)
                 if move_into_capacity(train, holds, capacity):
                     return split_by_counts(source, train, self._test(source, train), seed)
