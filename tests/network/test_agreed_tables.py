@@ -15,12 +15,12 @@ import commonground as cg
 from commonground.config import RunConfig
 from commonground.data import load_data
 from commonground.data.own_table import OwnTable
-from commonground.data.tables.agree import _categories
+from commonground.data.tables.agree import _categories, agreed_columns
 from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.scale import deviations
 from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.told import Agreed, Asked, ColumnStatistics, ColumnTold, Statistics
+from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Statistics
 from commonground.errors import DataError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter
@@ -295,14 +295,46 @@ def test_rows_of_a_category_are_counted_over_all_spellings() -> None:
     words = tuple(f"w{i}" for i in range(100))
     east = ColumnStatistics(present=503, missing=0, words=(*words, "1"), rows=(5,) * 100 + (3,))
     north = ColumnStatistics(present=3, missing=0, words=("1.0",), rows=(3,))
-    found = _categories([east, north])
+    found, rare = _categories([east, north])
     assert "1" in found
+    assert len(rare) == 1
     assert len(found) == 100
 
 
 def test_what_one_client_tells_apart_stays_apart() -> None:
     said = one_spelling([["no", "No", "yes"], ["NO", "YES"], ["1", "01"]])
     assert said == {"no": "no", "No": "No", "NO": "NO", "yes": "YES", "YES": "YES", "1": "1", "01": "01"}
+
+
+@pytest.mark.parametrize(
+    ("east", "west"),
+    [
+        ("9007199254740993", "9007199254740992"),
+        ("1_11", "11_1"),
+        ("007", "7"),
+        ("1E2", "100"),
+        ("2024-01", "2024-01-01"),
+    ],
+)
+def test_what_is_only_alike_as_a_number_is_not_one(east: str, west: str) -> None:
+    """Codes are names: only a fraction of nought, as a table with empty cells is written, says nothing."""
+    assert one_spelling([[east, "x"], [west, "x"]]) == {east: east, west: west, "x": "x"}
+
+
+def test_codes_with_fractions_keep_their_points() -> None:
+    assert one_spelling([["250", "401"], ["250.0", "401.0"]]) == {w: w[:3] for w in ("250", "250.0", "401", "401.0")}
+    said = one_spelling([["250", "401.9"], ["250.0"]])  # ICD-9 knows both
+    assert said == {word: word for word in ("250", "250.0", "401.9")}
+
+
+def test_a_rare_category_is_not_read_as_the_frequent_one_that_it_resembles() -> None:
+    words = tuple(f"k{i}" for i in range(100))
+    told = ColumnStatistics(present=501, missing=0, words=(*words, "K0", "z"), rows=(5,) * 100 + (2, 1))
+    column = ColumnTold(name="code", kind="category")
+    about = Columns(name="a", train=502, columns=(column,), targets=("y",), task="classification",
+                    class_names=("n", "y"), target_decimals=())  # fmt: skip
+    (feature,) = agreed_columns([about], [column], {}, [Statistics(columns=(told,))]).features
+    assert (len(feature.categories), feature.apart) == (100, ("K0",))
 
 
 def test_a_table_with_two_spellings_is_told(tmp_path: Path) -> None:

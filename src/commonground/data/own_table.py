@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from commonground.data.federated import FederatedDataset
 from commonground.data.tables.cells import places_of
-from commonground.data.tables.divide import divided, split_column, with_targets
-from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said
+from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
+from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said, said_of_numbers
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions
@@ -74,7 +74,11 @@ class OwnTable:
         self.notes = self._raw.notes
         given = split_column(self._raw, labels, self.options)
         targets = read_targets(self._raw, labels, task, scaled=False)
-        self._training = divided(self._raw, targets, given, self.options, 0).train
+        rows = divided(self._raw, targets, given, self.options, 0)
+        self._training = rows.train
+        if targets.task.name == "classification":
+            strange = targets.strange(rows.train, rows.test)
+            self.notes += (*names_of_nothing(self._raw, labels[0]), *([strange] if strange else []))
         about = {
             "name": name,
             "train": int(self._training.sum()),
@@ -90,6 +94,7 @@ class OwnTable:
         """The columns that may become inputs, in the table's order, and how they look."""
         features, dropped = find_features(self._raw, taken, self.options)
         self.notes += readings_said(features)
+        self.notes += tuple(note for name, column in features.items() for note in said_of_numbers(name, column))
         readings = {name: column.reading for name, column in features.items()}
         readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]
@@ -117,8 +122,9 @@ class OwnTable:
         own = self.columns
         if (agreed.targets, agreed.task) != (own.targets, own.task):
             raise UpdateError(f"the server asks for other targets than {', '.join(map(quoted, own.targets))}")
-        if min(places_of(own.class_names, agreed.class_names), default=0) < 0:
-            raise UpdateError("the server leaves out classes of this client's")
+        places = places_of(own.class_names, agreed.class_names)
+        if min(places, default=0) < 0 or len({*places}) < len(places):
+            raise UpdateError("the server leaves out classes of this client's, or takes several for one")
         try:
             return table_data(self.path, agreed.schema_of_all(), self.options)
         except DataError as error:
@@ -194,9 +200,14 @@ def table_data(path: Path, schema: TableSchema, options: TableOptions | None = N
     them, at random but always the same, are test rows.
 
     Raises:
-        DataError: a cell does not fit its column (line and column named).
+        DataError: a cell does not fit its column (line and column named), or a class is none of the schema's.
     """
     found = load_table(path, label=",".join(schema.targets), task=schema.task, schema=schema, options=options)
+    if unknown := sorted({*found.class_names} - {*schema.class_names}):
+        raise DataError(
+            f"{path}: the column {quoted(schema.targets[0])} holds {', '.join(map(quoted, unknown[:3]))}, and the "
+            f"classes are {', '.join(map(quoted, schema.class_names[:10]))}"
+        )
     data = FederatedDataset.from_arrays(
         [(found.x_train, found.y_train, found.x_test, found.y_test)],
         name="table",

@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder
 from commonground import load_data, load_run, train
 from commonground.cli import main
 from commonground.data import TableSchema
-from commonground.data.tables.encode import encode, learn_columns, to_numbers, transformer
+from commonground.data.tables.encode import category_inputs, encode, learn_columns, to_numbers, transformer
 from commonground.data.tables.kinds import understand
 from commonground.data.tables.read import read_raw
 from commonground.errors import DataError, RunError
@@ -41,7 +41,7 @@ def test_the_rebuilt_transformer_is_the_one_that_scikit_learn_fits(tmp_path: Pat
     known = learn_columns(columns, training)
     schema = TableSchema.from_json(TableSchema(known, ("label",), "classification", ("x", "y")).to_json())
     assert schema.features == known
-    numbers = to_numbers(known, columns, np.arange(raw.rows))
+    numbers = to_numbers(known, columns, category_inputs(known, columns), np.arange(raw.rows))
     assert numbers.shape == (raw.rows, 5 + 6)  # parts of year, week and day, right after the date
     fitted = ColumnTransformer([
         ("numbers", SimpleImputer(strategy="median", add_indicator=True), [0, 1, 3]),

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import one_spelling
+from commonground.data.tables.cells import one_spelling, spelt_like
 from commonground.data.tables.encode import MOST_CATEGORIES
 from commonground.data.tables.features import WHY_NOT
 from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
@@ -145,11 +145,12 @@ def agreed_columns(
     features, left, scales = [], dict(dropped), {}
     for column, *parts in zip(asked, *(one.columns for one in told), strict=True):
         if column.kind == "category":
-            words = _categories(parts)
+            words, rare = _categories(parts)
             if not words:
                 left[column.name] = "has no category that may be told"
                 continue
-            features.append(_feature(column, categories=words, missing=any(part.missing for part in parts)))
+            missing = any(part.missing for part in parts)
+            features.append(_feature(column, categories=words, apart=spelt_like(rare, words), missing=missing))
             continue
         if not any(part.present for part in parts):
             left[column.name] = "has no value that may be told"
@@ -189,15 +190,16 @@ def _feature(column: ColumnTold, **more: object) -> Feature:
     return Feature.model_validate({**vars(column), **more})
 
 
-def _categories(parts: Sequence[ColumnStatistics]) -> tuple[str, ...]:
-    """The most frequent; where nothing was counted, these are all."""
+def _categories(parts: Sequence[ColumnStatistics]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The most frequent; where nothing was counted, these are all. And the others."""
     rows: Counter[str] = Counter()
     spelling = one_spelling([part.words for part in parts])
     for part in parts:
         for word, n in zip(part.words, part.rows or [1] * len(part.words), strict=True):
             rows[spelling[word]] += n
-    often = [word for word, _ in sorted(rows.items(), key=lambda item: (-item[1], item[0]))][:MOST_CATEGORIES]
-    return sorted_names(np.array(often, dtype=np.str_)) if often else ()
+    all_of_them = [word for word, _ in sorted(rows.items(), key=lambda item: (-item[1], item[0]))]
+    often, rare = all_of_them[:MOST_CATEGORIES], all_of_them[MOST_CATEGORIES:]
+    return sorted_names(np.array(often, dtype=np.str_)) if often else (), tuple(rare)
 
 
 def _moments(parts: Sequence[ColumnStatistics]) -> tuple[float, float, float]:

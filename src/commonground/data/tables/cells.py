@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = [
     "places_of",
     "plain_numbers",
     "rounded_away",
+    "spelt_like",
     "spelt_twice",
     "thousands_or_not",
     "words_of",
@@ -50,6 +51,9 @@ _NUMBERS = {
     "comma": r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d*)?([eE][+-]?\d+)?$",
     "thousands": r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?([eE][+-]?\d+)?$",
 }
+_WHOLE = re.compile(r"-?(0|[1-9]\d{0,30})(\.0)?")
+_FRACTION = re.compile(r"-?\d+\.(?!0$)\d+")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 
 
@@ -220,17 +224,25 @@ def number_of(word: str) -> float:
         return np.nan
 
 
-def places_of(words: Sequence[str], names: Sequence[str]) -> list[int]:
+def places_of(words: Sequence[str], names: Sequence[str], apart: Sequence[str] = ()) -> list[int]:
     """Which of some names each word is, −1 for none: as it stands, or spelt otherwise (``True`` for ``true``, ``1.0``
     for ``1``, ``2024-01-31 00:00:00`` for ``2024-01-31``) where that can be one name only.
+
+    What a word is does not depend on the other words.
+
+    Args:
+        words: to find.
+        names: to find them among.
+        apart: words that are none of the names, though spelt like one.
     """
-    place = {name: number for number, name in enumerate(names)}
+    place = {name: number for number, name in enumerate(names)} | dict.fromkeys(apart, -1)
     if all(word in place for word in words):
         return [place[word] for word in words]
     others: dict[object, set[int]] = {}
-    for number, spelling in enumerate(_spelt(names)):
-        others.setdefault(spelling, set()).add(number)
-    found = [others.get(spelling, set()) for spelling in _spelt(words)]
+    whole = _all_whole(place)
+    for name, spelling in zip(place, _spelt(list(place), whole), strict=True):
+        others.setdefault(spelling, set()).add(place[name])
+    found = [others.get(spelling, set()) for spelling in _spelt(words, whole)]
     return [place.get(word, min(of) if len(of) == 1 else -1) for word, of in zip(words, found, strict=True)]
 
 
@@ -243,8 +255,9 @@ def one_spelling(clients: Sequence[Sequence[str]]) -> dict[str, str]:
     """
     groups: dict[object, set[str]] = {}
     apart: set[object] = set()
+    whole = all(map(_all_whole, clients))
     for words in clients:
-        mine = _spelt(words)
+        mine = _spelt(words, whole)
         apart |= {spelling for spelling, n in Counter(mine).items() if n > 1}
         for word, spelling in zip(words, mine, strict=True):
             groups.setdefault(spelling, set()).add(word)
@@ -257,20 +270,40 @@ def one_spelling(clients: Sequence[Sequence[str]]) -> dict[str, str]:
 def spelt_twice(words: Sequence[str]) -> tuple[str, str] | None:
     """Two words of a column that differ in nothing but how they are spelt; None if there are none."""
     seen: dict[object, str] = {}
-    for word, spelling in zip(words, _spelt(words), strict=True):
+    for word, spelling in zip(words, _spelt(words, _all_whole(words)), strict=True):
         other = seen.setdefault(spelling, word)
         if other != word:
             return min(other, word), max(other, word)
     return None
 
 
-def _spelt(words: Sequence[str]) -> list[object]:
-    """What each word is, however it is spelt: a number, a day, or a word in small letters."""
-    numbers, days = [number_of(word) for word in words], date_numbers(words, "ISO8601")
-    return [
-        number if np.isfinite(number) else ("day", float(day)) if np.isfinite(day) else word.lower()
-        for word, number, day in zip(words, numbers, days, strict=True)
-    ]
+def spelt_like(words: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Of some words those that are spelt like one of the names and are none."""
+    found, known = places_of(words, names), set(names)
+    return tuple(word for word, place in zip(words, found, strict=True) if place >= 0 and word not in known)
+
+
+def _all_whole(words: Iterable[str]) -> bool:
+    """Whether no word is a number with a fraction: where one is, 250 and 250.0 may be two (codes, versions)."""
+    return not any(_FRACTION.fullmatch(word) for word in words)
+
+
+def _spelt(words: Sequence[str], whole: bool) -> list[object]:
+    """What each word is, however it is spelt: a whole number (where all are), a day, or a word in small letters.
+
+    Numbers written in any other way stay words: 007, 1e3 and 1_000 are not 7, 1000 and 1000.
+    """
+    dates = [place for place, word in enumerate(words) if _DATE.match(word)]
+    days = dict(zip(dates, date_numbers([words[place] for place in dates], "ISO8601"), strict=True))
+    spelt: list[object] = []
+    for place, word in enumerate(words):
+        if whole and _WHOLE.fullmatch(word):
+            spelt.append(int(word.partition(".")[0]))
+        elif np.isfinite(day := days.get(place, np.nan)):
+            spelt.append(("day", float(day)))
+        else:
+            spelt.append(word.lower())
+    return spelt
 
 
 def date_numbers(words: Sequence[str], order: str) -> Floats:

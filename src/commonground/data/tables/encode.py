@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Floats, places_of
+from commonground.data.tables.cells import Floats, places_of, spelt_like
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.schema import ColumnSchema, TableSchema
 
@@ -67,17 +67,18 @@ def encode(schema: TableSchema, columns: Mapping[str, Column], rows: int) -> npt
     """
     made = transformer(schema)
     features = [columns[column.name] for column in schema.features]
+    inputs = category_inputs(schema.features, features)
     x = np.empty((rows, len(schema.inputs)), dtype=np.float32)
     for start in range(0, rows, _AT_ONCE):
         index = np.arange(start, min(rows, start + _AT_ONCE))
-        x[index] = made.transform(to_numbers(schema.features, features, index))
+        x[index] = made.transform(to_numbers(schema.features, features, inputs, index))
     return x
 
 
 def unseen(column: ColumnSchema, read: Column) -> list[str]:
     """Words of a category column that have no input of their own."""
     assert read.cells is not None
-    places = places_of(read.cells.words, column.categories)
+    places = places_of(read.cells.words, column.categories, column.apart)
     told = zip(read.cells.words, read.cells.counts, places, strict=True)
     return [word for word, n, place in told if n and place < 0]
 
@@ -97,9 +98,10 @@ def _known(column: Column, training: npt.NDArray[np.bool_]) -> ColumnSchema:
     assert column.cells is not None
     codes = column.cells.codes[training]
     counts = np.bincount(codes[codes >= 0], minlength=len(column.cells.words))
-    often = np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]
-    words = np.array([column.cells.words[i] for i in often if counts[i]], dtype=np.str_)
-    return replace(plain, categories=sorted_names(words) if len(words) else (), missing=bool((codes < 0).any()))
+    there = [column.cells.words[i] for i in np.argsort(-counts, kind="stable") if counts[i]]
+    often, rare = there[:MOST_CATEGORIES], there[MOST_CATEGORIES:]
+    categories = sorted_names(np.array(often, dtype=np.str_)) if often else ()
+    return replace(plain, categories=categories, apart=spelt_like(rare, categories), missing=bool((codes < 0).any()))
 
 
 def _make(columns: Sequence[ColumnSchema]) -> ColumnTransformer:
@@ -149,11 +151,26 @@ def _width(columns: Sequence[ColumnSchema]) -> int:
     return sum(1 + len(column.parts) for column in columns)
 
 
-def to_numbers(known: Sequence[ColumnSchema], columns: Sequence[Column], rows: Any) -> Floats:
+def category_inputs(known: Sequence[ColumnSchema], columns: Sequence[Column]) -> dict[str, Floats]:
+    """Of each column of categories the input of every word, and last of a missing cell; −1 where there is none."""
+    inputs = {}
+    for column, read in zip(known, columns, strict=True):
+        if column.kind == "category":
+            assert read.cells is not None
+            none = len(column.categories) if column.missing else -1
+            places = places_of(read.cells.words, column.categories, column.apart)
+            inputs[column.name] = np.array([*places, none], dtype=np.float64)
+    return inputs
+
+
+def to_numbers(
+    known: Sequence[ColumnSchema], columns: Sequence[Column], inputs: Mapping[str, Floats], rows: Any
+) -> Floats:
     """Rows as numbers: days and parts of dates, places of categories (−1 where it has no input), NaN where missing.
 
     Args:
         known, columns: the features, as the schema knows them and as they are read.
+        inputs: of categories (:func:`category_inputs`).
         rows: which rows [N].
 
     Returns:
@@ -163,9 +180,7 @@ def to_numbers(known: Sequence[ColumnSchema], columns: Sequence[Column], rows: A
     for place, column, read in zip(_places(known), known, columns, strict=True):
         if column.kind == "category":
             assert read.cells is not None
-            none = len(column.categories) if column.missing else -1
-            inputs = np.array([*places_of(read.cells.words, column.categories), none], dtype=np.float64)
-            values[:, place] = inputs[read.cells.codes[rows]]
+            values[:, place] = inputs[column.name][read.cells.codes[rows]]
             continue
         assert read.numbers is not None
         days = values[:, place] = read.numbers[rows]

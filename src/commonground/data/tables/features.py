@@ -228,7 +228,7 @@ def read_as_none(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
     for known in schema.of_kind("category"):
         cells = _read(raw, known, truths=known.truths).cells
         assert cells is not None
-        unknown = np.array([*(place < 0 for place in places_of(cells.words, known.categories)), False])
+        unknown = np.array([*(place < 0 for place in places_of(cells.words, known.categories, known.apart)), False])
         for row in np.flatnonzero(unknown[cells.codes]):
             found[row].append(f"{known.name}: {quoted(cells.words[cells.codes[row]], 40)} is read as none")
     return [tuple(notes) for notes in found]

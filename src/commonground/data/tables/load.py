@@ -164,7 +164,10 @@ def _as_in_run(
     x, strange = known_features(raw, schema, options.readings)
     about = replace(
         schema,
+        targets=about.targets,
+        task=about.task,
         class_names=about.class_names,
+        target_decimals=about.target_decimals,
         client_column=about.client_column,
         few_rows=about.few_rows,
         split=about.split,

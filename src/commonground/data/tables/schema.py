@@ -28,6 +28,7 @@ class ColumnSchema:
         kind: ``number``, ``boolean``, ``date`` or ``category``.
         decimal, order: how cells are read (:class:`~commonground.data.tables.kinds.Reading`).
         categories: those that get an input of their own; all others have zeros in all of these.
+        apart: others of training rows, that are spelt like one of them (``K0`` and ``k0``) and are not it.
         missing: whether training rows lacked it, which is then an input of its own.
         fill: what stands for a missing number, in the column's own units (for dates, days since 1970).
         times: whether dates have a time of day.
@@ -49,6 +50,7 @@ class ColumnSchema:
     high: float | None = None
     truths: bool = False
     seconds: bool | None = False
+    apart: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[str]:
@@ -205,6 +207,7 @@ class TableSchema:
                         "seconds": None,
                         **column,
                         "categories": tuple(column["categories"]),
+                        "apart": tuple(column.get("apart", ())),
                     }
                 )
                 for column in values["features"]

@@ -148,6 +148,7 @@ class Feature(ColumnTold):
 
     kind: Literal["number", "category", "boolean", "date"]
     categories: Words = ()
+    apart: Words = ()
     missing: bool = False
     fill: Finite = 0.0
     times: bool = False
