@@ -356,7 +356,7 @@ class RunConfig(BaseModel):
             except TypeError:
                 raise ConfigError(
                     f"{name}={value!r} of {self.algorithm} cannot be written to config.toml: a hyperparameter of a run "
-                    "that is kept is a text, a number, a truth value, or a list of these"
+                    "that is kept is a text, a number, a truth value, a date, or a list or table of these"
                 ) from None
         return tomli_w.dumps(self.model_dump(exclude_none=True))
 

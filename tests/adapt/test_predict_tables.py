@@ -154,7 +154,7 @@ def test_unseen_categories_and_classes_are_said(ask: Any) -> None:
     table = frame().assign(plan="gold")
     _, said, code = ask(table)
     assert code == 0
-    assert "plan: 120 rows hold what no training row did ('gold'); read as none" in said
+    assert "plan: 120 rows hold what the model has no input for ('gold'); read as none" in said
     _, said, _ = ask(frame().assign(label="other"))
     assert "accuracy 0.0 % over 120 rows" in said
 

@@ -130,6 +130,22 @@ def test_defaults_and_lists_are_settings_as_well(tmp_path: Path) -> None:
         cg.load_run(tmp_path / "b", algorithm=halved(halvings=(0.1, 0.2)))  # type: ignore[call-arg]
 
 
+def test_a_field_kept_under_another_name_is_not_compared(tmp_path: Path) -> None:
+    @dataclass(frozen=True, kw_only=True, init=False)
+    class Hidden(FedAvg):
+        name = "hidden"
+        k: int
+
+        def __init__(self, k: int = 3) -> None:
+            object.__setattr__(self, "_k", k)
+
+    try:
+        cg.train(Hidden(k=5), "digits", clients=4, rounds=1, out=tmp_path)
+        assert cg.load_run(tmp_path, algorithm=Hidden(k=5)).trained.clients == 4
+    finally:
+        del registry["hidden"]
+
+
 def test_what_no_file_holds_is_no_reason_to_refuse_the_runs_own_algorithm(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Particular(FedAvg):

@@ -157,11 +157,14 @@ def test_a_partition_as_an_object_is_whole() -> None:
         load_data("digits", clients=5, partition=IID)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("place", range(4))
-def test_masked_values_are_refused(place: int) -> None:
+def test_masked_values_are_refused(place: int, listed: bool) -> None:
     parts: list[Any] = [np.ones((4, 2)), np.arange(4) % 2, np.ones((2, 2)), np.arange(2)]
     parts[place] = np.ma.masked_array(parts[place], mask=np.zeros(parts[place].shape, dtype=bool))
     FederatedDataset.from_arrays([tuple(parts)])
     parts[place][0] = np.ma.masked
+    if listed:
+        parts[place] = list(parts[place])
     with pytest.raises(DataError, match="client 0 of 'arrays' has masked values"):
         FederatedDataset.from_arrays([tuple(parts)])

@@ -14,7 +14,7 @@ import pytest
 import commonground as cg
 from commonground.config import RunConfig
 from commonground.data import load_data
-from commonground.data.own_table import OwnTable
+from commonground.data.own_table import OwnTable, table_data
 from commonground.data.tables.agree import _categories, agreed_columns
 from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.options import TableOptions
@@ -325,6 +325,29 @@ def test_codes_with_fractions_keep_their_points() -> None:
     assert one_spelling([["250", "401"], ["250.0", "401.0"]]) == {w: w[:3] for w in ("250", "250.0", "401", "401.0")}
     said = one_spelling([["250", "401.9"], ["250.0"]])  # ICD-9 knows both
     assert said == {word: word for word in ("250", "250.0", "401.9")}
+
+
+def test_no_server_takes_two_classes_of_a_client_for_one(tmp_path: Path) -> None:
+    frame = numbered("east", ["u", "v"], ["A", "a"])
+    (path,) = written(tmp_path, {"east": frame}).values()
+    agreed = agreed_on(town_of(tmp_path, {"north": numbered("north", ["u", "v"], ["a", "x"])}, options=TableOptions()))
+    with pytest.raises(UpdateError, match="leaves out classes of this client's, or takes several for one"):
+        OwnTable(path, "east", "goal").load(agreed)
+
+
+@pytest.mark.parametrize("goals", [["a", "b"], ["a", "a"], ["a", "b", "c"]])
+def test_a_schemas_client_with_an_unknown_class_is_refused(goals: list[str], tmp_path: Path) -> None:
+    """Its labels were the places among its own classes."""
+    schema = load_data(numbered("b", ["1", "2"], ["b", "c"]), 1, label="goal").schema
+    assert schema is not None
+    frame = pd.DataFrame({"x": range(24), "code": [1, 2] * 12, "goal": (goals * 12)[:24]})
+    (path,) = written(tmp_path, {"own": frame}).values()
+    with pytest.raises(DataError, match=r"the column 'goal' holds 'a', and the classes are 'b', 'c'"):
+        table_data(path, schema)
+    frame["goal"] = "c"
+    frame.to_csv(path, index=False)
+    data = table_data(path, schema)
+    assert (data.class_names, {*data.y_train.tolist()}) == (("b", "c"), {1})
 
 
 def test_a_rare_category_is_not_read_as_the_frequent_one_that_it_resembles() -> None:

@@ -17,6 +17,12 @@ Rows = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 """One client's samples: an array, or several by name."""
 
 
+def _array(part: npt.ArrayLike) -> Array:
+    if isinstance(part, Sequence) and any(map(np.ma.is_masked, part)):  # NumPy would take what is behind the mask
+        return np.ma.stack([np.ma.asanyarray(row) for row in part])
+    return np.asanyarray(part)
+
+
 def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows, npt.ArrayLike]]) -> list[list[Array]]:
     """For each of ``x_train``, ``y_train``, ``x_test`` and ``y_test`` one array per client.
 
@@ -40,7 +46,7 @@ def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows,
     names = tuple(clients[0][0]) if isinstance(clients[0][0], Mapping) else ()  # all inputs come in this order
     try:
         columns: list[list[Array]] = [
-            [pack_named(ordered(part, names)) if isinstance(part, Mapping) else np.asanyarray(part) for part in parts]
+            [pack_named(ordered(part, names)) if isinstance(part, Mapping) else _array(part) for part in parts]
             for parts in zip(*clients, strict=True)
         ]
     except (ValueError, TypeError, RuntimeError) as error:

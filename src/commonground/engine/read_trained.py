@@ -107,6 +107,9 @@ def read_trained(
     )
 
 
+_KEPT_ELSEWHERE = object()  # in place of a field that a user's class keeps under another name
+
+
 def _check_same(path: Path, config: RunConfig, algorithm: Algorithm) -> None:
     """Refuse an object that is not the run's algorithm.
 
@@ -120,8 +123,8 @@ def _check_same(path: Path, config: RunConfig, algorithm: Algorithm) -> None:
     except Exception:  # a user's code, which may expect what no file holds
         before = None
     for name, usual in type(algorithm).options().items():
-        was = config.options.get(name, usual) if before is None else getattr(before, name)
-        now = getattr(algorithm, name)
+        was = config.options.get(name, usual) if before is None else getattr(before, name, _KEPT_ELSEWHERE)
+        now = getattr(algorithm, name, _KEPT_ELSEWHERE)
         if name not in config.options and now is None:  # which no file holds either
             continue
         if _in_file(was) and _in_file(now) and _plain(was) != _plain(now):

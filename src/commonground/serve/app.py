@@ -42,7 +42,7 @@ class Rows(_Strict):
 
 
 class Said(BaseModel):
-    """What the client's own model says of a row; notes only of cells that no training row was like."""
+    """What the client's own model says of a row; notes only of cells that are read as none."""
 
     answer: str
     values: dict[str, float]

@@ -39,7 +39,7 @@ class Answer:
     Attributes:
         answer: in words: a class, numbers, labels.
         values: by name: each class's probability, each number, each label's probability.
-        notes: cells that no training row was like, and which are read as none.
+        notes: cells with a category that has no input of its own, which are read as none.
     """
 
     answer: str

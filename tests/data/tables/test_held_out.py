@@ -12,6 +12,7 @@ import pytest
 from commonground.compare.grid import validation_split
 from commonground.data import FederatedDataset, hold_out, load_data
 from commonground.errors import DataError
+from commonground.keys import numpy_stream
 
 ROWS = 40
 
@@ -115,6 +116,18 @@ def test_groups_and_times_are_divided_as_wholes_also_where_rows_are_nobodys(clie
 def test_a_table_of_one_group_says_so() -> None:
     with pytest.raises(DataError, match="the table has rows of one group only"):
         load_data(visits(people=1), 1, target="y", group_column="who")
+
+
+def test_a_regressions_groups_are_drawn_as_they_always_were() -> None:
+    """Runs of earlier versions find their test rows again."""
+    table = visits()
+    table["row"] = np.arange(len(table))
+    data = load_data(table, 1, target="row", group_column="who", task="regression")
+    people = np.unique(table.who.to_numpy()[np.rint(data.y_test[:, 0]).astype(int)])
+    by_name = sorted(table.who.unique(), key=str)
+    drawn = numpy_stream(0, "table test groups", "any").permutation(len(by_name))
+    assert 1 < len(people) < 15
+    assert set(people) == {by_name[i] for i in drawn[: len(people)]}
 
 
 def test_two_rows_of_two_classes_are_one_to_train_and_one_to_test() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
@@ -15,7 +16,9 @@ from commonground import load_data, load_run, train
 from commonground.cli import main
 from commonground.data import TableSchema
 from commonground.data.tables.encode import category_inputs, encode, learn_columns, to_numbers, transformer
+from commonground.data.tables.features import known_features
 from commonground.data.tables.kinds import understand
+from commonground.data.tables.raw import raw_of_frame
 from commonground.data.tables.read import read_raw
 from commonground.errors import DataError, RunError
 
@@ -94,3 +97,23 @@ def test_by_command_label_is_target_and_notes_are_told(tmp_path: Path, capsys: p
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "people.csv: separated by semicolons"
     assert said[1].startswith("people.csv: 5 columns (2 number, 1 category, 1 date, 1 boolean) make 16 inputs; cells")
+
+
+def test_a_rare_category_is_none_also_where_it_is_spelt_like_a_frequent_one() -> None:
+    """Of 101 categories one has no input; it is not read as its twin, neither in training nor in prediction."""
+    words = [*(f"k{i}" for i in range(100) for _ in range(12)), *["K0"] * 4]
+    frame = pd.DataFrame({"code": words, "y": np.arange(len(words)) % 2})
+    data = load_data(frame, 1, label="y", kinds={"code": "category"})
+    schema = data.schema
+    assert schema is not None
+    (column,) = schema.features
+    assert (len(column.categories), column.apart) == (100, ("K0",))
+    assert any("'K0' and 'k0' are two categories" in note for note in schema.notes)
+    again = TableSchema.from_json(schema.to_json())
+    assert again == schema
+    raw = raw_of_frame(pd.DataFrame({"code": ["k0", "K0", "K1", "new"]}))
+    rows, strange = known_features(raw, again)
+    assert [schema.inputs[i] for i in rows[0].nonzero()[0]] == ["code = k0"]
+    assert [schema.inputs[i] for i in rows[2].nonzero()[0]] == ["code = k1"]
+    assert not rows[[1, 3]].any()
+    assert "2 rows hold what the model has no input for ('K0', 'new')" in strange[0]

@@ -205,7 +205,9 @@ def known_features(
             rows = int(column.cells.counts[np.isin(column.cells.words, words)].sum()) if column.cells else 0
             if rows:
                 shown = ", ".join(quoted(word, 40) for word in words[:3])
-                strange.append(f"{known.name}: {rows:,} rows hold what no training row did ({shown}); read as none")
+                strange.append(
+                    f"{known.name}: {rows:,} rows hold what the model has no input for ({shown}); read as none"
+                )
         elif column.numbers is not None and known.low is not None and known.high is not None:
             outside = int(((column.numbers < known.low) | (column.numbers > known.high)).sum())
             if 2 * outside > raw.rows and raw.rows > 1:
@@ -223,7 +225,7 @@ def _read(raw: RawTable, known: ColumnSchema, *, truths: bool) -> Column:
 
 
 def read_as_none(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
-    """Of each row [N] the columns, with the words, that hold a category which no training row had."""
+    """Of each row [N] the columns, with the words, that hold a category without an input of its own."""
     found: list[list[str]] = [[] for _ in range(raw.rows)]
     for known in schema.of_kind("category"):
         cells = _read(raw, known, truths=known.truths).cells

@@ -112,7 +112,7 @@ def inspect_table(
     target = target or _proposed_target(raw, client_column)
     y = None if target is None else words_of(raw.columns[target], keep=True)
     task = None if y is None else "regression" if is_quantity(y, raw.rows) else "classification"
-    named = {client_column, target if task == "classification" else None}
+    named = (client_column, target if task == "classification" else None)
     reports = tuple(
         _report(raw, name, column, None if name in (client_column, target) else y, task, name in named)
         for name, column in columns.items()
