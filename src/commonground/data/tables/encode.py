@@ -98,8 +98,8 @@ def _known(column: Column, training: npt.NDArray[np.bool_]) -> ColumnSchema:
     assert column.cells is not None
     codes = column.cells.codes[training]
     counts = np.bincount(codes[codes >= 0], minlength=len(column.cells.words))
-    there = [column.cells.words[i] for i in np.argsort(-counts, kind="stable") if counts[i]]
-    often, rare = there[:MOST_CATEGORIES], there[MOST_CATEGORIES:]
+    words = [column.cells.words[i] for i in np.argsort(-counts, kind="stable") if counts[i]]
+    often, rare = words[:MOST_CATEGORIES], words[MOST_CATEGORIES:]
     categories = sorted_names(np.array(often, dtype=np.str_)) if often else ()
     return replace(plain, categories=categories, apart=spelt_like(rare, categories), missing=bool((codes < 0).any()))
 
