@@ -82,9 +82,7 @@ class APFL(Algorithm):
         """α v_i + (1 − α) w."""
         mixed: Tensors = {}
         for name, v in unprefixed("own", own).items():
-            alpha: Tensor | float = self.alpha
-            if self.adaptive:  # one α per client, so it needs as many axes as the client's tensor
-                alpha = own["mix/alpha"].reshape(*own["mix/alpha"].shape, *[1] * shared[name].ndim)
+            alpha = own["mix/alpha"] if self.adaptive else self.alpha
             mixed[name] = alpha * v + (1 - alpha) * shared[name]
         return mixed
 

@@ -236,11 +236,11 @@ class Algorithm(ABC):
         return {}
 
     def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
-        """The tensors in which a client's own model differs from the shared one; only elementwise arithmetic.
+        """The tensors in which a client's own model differs from the shared one; it may not branch on values.
 
         Args:
             shared: the shared tensors.
-            own: the client's personal tensors and state, by name.
+            own: one client's personal tensors and state, by name.
         """
         return {name: value for name, value in own.items() if "/" not in name}
 

@@ -28,7 +28,7 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
         groups: the model's parameter groups.
         algorithm: says what the client's model is made of.
         shared: the shared tensors.
-        own: what the client keeps (see :func:`client_start`), possibly stacked.
+        own: what the client keeps (see :func:`client_start`).
     """
     statistics = {name: own[name] for name in groups.local_statistics}
     rest = {name: value for name, value in own.items() if name not in statistics}

@@ -138,6 +138,6 @@ def _after_local(setup: Setup, results: Sequence[ClientResult], before: Tensors)
         sent = {n: torch.stack([r.update.tensors[n] for r in members]) for n in members[0].update.tensors}
         own = {n: torch.stack([(r.personal or {})[n] for r in members]) for n in members[0].personal or {}}
         trained = {n: v for n, v in sent.items() if n in setup.initial and n not in own}
-        models = {**trained, **setup.personal_model({**before, **trained}, own)}
+        models = {**trained, **setup.personal_models({**before, **trained}, own, trained)}
         values.append(evaluate_block(setup, block, before, models, stack=False).headline)
     return spread_of(np.concatenate(values))["mean"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,8 +16,9 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.private.server import opened
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
-from commonground.errors import AggregateError
+from commonground.errors import AggregateError, ModelError
 from commonground.quoting import escaped, quoted
+from commonground.user_code import failing_as
 
 __all__ = ["EXTREME", "Growth", "Outcome", "conclude"]
 
@@ -76,6 +78,7 @@ def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], roun
     Raises:
         UpdateError: naming round, client and tensor of what cannot be used.
         AggregateError: naming round and tensor of what became of usable updates.
+        ModelError: the method's server update fails, or leaves other shared tensors than there were.
     """
     check_updates(setup, results, round)
     replies: dict[int, Tensors] = {}
@@ -87,9 +90,11 @@ def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], roun
             measured = measure(setup, results, _places("before", before))
             refuse_not_finite(setup, measured, round)  # which is why it failed
             if not isinstance(error, _ARITHMETIC):
-                raise
+                with failing_as(f"the server's part of round {round} failed"):
+                    raise
             what = f"what the server computes fails ({escaped(str(error))})"
             raise AggregateError(_sentence(setup, measured, round, what)) from None
+    _check_shared(setup, server.shared, before, round)
     made = [*_places("shared", server.shared), *_places("memory", server.memory), *_places("before", before)]
     for client, reply in replies.items():
         made += [(Place("reply", client, name), value) for name, value in reply.items()]
@@ -108,12 +113,36 @@ def _update(
     setup: Setup, server: Server, results: Sequence[ClientResult], round: int, before: Tensors
 ) -> tuple[dict[int, Tensors], dict[str, float | Tensor | None]]:
     algorithm, updates = setup.algorithm, opened(setup, server, [r.update for r in results], round)
+    updates = [replace(update, tensors=setup.in_order(update.tensors)) for update in updates]
+    server.shared, server.memory = setup.in_order(server.shared), setup.in_order(server.memory)
     figures = dict(algorithm.round_figures(server, updates))
     if setup.hides_updates:  # the noise of all of them is one, and gone from their differences
         figures = dict.fromkeys(figures)
     algorithm.server_update(server, updates, round)
     step_server(setup.config, setup.groups.trainable("all"), server, before=before)
     return algorithm.replies(server, updates), figures
+
+
+def _check_shared(setup: Setup, shared: Tensors, before: Tensors, round: int) -> None:
+    """Refuse shared tensors that are other ones than the clients expect.
+
+    Raises:
+        ModelError: names the tensor.
+    """
+    whose = f"server_update of {setup.algorithm.title} in round {round}"
+    for name in sorted({*shared} ^ {*before}):
+        what = "leaves out" if name in before else "adds"
+        raise ModelError(
+            f"{whose} {what} the shared tensor {quoted(name)}; let it replace entries, as in "
+            "server.shared.update(server.mean(updates)), and declare further tensors in server_state"
+        )
+    for name, value in shared.items():
+        old = before[name]
+        if value.shape != old.shape or value.dtype != old.dtype:
+            raise ModelError(
+                f"{whose} makes the shared tensor {quoted(name)} of shape {tuple(value.shape)} and type {value.dtype}; "
+                f"it was of shape {tuple(old.shape)} and type {old.dtype}"
+            )
 
 
 def _places(what: str, tensors: Tensors) -> list[tuple[Place, Tensor]]:

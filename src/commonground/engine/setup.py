@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
@@ -275,6 +276,24 @@ class Setup:
         return self.algorithm.upload_state(self.common, self.groups) | told
 
     @cached_property
+    def declared(self) -> Tensors:
+        """All tensors that a method may meet, as one client or the server has them, as examples of their shapes."""
+        return {**self.initial, **self.initial_shared, **self.algorithm.client_state(self.common), **self.uploads}
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.declared)}
+
+    def in_order(self, tensors: Mapping[str, Tensor]) -> Tensors:
+        """Tensors in the model's order, then as the method declares them, others by name.
+
+        A message or a checkpoint gives them back in any order; a method that goes over them must meet one alone, or its
+        sums would be rounded otherwise in each engine, and what it flattens would not fit together.
+        """
+        last = len(self._places)
+        return {name: tensors[name] for name in sorted(tensors, key=lambda name: (self._places.get(name, last), name))}
+
+    @cached_property
     def buffers(self) -> frozenset[str]:
         """Tensors of the model that are no parameters."""
         return frozenset(self.groups.names("all")) - frozenset(self.groups.trainable("all"))
@@ -319,9 +338,22 @@ class Setup:
         """Whether a client's own model differs from the shared tensors, be it by its BatchNorm statistics alone."""
         return self.algorithm.has_personal_model or bool(self.groups.local_statistics)
 
-    def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
-        """See :func:`client_model`."""
-        return client_model(self.groups, self.algorithm, shared, self.moved(own))
+    def personal_models(self, shared: Tensors, own: Tensors, stacked: Collection[str] = ()) -> Tensors:
+        """See :func:`client_model`; of several clients at once, each by itself.
+
+        Args:
+            shared: the shared tensors.
+            own: what the clients keep, stacked.
+            stacked: names of shared tensors that each client has its own of, stacked too.
+        """
+        shared, own = self.in_order(shared), self.in_order(self.moved(own))
+        if not own:
+            return client_model(self.groups, self.algorithm, shared, own)
+
+        def of_one(theirs: Tensors, mine: Tensors) -> Tensors:
+            return client_model(self.groups, self.algorithm, {**shared, **theirs}, mine)
+
+        return vmap(of_one)({name: shared[name] for name in stacked}, own)
 
     @cached_property
     def dropouts(self) -> dict[str, tuple[KeyedDropout, tuple[int, ...]]]:

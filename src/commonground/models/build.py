@@ -152,11 +152,47 @@ def _from_file(name: str, shape: Sequence[int], classes: int, seed: int, options
         )
     with failing_as(f"the model '{name}' could not be built for samples of shape {tuple(shape)}"):
         _check_options(name, make, options)
+        told, given = _told(name, make, shape, classes, options)
         with keyed_weights(seed, "weights"):
-            model = make(shape, classes, **options)
+            model = make(*told, **given, **options)
     if not isinstance(model, nn.Module):
         raise ModelError(f"'{name}' must make an nn.Module, and gave {type(model).__name__}")
     return model
+
+
+def _told(
+    name: str, make: Callable[..., Any], shape: Sequence[int], classes: int, options: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a user's class or function is told of the data: ``shape`` and ``classes``, if it has parameters of these
+    names; else the first that it must be given are these two.
+
+    Returns:
+        Without and with names.
+
+    Raises:
+        ConfigError: it must be given something else.
+    """
+    data = {"shape": shape, "classes": classes}
+    parameters = inspect.signature(make).parameters
+    given = {key: value for key, value in data.items() if key in parameters}
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters.values()):
+        return (shape, classes), {}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.kind in named and parameter.default is parameter.empty
+        and parameter.name not in {*given, *options}
+    ]  # fmt: skip
+    left = [key for key in data if key not in given]
+    if len(needed) == len(left):
+        return (), given | {parameter: data[key] for parameter, key in zip(needed, left, strict=True)}
+    if needed:
+        raise ConfigError(
+            f"'{name}' needs {', '.join(map(repr, needed))}; a model's class is told shape (of a sample) and classes "
+            f"if it has parameters of these names, and all else by --set model.{needed[-1]}=VALUE"
+        )
+    return (), given
 
 
 def _adapted(name: str, classes: int, seed: int, options: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:

@@ -144,7 +144,7 @@ class BatchedEngine(StoreEngine):
             self.check_stop()
             own: Tensors = {}
             if setup.tests_personal(which):
-                own = setup.personal_model(shared, self.store.gather(block))
+                own = setup.personal_models(shared, self.store.gather(block))
                 if setup.algorithm.personalizes:
                     with self._unkeyed("training", round):
                         self._cohort.begin(round, block, shared, self.store.gather(block))

@@ -83,7 +83,7 @@ def score_clients(
     if not setup.tests_personal(which):
         return test(clients, shared, {}, key=key)
     if not setup.algorithm.personalizes:
-        own_models = setup.personal_model(shared, stored)
+        own_models = setup.personal_models(shared, stored)
         return test(clients, shared, own_models, key=key)
     parts = []
     for c, client in enumerate(clients):

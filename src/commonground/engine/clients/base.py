@@ -214,6 +214,7 @@ class LocalTraining(Hiding):
         extras = Extras(loss, penalty, correction, reference)
         if loss is not None or reference is not None:
             self._needs_samples("a loss of its own")
+        self._look_at(loss, penalty)
         names = self.setup.groups.trainable(group)
         schedule = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size), start)
         self._count_steps(schedule)
@@ -308,6 +309,10 @@ class LocalTraining(Hiding):
         return members.transpose(-1, -2) @ features / counts.clamp(min=1)
 
     # -- what differs between one client and a cohort -------------------------------------------------------------
+
+    @abstractmethod
+    def _look_at(self, loss: Loss | None, penalty: Penalty | None) -> None:
+        """Refuse a method's loss or penalty that would not mean the same for each client."""
 
     @abstractmethod
     def _count_steps(self, schedule: CohortSchedule) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from commonground.algorithms import Algorithm, Client, Tensors
 from commonground.errors import ModelError
+from commonground.quoting import quoted
 
 __all__ = ["sent_by"]
 
@@ -21,9 +22,17 @@ def sent_by(algorithm: Algorithm, client: Client, round: int) -> Tensors:
         round: 1-based.
 
     Raises:
-        ModelError: the method gives no tensors by name.
+        ModelError: the method gives no tensors by name, or has changed what it received.
     """
+    received = dict(client.received)
+    versions = {name: value._version for name, value in received.items()}
     sent: object = algorithm.client_update(client, round)
+    for name, value in received.items():
+        if value._version != versions[name]:
+            raise ModelError(
+                f"client_update of {algorithm.title} changes the tensor {quoted(name)} that it received, in place (-=, "
+                "add_), and other clients receive the same one; compute a new one, or clone it first"
+            )
     if not isinstance(sent, Mapping) or not all(isinstance(value, Tensor) for value in sent.values()):
         groups = algorithm.shared[0] if len(algorithm.shared) == 1 else algorithm.shared
         what = "nothing" if sent is None else f"a {type(sent).__name__}"

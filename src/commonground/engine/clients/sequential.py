@@ -54,7 +54,7 @@ class SequentialClient(LocalTraining):
         """
         self._take_up(round, [client], [key])
         shared = {name: value for name, value in shared.items() if not is_private_part(name)}  # no business of a method
-        self.received = shared = self.setup.moved(shared)
+        self.received = shared = self.setup.in_order(self.setup.moved(shared))
         self._recorded: tuple[Tensor, int] | None = None
         self.state = self.setup.moved({name: personal[name].clone() for name in self.setup.state_names})
         self.class_counts = self._class_counts()[0]
@@ -86,6 +86,9 @@ class SequentialClient(LocalTraining):
             self.dropouts[name.removesuffix(".mask")][0].mask = mask
 
     # -- training -----------------------------------------------------------------------------------------------
+
+    def _look_at(self, loss: Loss | None, penalty: Penalty | None) -> None:
+        """There is one client."""
 
     def _count_steps(self, schedule: CohortSchedule) -> None:
         self.steps = schedule.own_steps[0]

@@ -22,6 +22,7 @@ from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import Inputs, chunks, each, select, to_device
 from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
+from commonground.engine.clients.captured import refuse_stacked
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
@@ -70,7 +71,7 @@ class StackedClients(LocalTraining):
         shared = {name: value for name, value in shared.items() if not is_private_part(name)}  # no business of a method
         shared, personal = self.setup.moved(shared), self.setup.moved(personal)
         own = {name: torch.stack([e[name] for e in extra]) for name in (extra[0] if extra else {})}
-        self.received, self._received_stacked = {**shared, **own}, set(own)
+        self.received, self._received_stacked = self.setup.in_order({**shared, **own}), set(own)
         names = self.setup.initial
         self.state = {name: personal[name].clone() for name in self.setup.state_names}
         mine = {name: value.clone() for name, value in personal.items() if name in names}
@@ -78,6 +79,8 @@ class StackedClients(LocalTraining):
         self.values: Tensors = {name: value for name, value in shared.items() if name in names} | mine
         self._stacked = set(mine)
         self.class_counts = self._class_counts()
+        # Shapes of the stacked tensors that the method has.
+        self._given = {self._counts.shape, *(value.shape for value in self.state.values())}
         self._active: Tensor | None = None
         self.loss: Tensor | None = None
         self.__dict__.pop("_padding", None)
@@ -96,7 +99,11 @@ class StackedClients(LocalTraining):
         """See :meth:`commonground.algorithms.Client.get`; stacked."""
         names = self.setup.groups.names(group)
         self.stack(names)
-        return {name: self.values[name].detach().clone() for name in names}
+        return self._giving({name: self.values[name].detach().clone() for name in names})
+
+    def _giving(self, tensors: Tensors) -> Tensors:
+        self._given |= {value.shape for value in tensors.values()}
+        return tensors
 
     def set(self, tensors: Tensors) -> None:
         """See :meth:`commonground.algorithms.Client.set`."""
@@ -109,12 +116,7 @@ class StackedClients(LocalTraining):
         """See :meth:`commonground.algorithms.Client.send`; what is common to all gets its leading axis."""
         if not isinstance(group, dict):
             return self.get(group)
-        sent: Tensors = {}
-        for name, value in group.items():
-            model = self.setup.initial.get(name)
-            common = model is not None and value.ndim == model.ndim
-            sent[name] = value.expand(len(self.keys), *value.shape).clone() if common else value
-        return sent
+        return {name: self._of_all(name, value) for name, value in group.items()}
 
     def keep(self, state: Tensors) -> None:
         """See :meth:`commonground.algorithms.Client.keep`."""
@@ -126,17 +128,23 @@ class StackedClients(LocalTraining):
         """See :meth:`commonground.algorithms.Client.scale`."""
         if not isinstance(factor, Tensor) or factor.ndim == 0:
             return {name: value * factor for name, value in tensors.items()}
-        return {name: value * factor.view(-1, *[1] * (self._rank(name, value))) for name, value in tensors.items()}
+        return {name: value * factor.view(-1, *[1] * self._rank(name, value)) for name, value in tensors.items()}
 
     def dot(self, one: Tensors, other: Tensors) -> Tensor:
         """See :meth:`commonground.algorithms.Client.dot`."""
-        products = [value * other[name] for name, value in one.items()]
-        return torch.stack([p.expand(len(self.keys), *p.shape[1:]).flatten(1).sum(1) for p in products]).sum(0)
+        products = [self._of_all(name, value * other[name]) for name, value in one.items()]
+        sums = torch.stack([product.reshape(len(self.keys), -1).sum(1) for product in products]).sum(0)
+        return self._giving({"dot": sums})["dot"]
 
     def _rank(self, name: str, value: Tensor) -> int:
-        """Dimensions of one client's tensor."""
-        model = self.setup.initial.get(name)
-        return model.ndim if model is not None else value.ndim - 1
+        """Dimensions of one client's tensor; what no name tells of is stacked."""
+        declared = self.setup.declared.get(name)
+        return value.ndim - 1 if declared is None else declared.ndim
+
+    def _of_all(self, name: str, value: Tensor) -> Tensor:
+        """The tensor with its leading axis, also where it is common to all."""
+        common = value.ndim == self._rank(name, value)
+        return value.expand(len(self.keys), *value.shape).clone() if common else value
 
     def _own(self, values: Tensors) -> tuple[Tensors, Tensors]:
         """What loss and penalty see of the client: stacked entries, and common ones."""
@@ -151,6 +159,10 @@ class StackedClients(LocalTraining):
         self.set({name: self.values[name] - rate * value for name, value in direction.items()})
 
     # -- training -----------------------------------------------------------------------------------------------
+
+    def _look_at(self, loss: Loss | None, penalty: Penalty | None) -> None:
+        for what, function in (("loss", loss), ("penalty", penalty)):
+            refuse_stacked(what, function, len(self.keys), self.setup.declared, self._given)
 
     def _count_steps(self, schedule: CohortSchedule) -> None:
         self.steps = schedule.own_steps
@@ -221,9 +233,12 @@ class StackedClients(LocalTraining):
             own, common = self._own(values)
             given = {} if reference is None else {"reference": reference}
             seen = None if features is None else setup.wide(features)
-            single = vmap(lambda z, f, y, o, w, g: loss(Output(z, f, {**common, **o}, w, **g), y))(
-                output, seen, batch.y, own, batch.weight, given
-            )
+
+            def of_one(z: Tensor, f: Tensor | None, y: Tensor, o: Tensors, w: Tensor, g: Tensors) -> Tensor:
+                with self._as_one(o, common):
+                    return loss(Output(z, f, {**common, **o}, w, **g), y)  # type: ignore[arg-type]
+
+            single = vmap(of_one)(output, seen, batch.y, own, batch.weight, given)
         return (single * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
 
     def _rows_losses(self, output: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -248,10 +263,28 @@ class StackedClients(LocalTraining):
         drawn = self._step_noise(each, step)
         return noisy_means(sums, torch.stack(drawn), std, schedule.full)
 
+    @contextmanager
+    def _as_one(self, own: Tensors, common: Tensors) -> Iterator[None]:
+        """While open, a loss or penalty that asks the client itself (``client.get``, ``client.state``) meets one."""
+        kept = self.values, self._stacked, self.state, self._counts
+        values = {name: value for name, value in {**common, **own}.items() if name in self.values}
+        self.values, self._stacked = values, set(values)
+        self.state = {name: own[name] for name in self.state}
+        self._counts = own.get("class_counts", self._counts)
+        try:
+            yield
+        finally:
+            self.values, self._stacked, self.state, self._counts = kept
+
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         own, common = self._own({**self.values, **leaves})
         extra = {name: self.received[name] for name in self._received_stacked}
-        return vmap(lambda o, e: penalty({**common, **o}, {**self.received, **e}))(own, extra)
+
+        def of_one(o: Tensors, e: Tensors) -> Tensor:
+            with self._as_one(o, common):
+                return penalty({**common, **o}, {**self.received, **e})
+
+        return vmap(of_one)(own, extra)
 
     def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:
         recorded = schedule.recorded()
@@ -308,13 +341,14 @@ class StackedClients(LocalTraining):
             batch = Batch(padded, weight.long(), weight)
             features = self._stacking.run(self.model, names, self.values, self._stacked, batch, True)[1]
         assert features is not None
-        return self.setup.wide(features)
+        return self._giving({"features": self.setup.wide(features)})["features"]
 
     def class_means(self) -> Tensor:
         """See :meth:`commonground.algorithms.Client.class_means`; stacked."""
         self._needs_samples("class means")
         y = self._pad({"y": self._rows()[1]})["y"]
-        return self._means_by_class(self.features().flatten(2), y, self._there())
+        means = self._means_by_class(self.features().flatten(2), y, self._there())
+        return self._giving({"means": means})["means"]
 
     def _there(self) -> Tensor:
         """[C, n_max] 1 for a client's row and 0 for padding."""
@@ -343,6 +377,7 @@ class StackedClients(LocalTraining):
     ) -> Tensors:
         """See :meth:`commonground.algorithms.Client.gradient`; stacked."""
         self._needs_samples("gradients")
+        self._look_at(loss, penalty)
         names = self.setup.groups.trainable(group)
         self.stack([*names, *(at or {}), *self._train_mode(names, group)])
         batch = batch or self._whole()
@@ -355,7 +390,7 @@ class StackedClients(LocalTraining):
         self.loss = keep_inactive(self._active, before.detach(), each_client.detach())
         if penalty is not None:
             each_client = each_client + self._penalties(penalty, {**moved, **leaves})
-        return gradients_of(each_client.sum(), leaves)
+        return self._giving(gradients_of(each_client.sum(), leaves))
 
     def _whole(self) -> Batch:
         """All training data of each client as one batch."""
