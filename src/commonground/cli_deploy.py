@@ -17,7 +17,7 @@ import click
 from commonground.cli_help import SectionedCommand
 from commonground.cli_options import Named, listening, run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, Interrupted
 from commonground.extras import pip_install
 from commonground.quoting import escaped, quoted
 
@@ -244,7 +244,11 @@ def run(
         max_norm=max_update_norm,
     )
     settings = run_settings(values, out, resume)
-    run_and_show(Deployment(folder), settings, limits, out, expect=expect, wait=wait, resume=resume, quiet=quiet)
+    try:
+        run_and_show(Deployment(folder), settings, limits, out, expect=expect, wait=wait, resume=resume, quiet=quiet)
+    except Interrupted as stopped:
+        click.echo(f"commonground: {stopped}", err=True)
+        raise SystemExit(130) from None
 
 
 @deploy.command(epilog="Example: commonground deploy status")

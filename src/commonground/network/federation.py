@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
@@ -26,6 +26,7 @@ from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
+from commonground.engine.state.lock import locked
 from commonground.engine.training import run_training
 from commonground.errors import CommonGroundError, DataError, RunError, UpdateError
 from commonground.network.agreeing import agree_on_tables
@@ -150,6 +151,7 @@ def train_over(
     *,
     resume: bool = False,
     observer: Observer | None = None,
+    held: bool = False,
 ) -> Run:
     """Train a configuration with these members.
 
@@ -161,6 +163,7 @@ def train_over(
         out: the run's folder.
         resume: go on with the run in it.
         observer: hears of every round.
+        held: whether the caller has the folder locked (:func:`~commonground.engine.state.lock.locked`).
 
     Raises:
         CommonGroundError: a setting does not fit the clients' data, or the run cannot go on.
@@ -175,16 +178,17 @@ def train_over(
     engines: list[NetworkEngine] = []
 
     def engine_of(name: str, setup: Setup, folder: Path | None) -> NetworkEngine:
+        if not engines:  # the folder is ours, and no other run's: nobody else's members are overwritten
+            write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
         engines.append(NetworkEngine(setup, _questions(post, setup, members, resume), limits))
         return engines[-1]
 
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
-    run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of)
-    untuned = engines[-1].missing if engines and config.finetune_epochs else {}
-    for client, why in end_run(setup, post, members, out, limits, untuned).items():
-        if observer is not None:
-            observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
+    with nullcontext() if held else locked(out):
+        run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of, held=True)
+        untuned = engines[-1].missing if engines and config.finetune_epochs else {}
+        for client, why in end_run(setup, post, members, out, limits, untuned).items():
+            if observer is not None:
+                observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
     return run
 
 
