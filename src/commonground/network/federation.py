@@ -33,7 +33,7 @@ from commonground.network.agreeing import agree_on_tables
 from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
-from commonground.network.post import Letter, NoAnswerError, Post, Questions
+from commonground.network.post import Letter, NoAnswerError, Post, Questions, json_of
 from commonground.network.tuning import Tuning, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
@@ -265,6 +265,9 @@ def _described(answer: Letter | UpdateError) -> Description | Columns:
         raise answer
     if answer.kind != "ok":
         raise DataError(f"it says {answer.kind!r}")
+    said = json_of(answer.body)
+    if isinstance(said, UpdateError):
+        raise said
     with suppress(ValueError, RecursionError):
         if "columns" in dict(json.loads(answer.body)):
             return read_told(Columns, answer.body)

@@ -11,7 +11,7 @@ from commonground.engine.backends.serialization import unpack
 from commonground.errors import UpdateError
 from commonground.quoting import quoted
 
-__all__ = ["WORK", "Letter", "NoAnswerError", "Post", "Questions", "body_of", "question_id", "said_of"]
+__all__ = ["WORK", "Letter", "NoAnswerError", "Post", "Questions", "body_of", "json_of", "question_id", "said_of"]
 
 WORK = ("tell", "agree", "begin", "ask", "end")
 """Kinds of letters that a client works on, one after the other; it answers others at once."""
@@ -109,7 +109,12 @@ def body_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
 def said_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
     """As :func:`body_of`, of a letter whose answer is JSON, or why the client could not give it."""
     body = body_of(answer, asked)
-    if isinstance(body, UpdateError) or body.startswith(b"{"):
+    return body if isinstance(body, UpdateError) else json_of(body)
+
+
+def json_of(body: bytes) -> bytes | UpdateError:
+    """An answer that is JSON, or why the client could not give it."""
+    if body.startswith(b"{"):
         return body
     try:
         read_answer(Kept, unpack(body)[0])
