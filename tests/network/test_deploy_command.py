@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import httpx
+
 from commonground import cli_deploy
 from commonground.cli import main
 from commonground.engine.state.lock import locked_file
@@ -186,6 +188,31 @@ def test_names_with_other_letters(tmp_path: Path) -> None:
     assert check_own_certificate(tmp_path, ["Bücher.example"]) == ""
     with pytest.raises(ConfigError, match=r"'a\.\.ü' is no name of a host"):
         make_certificates(tmp_path, ["a..ü"])
+
+
+@pytest.mark.parametrize("name", ["straße.de", "Straße.DE", "faß.bücher.example", "my_host", "fl.example.org"])
+def test_names_are_those_that_clients_look_for(name: str, tmp_path: Path) -> None:
+    """As httpx encodes them: the older rule makes strasse.de of straße.de, which is somebody else's."""
+    make_certificates(tmp_path, [name])
+    sought = httpx.URL(f"https://{name}:9092").raw_host.decode()
+    assert check_own_certificate(tmp_path, [sought, name]) == ""
+    if "ß" in name:
+        with pytest.raises(ConfigError, match="and not for"):
+            check_own_certificate(tmp_path, [name.replace("ß", "ss")])
+
+
+def test_a_star_stands_before_other_letters_too(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["*.bücher.example"])
+    assert check_own_certificate(tmp_path, ["fl.xn--bcher-kva.example"]) == ""
+
+
+@pytest.mark.parametrize("name", ["", "*."])
+def test_an_empty_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"is no name of a host; give the one by which clients reach the server \(--name"
+    ):
+        make_certificates(tmp_path / "certificates", [name])
+    assert not (tmp_path / "certificates").exists()
 
 
 @pytest.mark.parametrize(("days", "said"), [(-2, "ended on"), (5, "ends on"), (90, "")])

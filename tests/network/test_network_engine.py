@@ -145,6 +145,19 @@ def test_a_client_that_is_lost_for_good_is_named(tmp_path: Path) -> None:
     assert [row["test_samples"] > 0 for row in run.clients] == [True, False, True, True]
 
 
+def test_why_a_client_was_not_tested_is_told_of_a_global_model_too(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+
+    def lost(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        test = asked.kind == "ask" and b'"train' not in asked.body
+        return UpdateError("nobody is there") if node == 101 and test else answer
+
+    town.spoil = lost
+    run = over(town, tmp_path / "run", algorithm="fedavg", **SETTINGS)
+    assert run.summary["lost_clients"] == ["site 1"]
+    assert run.summary["lost_why"]["site 1"].endswith("nobody is there")
+
+
 def test_a_restarted_client_goes_on_where_it_was(tmp_path: Path) -> None:
     data = data_of()
     town = Town(data, tmp_path / "sites")
