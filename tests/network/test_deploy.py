@@ -173,6 +173,12 @@ def test_a_client_without_a_registered_key_is_refused(live: Live, tmp_path: Path
     assert told.endswith(f": commonground deploy register --folder SERVER_FOLDER {tmp_path / 'node.pub'}")
 
 
+def test_a_second_process_of_a_client_is_refused(live: Live) -> None:
+    twice = subprocess.run(live.client_command(1), capture_output=True, text=True, timeout=60, check=False)
+    assert twice.returncode == 2
+    assert f"another process uses the client's folder '{live.sites[1]}'" in twice.stderr
+
+
 def test_a_client_does_not_talk_to_another_server(live: Live, tmp_path: Path) -> None:
     """A certificate of another authority: nothing is sent."""
     make_certificates(tmp_path, ["localhost", "127.0.0.1"])

@@ -180,7 +180,8 @@ def train_over(
     def engine_of(name: str, setup: Setup, folder: Path | None) -> NetworkEngine:
         if not engines:  # the folder is ours, and no other run's: nobody else's members are overwritten
             write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
-        engines.append(NetworkEngine(setup, _questions(post, setup, members, resume), limits))
+        note = None if observer is None or engines else observer.note  # once, and not again when heads are tuned
+        engines.append(NetworkEngine(setup, _questions(post, setup, members, resume, note), limits))
         return engines[-1]
 
     with nullcontext() if held else locked(out):
@@ -230,15 +231,23 @@ def end_run(
     return failed
 
 
-def _questions(post: Post, setup: Setup, members: Members, again: bool = False) -> Questions:
+def _questions(
+    post: Post,
+    setup: Setup,
+    members: Members,
+    again: bool = False,
+    note: Callable[[str], None] | None = None,
+) -> Questions:
     """To the clients of a run, or of the one that tunes its heads.
 
     Args:
         post, setup, members: of the run.
         again: whether the run has begun before.
+        note: hears of nodes that are not in the run.
     """
     if not isinstance(setup.algorithm, HeadTuning):
-        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members), again)
+        said = note or (lambda text: None)
+        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members), again, said)
     tuning, run = tuning_of(members.run, setup), tuning_run(members.run)
     begin = partial(begin_of, setup, members.model_copy(update={"run": run}), tuning=tuning)
     return Questions(post, run, members.nodes, begin, again)
