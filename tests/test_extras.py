@@ -19,7 +19,7 @@ EXTRAS = {
     "tensorboard": ["tensorboardX"],
     "mlflow": ["mlflow"],
     "wandb": ["wandb"],
-    "network": ["flwr", "cryptography"],
+    "network": ["flwr", "cryptography", "idna"],
     "ray": ["ray"],
     "privacy": ["dp_accounting"],
 }

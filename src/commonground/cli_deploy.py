@@ -8,18 +8,24 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from commonground.cli_help import SectionedCommand
 from commonground.cli_options import Named, listening, run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
-from commonground.errors import ConfigError
+from commonground.errors import BusyError, ConfigError, Interrupted
 from commonground.extras import pip_install
 from commonground.quoting import escaped, quoted
+
+if TYPE_CHECKING:
+    from commonground.network.answering import Answering
+    from commonground.network.fleet import Fleet
 
 __all__ = ["deploy"]
 
@@ -141,7 +147,7 @@ def client(
         raise ConfigError(f"--server {quoted(address)} is no HOST:PORT, as fl.example.org:9092 is one")
     if least_noise and demand is None:
         raise ConfigError(f"--least-noise {least_noise:g} is of the privacy that --demand-dp demands; add it")
-    if (ca is None) != insecure:
+    if not key_only and (ca is None) != insecure:  # a key needs none
         raise ConfigError(
             "a client needs the server's certificate: --ca ca.pem (or --insecure, for a server without certificates)"
         )
@@ -155,31 +161,58 @@ def client(
     from commonground.data.tables.options import table_options
     from commonground.network.answering import Answering
     from commonground.network.fleet import Fleet
-    from commonground.network.node import serve_client
     from commonground.network.own_data import TableWords, own_data
 
     called = name or folder.resolve().name
-    words = TableWords(target, task, table_options(table), least)
-    own = own_data(data, called, schema, words)
-    notes = own.notes if isinstance(own, OwnTable) else () if own.schema is None else own.schema.notes
-    for note in notes:
-        click.echo(f"client {escaped(called)}: {escaped(note)}", err=True)
-    answering = Answering(
-        own,
-        called,
-        folder.resolve(),
-        model_code=allow_code,
-        demand=demand,
-        least_noise=least_noise,
-        least=least,
-    )
-    fleet = Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20)
+
+    def say(text: str) -> None:
+        click.echo(f"client {escaped(called)}: {text}", err=True)
+
+    with _alone(folder):
+        own = own_data(data, called, schema, TableWords(target, task, table_options(table), least))
+        notes = own.notes if isinstance(own, OwnTable) else () if own.schema is None else own.schema.notes
+        for note in notes:
+            say(escaped(note))
+        answering = Answering(
+            own,
+            called,
+            folder.resolve(),
+            model_code=allow_code,
+            demand=demand,
+            least_noise=least_noise,
+            least=least,
+            note=lambda text: say(escaped(text, 1000)),
+        )
+        _take_part(Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20), answering, say)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other clients' processes from a client's folder meanwhile: they would be the same client to the server.
+
+    Raises:
+        BusyError: another one has it.
+    """
+    from commonground.engine.state.lock import locked_file
+
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked_file(folder / "client.lock"))
+        except BusyError:
+            raise BusyError(
+                f"another process uses the client's folder '{folder}'; end that one, or choose another --folder"
+            ) from None
+        yield
+
+
+def _take_part(fleet: Fleet, answering: Answering, say: Callable[[str], None]) -> None:
+    """Answer the server until Ctrl-C or SIGTERM."""
+    from commonground.network.node import serve_client
+
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
-        serve_client(
-            fleet, answering, lambda text: click.echo(f"client {escaped(called)}: {text}", err=True), over.is_set
-        )
+        serve_client(fleet, answering, say, over.is_set)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     finally:
@@ -244,7 +277,11 @@ def run(
         max_norm=max_update_norm,
     )
     settings = run_settings(values, out, resume)
-    run_and_show(Deployment(folder), settings, limits, out, expect=expect, wait=wait, resume=resume, quiet=quiet)
+    try:
+        run_and_show(Deployment(folder), settings, limits, out, expect=expect, wait=wait, resume=resume, quiet=quiet)
+    except Interrupted as stopped:
+        click.echo(f"commonground: {stopped}", err=True)
+        raise SystemExit(130) from None
 
 
 @deploy.command(epilog="Example: commonground deploy status")

@@ -417,3 +417,60 @@ def test_several_labels_however_each_client_writes_truths(tmp_path: Path) -> Non
     assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
     for metric, known in here.summary["metrics"].items():
         assert run.summary["metrics"][metric]["mean"] == known["mean"], metric
+
+
+SHORT: dict[str, Any] = {"algorithm": "fedrep", "model": "mlp", "threads": 1, "batch_size": 8, "seed": 5}
+FAST = Limits(seconds=20, patience=0.2, pause=0.01)
+
+
+def test_a_run_is_of_one_reading_of_a_table(tmp_path: Path) -> None:
+    """A file that is written anew while its client runs: what was told of it, and what is trained on, stay the same."""
+    frames = made_frames()
+    config = RunConfig.make({**SHORT, "rounds": 2})
+    before = town_of(tmp_path, frames)
+    wanted = train_over(before, config, gather(before, 3, 10), FAST, tmp_path / "before").summary["weights_sha256"]
+    (tmp_path / "again").mkdir()
+    town = town_of(tmp_path / "again", frames)
+    notes: list[str] = []
+    town.desks[101].answering.note = notes.append
+    members = gather(town, 3, 10)
+    written(tmp_path / "again", {"north": frames["north"][::-1].head(40)})
+    assert train_over(town, config, members, FAST, tmp_path / "run").summary["weights_sha256"] == wanted
+    assert notes == []
+    described = gather(town, 3, 10).descriptions[1]
+    assert described.train == (frames["north"][::-1].head(40)["split"] == "train").sum()
+    assert (
+        notes[0]
+        == f"'{tmp_path / 'again' / 'north.csv'}' has changed and was read anew: {described.train} training rows"
+    )
+    assert gather(town, 3, 10).descriptions[1] == described
+    assert sum("read anew" in note for note in notes) == 1
+
+
+def test_a_table_that_cannot_be_read_any_more_costs_its_client_the_run(tmp_path: Path) -> None:
+    town, notes = town_of(tmp_path, made_frames()), list[str]()
+    (tmp_path / "north.csv").write_text("age,goal\n1,2,3\n")
+    with pytest.raises(
+        RunError, match=r"2 of 3 clients have come within .* 'its table cannot be read any more; its own"
+    ):
+        gather(town, 3, 0.5, notes.append)
+    assert not any("north.csv" in note for note in notes)
+
+
+def test_a_run_does_not_go_on_with_another_table(tmp_path: Path) -> None:
+    """Of as many rows in another order test rows would have been training rows."""
+    frames = {name: frame.drop(columns="split") for name, frame in made_frames().items()}
+    town, out = town_of(tmp_path, frames), tmp_path / "run"
+    members = gather(town, 3, 10)
+    train_over(town, RunConfig.make({**SHORT, "rounds": 1}), members, FAST, out)
+    written(tmp_path, {"north": frames["north"][::-1]})
+    town.data[1] = town.data[1].current()
+    for node in town.desks:
+        town.restart(node)
+    notes: list[str] = []
+    town.desks[101].answering.note = notes.append
+    run = train_over(town, RunConfig.make({**SHORT, "rounds": 3}), members, FAST, out, resume=True)
+    refused = run.summary["refused"]["north"]
+    assert refused["rounds"] == 2
+    assert refused["why"].endswith("says 'its data are others than those with which it began the run'")
+    assert [row["participants"] for row in run.history] == [3, 2, 2]

@@ -24,6 +24,7 @@ import commonground as cg
 from commonground.data import FederatedDataset, load_data
 from commonground.errors import RunError
 from commonground.network.fleet import Fleet
+from commonground.network.holder import Holder
 from commonground.network.keys import make_certificates, make_node_key, read_node_key
 from tests.network.live import Live
 
@@ -109,6 +110,50 @@ def test_a_run_goes_on_on_the_server_until_it_is_stopped_there(
     assert not (out / "summary.json").is_file()
 
 
+def test_a_run_that_waits_for_clients_keeps_its_folder(live: Live, data: FederatedDataset, tmp_path: Path) -> None:
+    """People start again after Ctrl-C, which ends the display alone; and who looks on hears that a run was stopped."""
+    out = tmp_path / "run"
+    waiting = live.run(out, "fedrep", *SETTINGS, "--expect", "9")
+    number = str(_holder(out, waiting))
+    held = {path.name: path.read_bytes() for path in out.iterdir()}
+    second = live.run(out, "fedrep", *SETTINGS)
+    _, told = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert f"the run {number} has '{out}'" in told
+    assert f"`commonground deploy stop {number} --folder {live.deployment.folder}` ends it" in told
+    assert len(told.splitlines()) == 1
+    assert {name: (out / name).read_bytes()[: len(content)] for name, content in held.items()} == held
+    live.deployment.stop(int(number))
+    _, told = waiting.communicate(timeout=60)
+    assert waiting.returncode == 130
+    said = f"commonground: the run {number} was stopped before its first round; start it again"
+    assert told.splitlines()[-1] == said
+    assert live.ran(out, "fedrep", *SETTINGS)["weights_sha256"] == here(data, "fedrep")
+
+
+def test_who_looks_on_hears_that_a_run_was_stopped(live: Live, data: FederatedDataset, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    child = live.run(out, "fedrep", *SETTINGS[2:], "--rounds", "400")
+    _wait_for_rounds(out, 1, child)
+    number = str(_holder(out, child))
+    second = live.run(out, "fedrep", *SETTINGS[2:], "--rounds", "400", "--resume")
+    assert f"the run {number} has '{out}'" in second.communicate(timeout=60)[1]
+    live.deployment.stop(int(number))
+    _, told = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert told.splitlines()[-1] == f"commonground: the run {number} was stopped; go on with it with --resume"
+
+
+def _holder(out: Path, child: subprocess.Popen[str]) -> int:
+    """The number of the run that has a folder, as soon as it does."""
+    until = time.monotonic() + 60
+    while (holder := Holder.of(out)) is None:
+        assert child.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return holder.run
+
+
 def test_a_setting_that_does_not_fit_is_one_sentence(live: Live, tmp_path: Path) -> None:
     child = live.run(tmp_path / "run", "fedavg", "--rounds", "1", "--model", "cnn")
     _, told = child.communicate(timeout=100)
@@ -126,6 +171,12 @@ def test_a_client_without_a_registered_key_is_refused(live: Live, tmp_path: Path
     told = done.stderr.splitlines()[-1]
     assert "does not take this client (Failed to activate SuperNode.); its key may not be let in yet" in told
     assert told.endswith(f": commonground deploy register --folder SERVER_FOLDER {tmp_path / 'node.pub'}")
+
+
+def test_a_second_process_of_a_client_is_refused(live: Live) -> None:
+    twice = subprocess.run(live.client_command(1), capture_output=True, text=True, timeout=60, check=False)
+    assert twice.returncode == 2
+    assert f"another process uses the client's folder '{live.sites[1]}'" in twice.stderr
 
 
 def test_a_client_does_not_talk_to_another_server(live: Live, tmp_path: Path) -> None:

@@ -10,12 +10,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import httpx
+
 from commonground import cli_deploy
 from commonground.cli import main
+from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError
 from commonground.network.deploy import Deployment
 from commonground.network.keys import check_own_certificate, make_certificates, make_node_key
+from commonground.network.own_data import write_arrays
 from commonground.network.running import run_settings
+from tests.helpers import made_data
 
 
 def test_a_port_in_use_is_told_before_anything_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +88,36 @@ def test_other_addresses_are_not(server: str, tmp_path: Path) -> None:
 
 def test_a_key_is_made_before_the_certificate_has_come(tmp_path: Path) -> None:
     assert client(tmp_path, "--ca", str(tmp_path / "not-yet.pem"), "--key-only") == 0
+
+
+def test_a_key_needs_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert client(tmp_path, "--key-only") == 0
+    assert "commonground deploy register" in capsys.readouterr().out
+    assert client(tmp_path) == 2
+    assert "a client needs the server's certificate: --ca ca.pem" in capsys.readouterr().err
+
+
+def test_two_processes_are_not_one_client(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second would take letters that are the first one's; when that has ended, whatever way, it may."""
+    folder = tmp_path / "client"
+    write_arrays(made_data(), 0, tmp_path)
+    taking_part: list[bool] = []
+
+    def take_part(*given: Any) -> None:
+        taking_part.append((folder / "client.lock").is_file())
+
+    monkeypatch.setattr(cli_deploy, "_take_part", take_part)
+    with locked_file(folder / "client.lock"):
+        assert client(tmp_path, "--insecure") == 2
+        assert client(tmp_path, "--insecure", "--key-only") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        f"commonground: another process uses the client's folder '{folder}'; end that one, or choose another --folder"
+    ]
+    (folder / "client.lock").touch()  # as a killed one leaves it
+    assert client(tmp_path, "--insecure") == 0
+    assert taking_part == [True]
 
 
 def test_noise_is_demanded_of_privacy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,6 +188,31 @@ def test_names_with_other_letters(tmp_path: Path) -> None:
     assert check_own_certificate(tmp_path, ["Bücher.example"]) == ""
     with pytest.raises(ConfigError, match=r"'a\.\.ü' is no name of a host"):
         make_certificates(tmp_path, ["a..ü"])
+
+
+@pytest.mark.parametrize("name", ["straße.de", "Straße.DE", "faß.bücher.example", "my_host", "fl.example.org"])
+def test_names_are_those_that_clients_look_for(name: str, tmp_path: Path) -> None:
+    """As httpx encodes them: the older rule makes strasse.de of straße.de, which is somebody else's."""
+    make_certificates(tmp_path, [name])
+    sought = httpx.URL(f"https://{name}:9092").raw_host.decode()
+    assert check_own_certificate(tmp_path, [sought, name]) == ""
+    if "ß" in name:
+        with pytest.raises(ConfigError, match="and not for"):
+            check_own_certificate(tmp_path, [name.replace("ß", "ss")])
+
+
+def test_a_star_stands_before_other_letters_too(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["*.bücher.example"])
+    assert check_own_certificate(tmp_path, ["fl.xn--bcher-kva.example"]) == ""
+
+
+@pytest.mark.parametrize("name", ["", "*."])
+def test_an_empty_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"is no name of a host; give the one by which clients reach the server \(--name"
+    ):
+        make_certificates(tmp_path / "certificates", [name])
+    assert not (tmp_path / "certificates").exists()
 
 
 @pytest.mark.parametrize(("days", "said"), [(-2, "ended on"), (5, "ends on"), (90, "")])

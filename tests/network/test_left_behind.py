@@ -9,12 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from commonground.engine.state.lock import locked, wait_until_free
-from commonground.errors import RunError
-
 pytest.importorskip("flwr")
+
+from commonground.config import RunConfig
+from commonground.data import FederatedDataset
+from commonground.engine.state.lock import is_free, locked
+from commonground.errors import BusyError, RunError
+from commonground.network import Limits, Members, gather, running, train_over
+from commonground.network.deploy import Deployment
+from commonground.network.federation import MEMBERS
+from commonground.network.holder import HOLDER, Holder
+from commonground.network.running import run_settings
+from tests.helpers import made_data
+from tests.network.town import Town
 
 HOLD = """
 import sys, time
@@ -42,6 +52,10 @@ sys.stdin.readline()
 """
 
 
+def data_of() -> FederatedDataset:
+    return made_data((12, 7, 10, 15), dtype=np.float32, client_names=[f"site {c}" for c in range(4)])
+
+
 @contextmanager
 def started(*arguments: str) -> Iterator[str]:
     """A Python process and the first line that it says; at the end it is killed."""
@@ -57,19 +71,69 @@ def started(*arguments: str) -> Iterator[str]:
 def test_a_folder_is_waited_for(tmp_path: Path) -> None:
     with started(HOLD, str(tmp_path), "1.0") as said:
         assert said == "held"
-        wait_until_free(tmp_path, 30.0)
-        with locked(tmp_path):
+        assert not is_free(tmp_path)
+        with locked(tmp_path, wait=30.0):
             pass
+        assert is_free(tmp_path)
 
 
 def test_but_not_for_ever(tmp_path: Path) -> None:
     with started(HOLD, str(tmp_path), "60.0") as said:
         assert said == "held"
         began = time.monotonic()
-        wait_until_free(tmp_path, 0.5)
-        assert 0.4 < time.monotonic() - began < 20
-        with pytest.raises(RunError, match="another process is training"), locked(tmp_path):
+        with pytest.raises(BusyError, match="another process is training"), locked(tmp_path, wait=0.5):
             pass
+        assert 0.4 < time.monotonic() - began < 20
+
+
+def test_the_run_that_has_a_folder_is_named(tmp_path: Path) -> None:
+    """To another job, which writes nothing there, and to whoever wants to start one."""
+    out, first = tmp_path / "run", Holder(run=12, server=tmp_path / "server")
+    says = rf"the run 12 has '{out}', .*: `commonground deploy stop 12 --folder {first.server}` ends it, or choose"
+    with first.holding(out, 0.0):
+        held = (out / HOLDER).read_bytes()
+        with pytest.raises(BusyError, match=says), Holder(run=13, server=tmp_path).holding(out, 0.1):
+            pass
+        assert (out / HOLDER).read_bytes() == held
+    with Holder(run=13, server=tmp_path).holding(out, 0.0):
+        assert Holder.of(out) == Holder(run=13, server=tmp_path)
+
+
+@pytest.mark.parametrize(("state", "busy"), [("running", True), ("starting", True), ("finished:stopped", False)])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_whose_run_goes_on_is_refused_at_once(
+    state: str, busy: bool, resume: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose run was stopped may be had in a moment, for which the job waits."""
+    monkeypatch.setattr(running, "LINGERS", 0.1)
+    monkeypatch.setattr(Deployment, "state_of", lambda deployment, run: state if run == 12 else "unknown")
+    out = tmp_path / "run"
+    with Holder(run=12, server=tmp_path / "server").holding(out, 0.0):
+        if busy:
+            with pytest.raises(BusyError, match="commonground deploy stop 12 --folder"):
+                run_settings({"algorithm": "fedavg"}, out, resume)
+        else:
+            running.check_idle(out, resume)
+    running.check_idle(out, resume)
+
+
+def test_a_folder_of_another_command_is_refused_at_once(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(BusyError, match="another process is training in"):
+        run_settings({"algorithm": "fedavg"}, tmp_path, resume=False)
+
+
+def test_members_are_written_by_who_has_the_folder(tmp_path: Path) -> None:
+    """A second run on the same folder would make the first one's clients others than it asks."""
+    town = Town(data_of(), tmp_path / "sites")
+    members, out = gather(town, 4, 10), tmp_path / "run"
+    config = RunConfig.make({"algorithm": "fedavg", "data": "arrays", "rounds": 1, "model": "mlp", "threads": 1})
+    with locked(out), pytest.raises(BusyError):
+        train_over(town, config, members, Limits(), out)
+    assert not (out / MEMBERS).exists()
+    train_over(town, config, members, Limits(), out)
+    with pytest.raises(RunError, match="already holds a run"):
+        train_over(town, config, gather(town, 4, 10), Limits(), out)
+    assert Members.read(out / MEMBERS) == members
 
 
 ATTEND = """

@@ -19,6 +19,7 @@ from commonground.console import result_table
 from commonground.data import FederatedDataset
 from commonground.engine import loop
 from commonground.engine.backends.serialization import unpack
+from commonground.engine.observer import Silent
 from commonground.engine.run import Run
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
@@ -143,6 +144,35 @@ def test_a_client_that_is_lost_for_good_is_named(tmp_path: Path) -> None:
     assert run.summary["refused"]["site 1"]["rounds"] == 3
     assert np.isfinite(run.summary["personal_accuracy"]["mean"])
     assert [row["test_samples"] > 0 for row in run.clients] == [True, False, True, True]
+
+
+def test_why_a_client_was_not_tested_is_told_of_a_global_model_too(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+
+    def lost(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        test = asked.kind == "ask" and b'"train' not in asked.body
+        return UpdateError("nobody is there") if node == 101 and test else answer
+
+    town.spoil = lost
+    run = over(town, tmp_path / "run", algorithm="fedavg", **SETTINGS)
+    assert run.summary["lost_clients"] == ["site 1"]
+    assert run.summary["lost_why"]["site 1"].endswith("nobody is there")
+
+
+def test_a_client_that_comes_too_late_is_told_of_once(tmp_path: Path) -> None:
+    town, notes = Town(data_of(), tmp_path / "sites"), list[str]()
+    late = town.desks.pop(103)
+    members = gather(town, 3, 10)
+    town.desks[103] = late
+
+    class Hearing(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    config = RunConfig.make({"algorithm": "fedavg", "data": "arrays", **SETTINGS})
+    train_over(town, config, members, FAST, tmp_path / "run", observer=Hearing())
+    late_ones = [note for note in notes if "103" in note]
+    assert late_ones == ["node 103 is there, and not in this run, which has begun without it; it may be in the next"]
 
 
 def test_a_restarted_client_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,6 +131,30 @@ def test_a_run_does_not_begin_again_with_other_settings(tmp_path: Path) -> None:
     assert b'"rounds":1,' in text
     client.begin(text.replace(b'"rounds":1,', b'"rounds":7,'))  # a run may go on
     assert b'"rounds":7,' in next(folder.glob("runs/*/begin.json")).read_bytes()
+
+
+def test_a_run_goes_on_with_the_data_that_it_began_with_alone(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "algorithm": "local", "rounds": 1}
+    over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", **settings)
+    folder = tmp_path / "sites" / "client-0"
+    began = next(folder.glob("runs/*/begin.json"))
+    run, own, notes = began.parent.name, part_of(data_of(), [0]), list[str]()
+    other = replace(own, y_train=own.y_train[::-1].copy())
+    Answering(own, "site 0", folder).begin(began.read_bytes())
+    client = Answering(other, "site 0", folder, note=notes.append)
+    with pytest.raises(UpdateError, match=r"^its data are others than those with which it began the run$") as refused:
+        client.begin(began.read_bytes())
+    for _ in range(2):
+        assert b"its data are others than those" in client.ask(run, b"")
+        assert b"its data are others than those" in client.end(run, b"")
+    assert notes == [str(refused.value.__cause__)]  # once, and to the owner alone
+    says = (
+        rf"the run {run} began here with other data \(fingerprint {own.fingerprint()[:12]}, now .*\), and this client"
+    )
+    assert re.match(says, notes[0])
+    began.with_name("data.sha256").unlink()  # as an earlier version left it
+    client.begin(began.read_bytes())
+    assert not began.with_name("data.sha256").exists()
 
 
 LOCAL = {"dp": "client", "dp_clip": 0.5, "dp_noise": 2.0, "dp_where": "client", "dp_secret_noise": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from commonground.data.tables.features import WHY_NOT, check_columns, find_featu
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions
-from commonground.data.tables.read import read_raw
+from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.targets import read_targets
 from commonground.data.tables.told import (
@@ -67,10 +68,11 @@ class OwnTable:
         least: int = 1,
     ) -> None:
         self.path, self.least, self.options = path, least, options or TableOptions()
+        self._words, self._stamp = (name, target, task), _stamp_of(path)
         raw = read_raw(path, self.options.separator, self.options.encoding)
         labels = [target] if target in raw.columns else [one.strip() for one in target.split(",")]
         check_columns(path, raw.columns, [*labels, *self.options.drop, *self.options.kinds])
-        self._raw, _ = with_targets(raw, labels, task, self.options)
+        self._raw, self._lacking = with_targets(raw, labels, task, self.options)
         self.notes = self._raw.notes
         given = split_column(self._raw, labels, self.options)
         targets = read_targets(self._raw, labels, task, scaled=False)
@@ -89,6 +91,17 @@ class OwnTable:
             "target_decimals": targets.decimals,
         }
         self.columns = Columns.model_validate(about)
+
+    def current(self) -> OwnTable:
+        """This table, or the one that its file holds now, if that was changed since it was read.
+
+        Raises:
+            DataError, ConfigError: as for the first one.
+        """
+        if _stamp_of(self.path) == self._stamp:
+            return self
+        name, target, task = self._words
+        return OwnTable(self.path, name, target, task=task, options=self.options, least=self.least)
 
     def _looks(self, taken: Collection[str | None]) -> tuple[ColumnTold, ...]:
         """The columns that may become inputs, in the table's order, and how they look."""
@@ -112,7 +125,7 @@ class OwnTable:
         return Statistics(columns=tuple(self._of(column, column.name in asked.counted) for column in asked.columns))
 
     def load(self, agreed: Agreed) -> FederatedDataset:
-        """The table as all clients read theirs.
+        """The table as all clients read theirs; its rows are those of which :meth:`statistics` are told.
 
         Raises:
             UpdateError: it is about other columns or targets than this client has told of; or a cell does not fit,
@@ -126,9 +139,11 @@ class OwnTable:
         if min(places, default=0) < 0 or len({*places}) < len(places):
             raise UpdateError("the server leaves out classes of this client's, or takes several for one")
         try:
-            return table_data(self.path, agreed.schema_of_all(), self.options)
+            data = table_data(self._raw, agreed.schema_of_all(), self.options)
         except DataError as error:
             raise UpdateError("its table cannot be read as agreed; its own log says where") from error
+        assert data.schema is not None
+        return replace(data, schema=replace(data.schema, missing_targets=self._lacking))
 
     def _check(self, columns: tuple[ColumnTold, ...]) -> None:
         """Nothing is read that the client's owner has dropped, and no text or identifier as categories."""
@@ -195,17 +210,27 @@ def may_become(own: ColumnTold, asked: ColumnTold) -> bool:
     return own.reading == asked.reading
 
 
-def table_data(path: Path, schema: TableSchema, options: TableOptions | None = None) -> FederatedDataset:
-    """All rows of a table as one client's data by a schema; unless the options or a column say otherwise a quarter of
-    them, at random but always the same, are test rows.
+def _stamp_of(path: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """By which a file that was written anew, or a folder with such files, is known."""
+    found = [path, *(sorted(path.rglob("*")) if path.is_dir() else ())]
+    with suppress(OSError):  # whoever reads it says what is wrong
+        states = [(str(one), one.stat()) for one in found]
+        return tuple((name, state.st_ino, state.st_mtime_ns, state.st_size) for name, state in states)
+    return ()
+
+
+def table_data(path: Path | RawTable, schema: TableSchema, options: TableOptions | None = None) -> FederatedDataset:
+    """All rows of a table, or of one that was read already, as one client's data by a schema; unless the options or a
+    column say otherwise a quarter of them, at random but always the same, are test rows.
 
     Raises:
         DataError: a cell does not fit its column (line and column named), or a class is none of the schema's.
     """
     found = load_table(path, label=",".join(schema.targets), task=schema.task, schema=schema, options=options)
     if unknown := sorted({*found.class_names} - {*schema.class_names}):
+        where = path.path if isinstance(path, RawTable) else path
         raise DataError(
-            f"{path}: the column {quoted(schema.targets[0])} holds {', '.join(map(quoted, unknown[:3]))}, and the "
+            f"{where}: the column {quoted(schema.targets[0])} holds {', '.join(map(quoted, unknown[:3]))}, and the "
             f"classes are {', '.join(map(quoted, schema.class_names[:10]))}"
         )
     data = FederatedDataset.from_arrays(

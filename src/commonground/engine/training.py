@@ -158,11 +158,13 @@ def run_training(
     track: Track | Tracking = None,
     allow_other_numerics: bool = False,
     engine_of: EngineOf | None = None,
+    held: bool = False,
 ) -> Run:
     """Carry out a prepared run; see :func:`train`.
 
     Args:
         engine_of: makes the engine; by default one of this machine's, by its name.
+        held: whether the caller has ``out`` locked (:func:`~commonground.engine.state.lock.locked`).
         setup, out, resume, observer, on_round, allow_other_numerics: see there.
         track: see there; a :class:`Tracking` stays open, for what its caller still has to add.
     """
@@ -178,6 +180,7 @@ def run_training(
                 track=tracking,
                 allow_other_numerics=allow_other_numerics,
                 engine_of=engine_of,
+                held=held,
             )
     if out is None and setup.config.early_stopping is not None:
         return _in_temporary_folder(setup, observer, on_round, track)
@@ -185,7 +188,7 @@ def run_training(
     folder = RunFolder(out) if out is not None else None
     torch.set_num_threads(setup.config.threads)
     use_precision(setup.config.precision)
-    with locked(folder.path) if folder is not None else contextlib.nullcontext():
+    with contextlib.nullcontext() if folder is None or held else locked(folder.path):
         if folder is not None:
             if resume and folder.exists:
                 check_resumed(folder, setup, allow_other_numerics)

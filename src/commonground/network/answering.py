@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,13 +42,16 @@ from commonground.engine.private.secret import kept_secret, remove_secret
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
-from commonground.errors import CommonGroundError, ConfigError, RunError, UpdateError
+from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
 from commonground.network.tuning import Tuning, tuning_setup
 from commonground.quoting import escaped, quoted
 from commonground.tasks import Regression
 from commonground.user_code import is_code
 
 __all__ = ["Answering", "Begin", "failed"]
+
+DATA = "data.sha256"
+"""Beside what a run begins with: which data the client began it with. It is told to nobody."""
 
 
 class Begin(BaseModel):
@@ -87,6 +91,7 @@ class Answering:
             targets that are numbers are scaled by those who tell theirs, and have to be of a usual size if nobody does.
         least_noise: the least Z with which they have to.
         least: training rows, without which mean and deviation of targets that are numbers are not told.
+        note: hears what is for the client's owner alone.
 
     Raises:
         ConfigError: privacy is demanded, and clients would have to agree on what its table's columns become.
@@ -102,6 +107,7 @@ class Answering:
         demand: Literal["client", "example"] | None = None,
         least_noise: float = 0.0,
         least: int = 1,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         if demand is not None and isinstance(data, OwnTable):
             raise ConfigError(
@@ -111,13 +117,33 @@ class Answering:
         self.data, self.name, self.folder = data, name, folder
         self.model_code = model_code
         self.demand, self.least_noise, self.least = demand, least_noise, least
+        self.note = note
         self._clients: dict[str, MessageClient] = {}
+        self._loaded: tuple[Agreed, FederatedDataset] | None = None  # of a table, as it was last agreed to be read
+        self._said = ""  # to the owner, of the last question that was refused
 
     def hello(self) -> bytes:
-        """The description of the data, or which columns its table has, as JSON."""
+        """The description of the data, or which columns its table has, as JSON. A table whose file has changed is read
+        anew, since a run is about to begin; what has begun goes on with what it was described by.
+
+        Raises:
+            UpdateError: the table cannot be read any more, for which reason only its cause says.
+        """
         if isinstance(self.data, OwnTable):
+            self.data = self._current(self.data)
             return self.data.columns.model_dump_json().encode()
         return self._described(self.data)
+
+    def _current(self, table: OwnTable) -> OwnTable:
+        try:
+            now = table.current()
+        except CommonGroundError as error:
+            raise UpdateError("its table cannot be read any more; its own log says why") from error
+        if now is not table:
+            self.note(f"'{table.path}' has changed and was read anew: {now.columns.train:,} training rows")
+            for said in now.notes:
+                self.note(said)
+        return now
 
     def agree(self, kind: str, text: bytes) -> bytes:
         """Take a step towards what all clients' tables become (``tell``, ``agree``).
@@ -132,7 +158,8 @@ class Answering:
             raise UpdateError(f"client {escaped(self.name)} has no table to agree on")
         if kind == "tell":
             return self.data.statistics(read_told(Asked, text)).model_dump_json().encode()
-        return self._described(self.data.load(read_told(Agreed, text)))
+        self._loaded = None
+        return self._described(self._own(read_told(Agreed, text)))
 
     def _described(self, data: FederatedDataset) -> bytes:
         """What is told of the data; of few rows' targets, and where privacy is demanded, neither mean nor deviation."""
@@ -155,6 +182,8 @@ class Answering:
             raise UpdateError(f"the run {begin.run} has begun here with other settings")
         self._clients[begin.run] = self._client(begin)
         old.parent.mkdir(parents=True, exist_ok=True)
+        if not old.is_file():
+            write_atomically(old.with_name(DATA), self._own(begin.table).fingerprint())
         write_atomically(old, text)
         return json.dumps({"run": begin.run}).encode()
 
@@ -167,7 +196,7 @@ class Answering:
         try:
             return self._of(run).handle(message)
         except CommonGroundError as error:
-            return failed(error)
+            return self._refused(error)
 
     def model_folder(self, run: str) -> Path:
         """Where the client's model is after a run, or after the tuning of its heads."""
@@ -184,9 +213,18 @@ class Answering:
             keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
             for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
                 self._over(over, client.number)
+            self._loaded = None
             return pack(Kept().model_dump(), {})
         except CommonGroundError as error:
-            return failed(error)
+            return self._refused(error)
+
+    def _refused(self, error: CommonGroundError) -> bytes:
+        """An answer that says why there is none; all of it is for the owner, who hears the same once."""
+        said = str(error.__cause__ or error)
+        if said != self._said:
+            self.note(said)
+        self._said = said
+        return failed(error)
 
     def _over(self, run: str, number: int) -> None:
         """Answer nothing of a run again; then the secret of its noise may go."""
@@ -212,6 +250,7 @@ class Answering:
         torch.set_num_threads(config.threads)
         use_precision(config.precision)
         own = self._own(begin.table)
+        self._check_data(own, begin)
         data = replace(as_agreed(own, begin.class_names, begin.task_settings), client_names=(self.name,))
         if config.validation_fraction:
             data = hold_out(data, config.validation_fraction, config.seed, [begin.number])
@@ -228,8 +267,23 @@ class Answering:
         if isinstance(self.data, OwnTable):
             if agreed is None:
                 raise UpdateError("the server does not say what the columns of this client's table become")
-            return self.data.load(agreed)
+            if self._loaded is None or self._loaded[0] != agreed:
+                self._loaded = agreed, self.data.load(agreed)
+            return self._loaded[1]
         return self.data
+
+    def _check_data(self, own: FederatedDataset, begin: Begin) -> None:
+        """A run goes on with the data that it began with: of others test rows may have been training rows."""
+        for run in (begin.run, *(() if begin.tuning is None else (begin.tuning.run,))):
+            kept = self._file(run).with_name(DATA)
+            if not (self.has_begun(run) and kept.is_file()):  # an earlier version kept none
+                continue
+            before, now = kept.read_text("ascii", "replace"), own.fingerprint()
+            if before != now:
+                raise UpdateError("its data are others than those with which it began the run") from DataError(
+                    f"the run {run} began here with other data (fingerprint {before[:12]}, now {now[:12]}), and this "
+                    "client takes no part in it until these are back and it is started again"
+                )
 
     def _check_privacy(self, config: RunConfig) -> None:
         """What a run hides is the server's to say, and whether to take part in it this client's owner's."""

@@ -13,15 +13,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from commonground.errors import ConfigError, RunError
+from commonground.engine.state.folder import RunFolder
+from commonground.errors import ConfigError, Interrupted, RunError
 from commonground.network.keys import check_own_certificate, make_certificates
-from commonground.network.server_app import OUTCOME, Job
+from commonground.network.server_app import LOG, Job, outcome_of
 from commonground.network.superlink import MAX_BYTES
 from commonground.quoting import escaped
 
 __all__ = ["CONNECTION", "Deployment", "flower_project", "follow", "free_port"]
 
 CONNECTION = "deployment"
+STOPPED = "finished:stopped"
+"""What Flower says of a run that somebody has stopped."""
+
 _SERVER = "from commonground.network import server_app\n\napp = server_app.app\n"  # Flower looks for an assignment
 _CLIENT = '''"""Flower wants one; clients run `commonground deploy client`, which takes no code from the server."""
 from flwr.clientapp import ClientApp
@@ -192,7 +196,7 @@ class Deployment:
         """
         self._check_certificate()
         name = f"{secrets.token_hex(8)}.json"
-        path = self.folder / "jobs" / name
+        path = self.job_file(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(job.model_dump_json(indent=1), encoding="utf-8")
         command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.folder / "app"), CONNECTION]
@@ -203,6 +207,10 @@ class Deployment:
         except (ValueError, KeyError):
             why = _last_words(done)
             raise RunError(f"the run did not start: {why}; is `commonground deploy server` running?") from None
+
+    def job_file(self, name: str) -> Path:
+        """Where a job's file is."""
+        return self.folder / "jobs" / name
 
     def state_of(self, run: int) -> str:
         """What Flower says of a run: ``running``, ``finished:completed``, ``finished:failed`` and others."""
@@ -234,24 +242,30 @@ def follow(
 
     Raises:
         RunError: it failed; the server's own words.
+        Interrupted: somebody has stopped it.
     """
-    out = Path(job.out)
-    lines = _new_lines(out / "network.log"), _new_lines(out / "rounds.jsonl")
+    out, outcome_file = Path(job.out), outcome_of(deployment.job_file(name))
+    lines = _new_lines(out / LOG), _new_lines(out / "rounds.jsonl")
     asked = time.monotonic()
     while True:
-        outcome = _outcome(out, name)
+        outcome = _outcome(outcome_file)
         for text in next(lines[0]):
             hear("note", text)
         for text in next(lines[1]):
             hear("round", json.loads(text))
-        if outcome is not None:
-            if outcome["error"] is not None:
-                raise RunError(f"the server says: {outcome['error']}")
+        if outcome is not None and outcome["error"] is None:
             return
-        if time.monotonic() - asked > 10:
-            asked = time.monotonic()
-            state = deployment.state_of(run)
-            if state.startswith("finished") and _outcome(out, name) is None:
+        if outcome is not None or time.monotonic() - asked > 10:
+            asked, said = time.monotonic(), None if outcome is None else f"the server says: {outcome['error']}"
+            try:
+                state = deployment.state_of(run)
+            except RunError as error:
+                raise RunError(said or str(error)) from None
+            if state == STOPPED:  # of which its process says that it has lost its server
+                raise Interrupted(_stopped(run, out))
+            if said is not None:
+                raise RunError(said)
+            if state.startswith("finished") and _outcome(outcome_file) is None:
                 raise RunError(f"the run is {state}; continue it with --resume")
         time.sleep(pause)
 
@@ -286,12 +300,19 @@ def _new_lines(path: Path) -> Iterator[list[str]]:
         yield found
 
 
-def _outcome(out: Path, name: str) -> dict[str, Any] | None:
+def _outcome(path: Path) -> dict[str, Any] | None:
+    """How a job has ended, if it has."""
     try:
-        found = json.loads((out / OUTCOME).read_text("utf-8"))
+        return dict(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError):
         return None
-    return dict(found) if found.get("job") == name else None
+
+
+def _stopped(run: int, out: Path) -> str:
+    """What is said of a run that was stopped."""
+    if RunFolder(out).exists:
+        return f"the run {run} was stopped; go on with it with --resume"
+    return f"the run {run} was stopped before its first round; start it again"
 
 
 def free_port() -> int:

@@ -41,7 +41,7 @@ class Desk(Generic[T]):
         if letter.kind == "ping":
             self.answers.put((tag, Letter(self._state(letter.body.decode("ascii", "replace")), letter.run, b"")))
         elif letter.kind == "hello":
-            self.answers.put((tag, Letter("ok", "", self.answering.hello())))
+            self.answers.put((tag, Letter("ok", "", self._hello())))
         elif letter.kind in WORK:
             with self._lock:
                 self._waiting.append(question_id(letter.run, letter.body))
@@ -53,6 +53,13 @@ class Desk(Generic[T]):
         """Take nothing more in; what is worked on is finished first."""
         self._work.put(None)
         self._thread.join()
+
+    def _hello(self) -> bytes:
+        try:
+            return self.answering.hello()
+        except CommonGroundError as error:
+            self.note(str(error.__cause__ or error))
+            return failed(error)
 
     def _state(self, question: str) -> str:
         with self._lock:

@@ -122,7 +122,7 @@ class NetworkEngine(MessageEngine):
             return super().evaluate(clients, shared, which, round, detailed=detailed)
         finally:
             untested, self.missing = self.missing, missing
-            if which == "personal":
+            if which == "personal" or not self.setup.has_personal_model:
                 self.untested = untested
 
     def digest(self, client: int) -> str:

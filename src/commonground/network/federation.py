@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import groupby
@@ -26,13 +26,14 @@ from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
+from commonground.engine.state.lock import locked
 from commonground.engine.training import run_training
 from commonground.errors import CommonGroundError, DataError, RunError, UpdateError
 from commonground.network.agreeing import agree_on_tables
 from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
-from commonground.network.post import Letter, NoAnswerError, Post, Questions
+from commonground.network.post import Letter, NoAnswerError, Post, Questions, json_of
 from commonground.network.tuning import Tuning, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
@@ -150,6 +151,7 @@ def train_over(
     *,
     resume: bool = False,
     observer: Observer | None = None,
+    held: bool = False,
 ) -> Run:
     """Train a configuration with these members.
 
@@ -161,6 +163,7 @@ def train_over(
         out: the run's folder.
         resume: go on with the run in it.
         observer: hears of every round.
+        held: whether the caller has the folder locked (:func:`~commonground.engine.state.lock.locked`).
 
     Raises:
         CommonGroundError: a setting does not fit the clients' data, or the run cannot go on.
@@ -175,16 +178,18 @@ def train_over(
     engines: list[NetworkEngine] = []
 
     def engine_of(name: str, setup: Setup, folder: Path | None) -> NetworkEngine:
-        engines.append(NetworkEngine(setup, _questions(post, setup, members, resume), limits))
+        if not engines:  # the folder is ours, and no other run's: nobody else's members are overwritten
+            write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
+        note = None if observer is None or engines else observer.note  # once, and not again when heads are tuned
+        engines.append(NetworkEngine(setup, _questions(post, setup, members, resume, note), limits))
         return engines[-1]
 
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
-    run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of)
-    untuned = engines[-1].missing if engines and config.finetune_epochs else {}
-    for client, why in end_run(setup, post, members, out, limits, untuned).items():
-        if observer is not None:
-            observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
+    with nullcontext() if held else locked(out):
+        run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of, held=True)
+        untuned = engines[-1].missing if engines and config.finetune_epochs else {}
+        for client, why in end_run(setup, post, members, out, limits, untuned).items():
+            if observer is not None:
+                observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
     return run
 
 
@@ -226,15 +231,23 @@ def end_run(
     return failed
 
 
-def _questions(post: Post, setup: Setup, members: Members, again: bool = False) -> Questions:
+def _questions(
+    post: Post,
+    setup: Setup,
+    members: Members,
+    again: bool = False,
+    note: Callable[[str], None] | None = None,
+) -> Questions:
     """To the clients of a run, or of the one that tunes its heads.
 
     Args:
         post, setup, members: of the run.
         again: whether the run has begun before.
+        note: hears of nodes that are not in the run.
     """
     if not isinstance(setup.algorithm, HeadTuning):
-        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members), again)
+        said = note or (lambda text: None)
+        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members), again, said)
     tuning, run = tuning_of(members.run, setup), tuning_run(members.run)
     begin = partial(begin_of, setup, members.model_copy(update={"run": run}), tuning=tuning)
     return Questions(post, run, members.nodes, begin, again)
@@ -261,6 +274,9 @@ def _described(answer: Letter | UpdateError) -> Description | Columns:
         raise answer
     if answer.kind != "ok":
         raise DataError(f"it says {answer.kind!r}")
+    said = json_of(answer.body)
+    if isinstance(said, UpdateError):
+        raise said
     with suppress(ValueError, RecursionError):
         if "columns" in dict(json.loads(answer.body)):
             return read_told(Columns, answer.body)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import idna
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -34,7 +35,11 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: float = DAYS) ->
         folder: for the files.
         hosts: names and addresses under which clients reach the server.
         days: for which the certificates hold.
+
+    Raises:
+        ConfigError: one of the hosts is no name and no address.
     """
+    reached_by = [_name(host) for host in hosts]
     folder.mkdir(parents=True, exist_ok=True)
     begins = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
@@ -60,7 +65,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], days: float = DAYS) ->
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(reached_by), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(key_id), critical=False)
         .sign(authority, hashes.SHA384())
     )
@@ -184,11 +189,17 @@ def _name(host: str) -> x509.GeneralName:
 
 
 def _ascii(host: str) -> str:
-    """A name as certificates have it: parts with other letters encoded (RFC 3490)."""
+    """A name as certificates have it: parts with other letters encoded as httpx does, which clients use (IDNA 2008)."""
+    name = host.removeprefix("*.")
+    if not name:
+        raise ConfigError(
+            f"{quoted(host)} is no name of a host; give the one by which clients reach the server (--name)"
+        )
     try:
-        return host.encode("idna").decode()
+        encoded = name.encode("idna") if name.isascii() else idna.encode(name.lower())
     except UnicodeError as error:
         raise ConfigError(f"{quoted(host)} is no name of a host: {error}") from None
+    return host[: len(host) - len(name)] + encoded.decode("ascii")
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

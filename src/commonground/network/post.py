@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -11,10 +13,12 @@ from commonground.engine.backends.serialization import unpack
 from commonground.errors import UpdateError
 from commonground.quoting import quoted
 
-__all__ = ["WORK", "Letter", "NoAnswerError", "Post", "Questions", "body_of", "question_id", "said_of"]
+__all__ = ["WORK", "Letter", "NoAnswerError", "Post", "Questions", "body_of", "json_of", "question_id", "said_of"]
 
 WORK = ("tell", "agree", "begin", "ask", "end")
 """Kinds of letters that a client works on, one after the other; it answers others at once."""
+
+LOOK = 5.0  # seconds between two looks for nodes that are not in a run
 
 
 class NoAnswerError(UpdateError):
@@ -60,18 +64,28 @@ class Questions:
         nodes: of the clients, in their order.
         begin: what a client is told first.
         again: whether those who have begun are told once more, since the run goes on with other settings, perhaps.
+        note: hears of nodes that are not in the run.
     """
 
     def __init__(
-        self, post: Post, run: str, nodes: Sequence[int], begin: Callable[[int], bytes], again: bool = False
+        self,
+        post: Post,
+        run: str,
+        nodes: Sequence[int],
+        begin: Callable[[int], bytes],
+        again: bool = False,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.post, self.run, self.nodes, self.begin = post, run, nodes, begin
+        self.post, self.run, self.nodes, self.begin, self.note = post, run, nodes, begin, note
         self._to_tell = set(nodes) if again else set()
+        self._known = set(nodes)
+        self._next_look = -math.inf
 
     def exchange(
         self, messages: Mapping[int, bytes], seconds: float, check_stop: Callable[[], None], kind: str = "ask"
     ) -> Iterator[tuple[int, bytes | UpdateError]]:
         """See :class:`~commonground.network.engine.Transport`."""
+        self._look_for_others()
         client_of = {self.nodes[client]: client for client in messages}
         letters = {self.nodes[client]: Letter(kind, self.run, body) for client, body in messages.items()}
         late = {
@@ -94,6 +108,15 @@ class Questions:
         for node, answer in self.post.exchange(begun, seconds, check_stop):
             yield client_of[node], body_of(answer, letters[node])
 
+    def _look_for_others(self) -> None:
+        """Who comes too late would otherwise wait for questions without a word."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK
+        for node in sorted({*self.post.nodes()} - self._known):
+            self._known.add(node)
+            self.note(f"node {node} is there, and not in this run, which has begun without it; it may be in the next")
+
 
 def body_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
     """What a node answered to one of :data:`WORK`, or why it did not."""
@@ -109,7 +132,12 @@ def body_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
 def said_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
     """As :func:`body_of`, of a letter whose answer is JSON, or why the client could not give it."""
     body = body_of(answer, asked)
-    if isinstance(body, UpdateError) or body.startswith(b"{"):
+    return body if isinstance(body, UpdateError) else json_of(body)
+
+
+def json_of(body: bytes) -> bytes | UpdateError:
+    """An answer that is JSON, or why the client could not give it."""
+    if body.startswith(b"{"):
         return body
     try:
         read_answer(Kept, unpack(body)[0])

@@ -14,8 +14,10 @@ from commonground.engine.option_checks import check_described
 from commonground.engine.prepare import checked_algorithm
 from commonground.engine.run import load_run
 from commonground.engine.state.folder import RunFolder
-from commonground.errors import ConfigError
+from commonground.engine.state.lock import is_free
+from commonground.errors import BusyError, ConfigError, Interrupted
 from commonground.network.deploy import Deployment, follow
+from commonground.network.holder import Holder
 from commonground.network.limits import Limits
 from commonground.network.server_app import Job
 from commonground.quoting import escaped
@@ -25,7 +27,9 @@ from commonground.tasks.rank import is_share
 from commonground.terminal import standard_output
 from commonground.user_code import is_code
 
-__all__ = ["run_and_show", "run_settings"]
+__all__ = ["check_idle", "run_and_show", "run_settings"]
+
+LINGERS = 3.0  # seconds for which the process of a server that was killed may still have its run's folder
 
 _OF_DATA = (
     "data", "clients", "classes_per_client", "partition", "train_samples", "test_samples", "normalize", "target",
@@ -39,10 +43,12 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
 
     Raises:
         ConfigError: one divides or changes data, which are with the clients; or there is no algorithm.
+        RunError: another run has the folder, or has left something there.
     """
     for name in _OF_DATA:
         if name in values:
             raise ConfigError(f"--{name.replace('_', '-')} is not for a run over a network: data are with the clients")
+    check_idle(out, resume)
     found = dict(values)
     if resume:
         if not RunFolder(out).exists:
@@ -57,6 +63,28 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
     if not is_code(config.algorithm):  # a file is found from where the server was started
         checked_algorithm(config)
     return found
+
+
+def check_idle(out: Path, resume: bool) -> None:
+    """Refuse a folder that a run has which goes on; one that was stopped or killed may still have it for a moment.
+
+    Args:
+        out: the folder.
+        resume: whether the run in it is to be continued.
+
+    Raises:
+        BusyError: says which run has it, and how it is ended.
+    """
+    if not out.is_dir() or is_free(out, LINGERS if resume else 0.0):
+        return
+    holder = Holder.of(out)
+    if holder is None and resume:
+        return  # the job waits for it
+    if holder is None:
+        raise BusyError(f"another process is training in '{out}'; choose another --out")
+    state = Deployment(holder.server).state_of(holder.run)
+    if not (state == "unknown" or state.startswith("finished")):
+        raise holder.busy(out)
 
 
 def run_and_show(
@@ -81,6 +109,10 @@ def run_and_show(
         wait: seconds for which they are waited for.
         resume: whether to go on with the run in the folder.
         quiet: print nothing but errors.
+
+    Raises:
+        RunError: it failed.
+        Interrupted: somebody has stopped it.
     """
     job = Job(settings=dict(settings), clients=expect, wait=wait, limits=limits, out=str(out.resolve()), resume=resume)
     out.mkdir(parents=True, exist_ok=True)
@@ -89,6 +121,8 @@ def run_and_show(
     shown.say(f"+ {' '.join(command)}")
     try:
         follow(deployment, job, name, number, shown.hear)
+    except Interrupted:
+        raise
     except KeyboardInterrupt:
         shown.say(f"the run goes on on the server; `commonground deploy stop {number}` ends it")
         raise

@@ -15,19 +15,19 @@ from pydantic import BaseModel, ConfigDict
 
 from commonground.config import RunConfig
 from commonground.engine.observer import Silent
-from commonground.engine.state.lock import wait_until_free
+from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError
 from commonground.network.federation import MEMBERS, Members, gather, train_over
 from commonground.network.grid import GridPost
+from commonground.network.holder import Holder
 from commonground.network.limits import FIRST_WAIT, LONGEST_WAIT, PATIENCE, Limits
 from commonground.network.parent import end_with
 
-__all__ = ["LOG", "OUTCOME", "Job", "app"]
+__all__ = ["HANDOVER", "LOG", "Job", "app", "outcome_of"]
 
 LOG = "network.log"
-OUTCOME = "network-outcome.json"
 
-HANDOVER = 30.0  # seconds
+HANDOVER = 30.0  # seconds for which the process of a server that has just died may still have a run's folder
 
 app = ServerApp()
 
@@ -67,29 +67,41 @@ def main(grid: Grid, context: Context) -> None:
     end_with(os.getppid())
     path = Path(str(context.run_config["job"]))
     job = Job.model_validate_json(path.read_bytes())
+    try:
+        _carry_out(grid, job, Holder(run=context.run_id, server=path.parent.parent))
+    except CommonGroundError as error:
+        _tell(path, str(error))
+        raise
+    except BaseException as error:
+        _tell(path, f"{type(error).__name__}: {error}")
+        raise
+    _tell(path, None)
+
+
+def outcome_of(job: Path) -> Path:
+    """Where it is told that a job is over, beside the file that says what is to be done: what this process may write
+    even if the run's folder is another's.
+    """
+    return job.with_suffix(".outcome")
+
+
+def _carry_out(grid: Grid, job: Job, holder: Holder) -> None:
+    """The job, with the run's folder as its own from before clients are waited for until it is over."""
     out = Path(job.out)
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOG).open("a", encoding="utf-8", buffering=1) as log:
-        try:
-            _train(grid, job, out, lambda text: print(text, file=log, flush=True))
-        except CommonGroundError as error:
-            _tell(out, {"job": path.name, "error": str(error)})
-            raise
-        except BaseException as error:
-            _tell(out, {"job": path.name, "error": f"{type(error).__name__}: {error}"})
-            raise
-        _tell(out, {"job": path.name, "error": None})
+    with holder.holding(out, HANDOVER), (out / LOG).open("a", encoding="utf-8", buffering=1) as log:
+        _train(grid, job, out, lambda text: print(text, file=log, flush=True))
 
 
 def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
     post = GridPost(grid, job.limits)
-    wait_until_free(out, HANDOVER)  # by the process of a server that has just died
+    if not job.resume:
+        RunFolder(out).check_free()  # before clients are waited for in vain
     if job.resume and (out / MEMBERS).is_file():
         members = Members.read(out / MEMBERS)
     else:
         members = gather(post, job.clients, job.wait, note)
-    observer = _Noting(note)
-    train_over(post, RunConfig.make(job.settings), members, job.limits, out, resume=job.resume, observer=observer)
+    config, observer = RunConfig.make(job.settings), _Noting(note)
+    train_over(post, config, members, job.limits, out, resume=job.resume, observer=observer, held=True)
 
 
 class _Noting(Silent):
@@ -103,8 +115,9 @@ class _Noting(Silent):
         self._note(text)
 
 
-def _tell(out: Path, outcome: dict[str, Any]) -> None:
+def _tell(job: Path, error: str | None) -> None:
     """Whole or not at all: somebody waits for it."""
-    part = out / f".{OUTCOME}.{os.getpid()}"
-    part.write_text(json.dumps(outcome), encoding="utf-8")
-    part.replace(out / OUTCOME)
+    outcome = outcome_of(job)
+    part = outcome.with_name(f".{outcome.name}.{os.getpid()}")
+    part.write_text(json.dumps({"error": error}), encoding="utf-8")
+    part.replace(outcome)

@@ -68,7 +68,7 @@ class Engine(ABC):
         self.last_rounds: npt.NDArray[np.int32] | None = None  # in which each client last took part, -1: none so far
         self.saved_every_round = False  # whether a checkpoint is wanted after each round
         self.missing: dict[int, str] = {}  # participants whose round does not count, and why, where that is borne
-        self.untested: dict[int, str] = {}  # likewise of the last test of clients' own models
+        self.untested: dict[int, str] = {}  # likewise of the last test, of clients' own models if they have any
 
     @abstractmethod
     def train(

@@ -12,7 +12,9 @@ from pathlib import Path
 from commonground.access import reason
 from commonground.errors import BusyError, RunError
 
-__all__ = ["locked", "locked_file", "wait_until_free"]
+__all__ = ["is_free", "locked", "locked_file"]
+
+LOOK = 0.2  # seconds between two looks for whether a folder is free
 
 _held: set[int] = set()
 
@@ -28,11 +30,12 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
     """Keep other processes from training in a folder meanwhile; a process that dies lets go of it.
 
     Args:
         path: the folder; it is made if it is not there, and removed again if nothing was written.
+        wait: seconds for which another process that has it is waited for.
 
     Raises:
         BusyError: another process has it.
@@ -47,12 +50,11 @@ def locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunError(f"the folder '{path}' cannot be written: {reason(error, path)}") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(f"another process is training in '{path}'; choose another --out") from None
-        except OSError:
-            pass  # a file system without locks
+        until = time.monotonic() + wait
+        while not _lock(descriptor):
+            if time.monotonic() >= until:
+                raise BusyError(f"another process is training in '{path}'; choose another --out")
+            time.sleep(LOOK)
         _held.add(descriptor)
         yield
     finally:
@@ -112,17 +114,25 @@ def _is(descriptor: int, path: Path) -> bool:
         return False
 
 
-def wait_until_free(path: Path, seconds: float) -> None:
-    """Wait while another process trains in a folder, but not for ever.
+def is_free(path: Path, wait: float = 0.0) -> bool:
+    """Whether no process trains in a folder, or none does any more before ``wait`` seconds are over.
 
-    Args:
-        path: the folder.
-        seconds: the longest wait; who locks the folder then is told what is wrong.
+    Raises:
+        RunError: the path cannot become a folder.
     """
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        try:
-            with locked(path):
-                return
-        except RunError:
-            time.sleep(0.2)
+    try:
+        with locked(path, wait=wait):
+            return True
+    except BusyError:
+        return False
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether nobody else has it locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
