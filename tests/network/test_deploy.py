@@ -184,6 +184,7 @@ def test_a_client_does_not_talk_to_another_server(live: Live, tmp_path: Path) ->
     make_certificates(tmp_path, ["localhost", "127.0.0.1"])
     command = live.client_command(0)
     command[command.index("--ca") + 1] = str(tmp_path / "ca.pem")
+    command[command.index("--folder") + 1] = str(tmp_path / "client")  # the other one's is in use
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     try:
