@@ -73,7 +73,7 @@ def test_the_configuration_has_all_augmentations() -> None:
         ("train fedrep --data emn", ["emnist-letters"]),
         ("train fedrep --model l", ["linear", "lstm", "low-rank"]),
         ("train fedrep --set ", ["head_epochs=", "body_epochs=", "model.rank="]),
-        ("train fedrep --model mlp --set model.", ["model.hidden=", "model.norm="]),
+        ("train fedrep --model mlp --set model.", ["model.hidden=", "model.norm=", "model.softmax="]),
         ("train moon --set t", ["temperature="]),
         ("compare fedrep fedavg --grid head", ["head_epochs="]),
         ("compare fedrep fedav", ["fedavg"]),
