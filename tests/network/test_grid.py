@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.task_identity import TaskIdentity
 
 from commonground.data.described import describe_client
@@ -203,3 +204,37 @@ def test_clients_of_one_name_are_told_by_their_nodes() -> None:
     wanted = r"the clients of nodes 1, 3 and 4 call themselves 'north'; each needs a name of its own \(--name\)"
     with pytest.raises(RunError, match=wanted):
         gather(grid.GridPost(there, LIMITS), 4, 3)
+
+
+def test_a_message_whose_parts_the_server_does_not_take_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "POLL", 0.0)
+    refused = [True, True, False]
+
+    class Busy(Grid):
+        def push_messages(self, messages: Iterable[Message]) -> Iterator[str]:
+            if refused.pop(0):
+                raise ObjectPushError("part", 1, "session")
+            return super().push_messages(messages)
+
+    told = dict(grid.GridPost(Busy(n1=lambda letter: Letter("ok", "", b"yes")), LIMITS).exchange({1: ASK}, 5))
+    assert isinstance(told[1], Letter)
+    assert refused == []
+
+
+def test_an_answer_that_takes_long_to_come_makes_no_other_late() -> None:
+    """Answers are fetched one after the other: the rest of one may be on its way until the time for all is over."""
+
+    class Slow(Grid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            names = list(message_ids)
+            if len(self._answers) == 2:  # the first look: one is whole, and takes all the time
+                time.sleep(0.4)
+                return super().pull_messages(names[:1])
+            return super().pull_messages(names)
+
+    there = Slow(n1=lambda letter: Letter("ok", "", b"slow"), n2=lambda letter: Letter("ok", "", b"quick"))
+    told = dict(grid.GridPost(there, LIMITS).exchange({1: ASK, 2: ASK}, 0.3))
+    assert {node: answer.body for node, answer in told.items() if isinstance(answer, Letter)} == {
+        1: b"slow",
+        2: b"quick",
+    }

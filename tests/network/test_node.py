@@ -124,7 +124,10 @@ class Line:
             raise found
         return None if found is None else (b"tag", found)
 
-    def send(self, tag: Any, answer: Letter) -> None:
+    def reply(self, tag: Any, answer: Letter) -> Any:
+        return answer
+
+    def send(self, answer: Letter) -> None:
         end = self.ends.pop(0) if self.ends else None
         if end is not None:
             raise end
@@ -186,6 +189,19 @@ def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
     line.serve(1)
     assert len(line.sent) == 1
     assert line.connected == 1
+
+
+def test_an_answer_that_the_server_does_not_take_is_dropped() -> None:
+    line = Line([letter(b"one"), letter(b"two")], [UpdateError("not taken")])
+    assert line.serve(1)[1:] == ["not taken"]
+    assert len(line.sent) == 1
+
+
+def test_what_is_no_server_of_flowers_is_tried_again() -> None:
+    """As where a login page of a network answers in its place."""
+    line = Line([ValueError("Invalid protobuf response payload"), letter(b"one")])
+    assert "cannot be reached: Invalid protobuf response payload; trying again" in line.serve(1)[1]
+    assert line.sent == [b"answer to one"]
 
 
 def test_a_message_that_is_none_is_noted() -> None:

@@ -42,8 +42,8 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
 )
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
+    ObjectPushError,
     inflate_object_from_contents,
-    pull_objects,
     push_objects,
 )
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -53,7 +53,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from commonground.errors import RunError, UpdateError
 from commonground.network.letters import content_of, letter_of
-from commonground.network.limits import CHUNK, FIRST_WAIT, LONGEST_WAIT, PATIENCE
+from commonground.network.limits import PART
+from commonground.network.parts import pull_patiently
 from commonground.network.post import Letter
 from commonground.quoting import escaped
 
@@ -61,6 +62,7 @@ __all__ = ["Fleet"]
 
 HEARTBEAT = 10.0  # seconds, the least that Flower takes: twice that, and a node counts as away
 REFUSED = (401, 403)
+TRIES, PAUSE = 5, 0.2  # of sending an answer; seconds more between two of them each time
 
 
 class Fleet:
@@ -134,13 +136,13 @@ class Fleet:
             return None
         head, tree = message_from_proto(response.messages_list[0]), response.message_object_trees[0]
         run, ids = head.metadata.run_id, [part.object_id for part in iterate_object_tree(tree)]
-        if len(ids) > self.max_bytes // CHUNK + 16:
+        if len(ids) > self.max_bytes // PART + 16:
             raise UpdateError(
                 f"a message of {len(ids):,} parts was sent, and at most {self.max_bytes:,} bytes are read"
             )
         pull: Any = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
         try:
-            contents = pull_objects(ids, pull, max_time=PATIENCE, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT)
+            contents = pull_patiently(ids, pull)
         except ObjectPullError:
             raise UpdateError("a message was announced whose parts did not come; the server sends it again") from None
         make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
@@ -149,15 +151,29 @@ class Fleet:
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message, letter_of(message.content, self.max_bytes)
 
-    def send(self, received: Message, letter: Letter) -> None:
-        """Answer a message.
+    def reply(self, received: Message, letter: Letter) -> Message:
+        """The message that answers another one."""
+        made = Message(content_of(letter), reply_to=received)
+        made.metadata.__dict__["_message_id"] = made.object_id
+        return made
+
+    def send(self, reply: Message) -> None:
+        """Answer a message; of an answer of which a part was sent before, only what is missing.
 
         Raises:
+            UpdateError: the server says that it waits for its parts, and does not take them.
             httpx.HTTPError: the server cannot be reached, or no longer waits for it.
         """
-        reply = Message(content_of(letter), reply_to=received)
-        reply.metadata.__dict__["_message_id"] = reply.object_id
-        run = received.metadata.run_id
+        for again in range(TRIES):
+            try:
+                self._send(reply)
+            except ObjectPushError:  # the run was stopped this moment, which the next try hears, or they came too late
+                time.sleep(again * PAUSE)
+            else:
+                return
+        raise UpdateError("an answer could not be sent, whose parts the server does not take")
+
+    def _send(self, reply: Message) -> None:
         with no_object_id_recompute():
             tree: ObjectTree = get_object_tree(reply)
             response = self._client.PushMessages(
@@ -168,7 +184,8 @@ class Fleet:
                     clientapp_runtime_list=[0.0],
                 )
             )
-            push: Any = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
+            run, session = reply.metadata.run_id, response.session_id
+            push: Any = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, session)
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(response.objects_to_push))
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from flwr.app import Message, MessageType
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from commonground.errors import UpdateError
 from commonground.network.letters import content_of, letter_of
@@ -16,6 +17,7 @@ from commonground.quoting import escaped
 
 __all__ = ["GridPost"]
 
+TRIES = 4  # of sending a message; one more is final
 POLL = 0.1  # seconds between two looks for answers; Flower's own loop takes 3
 LOOK = 3.0  # seconds between two looks after nodes that have not answered
 
@@ -72,10 +74,18 @@ class GridPost:
         ids: dict[str, int] = {}
         for node, letter in letters.items():  # one by one: a message is kept in memory only while it is sent
             message = Message(content_of(letter), node, MessageType.QUERY, ttl=seconds)
-            for sent in self.grid.push_messages([message]):
+            for sent in self._pushed(message):
                 if sent:
                     ids[sent] = node
         return ids
+
+    def _pushed(self, message: Message) -> Iterable[str]:
+        for _ in range(TRIES):
+            try:
+                return self.grid.push_messages([message])
+            except ObjectPushError:  # the server's database was busy; it takes what is missing
+                time.sleep(POLL)
+        return self.grid.push_messages([message])
 
     def away(self, node: int) -> None:
         """Remember that a node was waited for in vain."""
@@ -96,13 +106,13 @@ class _Trip:
 
     def look(self) -> Iterator[tuple[int, Letter | UpdateError]]:
         """What has come, and what will not come any more."""
+        now = time.monotonic()  # before: an answer that takes long to come makes none late that comes meanwhile
         for message in self.post.grid.pull_messages([*self.ids, *self.pings]):
             reply_to = message.metadata.reply_to_message_id
             if reply_to in self.pings:
                 self._pinged(self.pings.pop(reply_to), message)
             elif reply_to in self.ids:
                 yield from self._answered(self.ids.pop(reply_to), message)
-        now = time.monotonic()
         if now > self.next_look:
             self.next_look = now + LOOK
             self._look_after(now)

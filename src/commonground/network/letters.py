@@ -1,10 +1,11 @@
-"""Letters as Flower's messages: a record of settings, and the body as an array of bytes, which travels in chunks."""
+"""Letters as Flower's messages: a record of settings, and the body as an array of bytes, which travels in parts."""
 
 from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from commonground.errors import UpdateError
+from commonground.network.parts import divide
 from commonground.network.post import Letter
 
 __all__ = ["content_of", "letter_of"]
@@ -15,8 +16,10 @@ _KIND, _RUN = "kind", "run"
 def content_of(letter: Letter) -> RecordDict:
     """What a message of Flower holds."""
     about = ConfigRecord({_KIND: letter.kind, _RUN: letter.run})
-    body = Array(dtype="uint8", shape=(len(letter.body),), stype="commonground", data=letter.body)
-    return RecordDict({"about": about, "body": ArrayRecord({"body": body})})
+    data = Array(dtype="uint8", shape=(len(letter.body),), stype="commonground", data=letter.body)
+    body = ArrayRecord({"body": data})
+    divide(body["body"])  # the record has made one of its own
+    return RecordDict({"about": about, "body": body})
 
 
 def letter_of(content: RecordDict, most: int) -> Letter:

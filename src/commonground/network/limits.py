@@ -13,16 +13,16 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.setup import Setup
 from commonground.errors import UpdateError
 
-__all__ = ["CHUNK", "FIRST_WAIT", "LONGEST_WAIT", "PATIENCE", "Limits"]
+__all__ = ["FIRST_WAIT", "LONGEST_WAIT", "PART", "PATIENCE", "Limits"]
 
-CHUNK = 5 << 20
-"""Bytes of a part in which Flower sends what is long, its default."""
+PART = 1 << 20
+"""Bytes of a part in which what is long is sent."""
 
 FIRST_WAIT, LONGEST_WAIT = 0.02, 1.0
 """Seconds between tries for a part that is announced and on its way; Flower's own are 1 and 10, felt in most rounds."""
 
 PATIENCE = 30.0
-"""Seconds after which a part that was announced counts as lost with whoever sent it; Flower's own are 7,200."""
+"""Seconds without a part of a message that was announced, after which the rest counts as lost with whoever sent it."""
 
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 

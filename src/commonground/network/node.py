@@ -37,20 +37,20 @@ def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None]
     """
     desk: Desk[Message] = Desk(answering, note)
     connected, reached, newest = False, True, time.monotonic()
-    unsent: list[tuple[Message, Letter]] = []
+    unsent: list[Message] = []
     while not stop():
         try:
             if not connected:
                 note(f"is node {fleet.connect()} of the server at {fleet.address}")
                 connected = True
             while unsent:
-                _send(fleet, *unsent[0])
+                _send(fleet, unsent[0], note)
                 unsent.pop(0)
             received = _receive(fleet, note)
             if not reached:
                 note("the server is there again")
                 reached = True
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ValueError) as error:  # a ValueError: what answers there is no server of Flower's
             if reached:
                 why = str(error) or type(error).__name__
                 if fleet.plain and isinstance(error, httpx.RemoteProtocolError):
@@ -64,7 +64,8 @@ def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None]
             desk.take(*received)
         idle = time.monotonic() - newest > IDLE_AFTER
         try:
-            unsent.append(desk.answers.get(timeout=0.001 if received else IDLE_POLL if idle else POLL))
+            answer = desk.answers.get(timeout=0.001 if received else IDLE_POLL if idle else POLL)
+            unsent.append(fleet.reply(*answer))
             newest = time.monotonic()
         except queue.Empty:
             pass
@@ -79,15 +80,17 @@ def _receive(fleet: Fleet, note: Callable[[str], None]) -> tuple[Message, Letter
         return None
 
 
-def _send(fleet: Fleet, received: Message, letter: Letter) -> None:
-    """Send an answer; one that the server no longer wants is dropped."""
+def _send(fleet: Fleet, reply: Message, note: Callable[[str], None]) -> None:
+    """Send an answer; one that the server no longer wants, or does not take, is dropped."""
     try:
-        fleet.send(received, letter)
+        fleet.send(reply)
+    except UpdateError as error:
+        note(str(error))
     except httpx.HTTPStatusError as error:
         if error.response.status_code >= 500:
             raise
 
 
-def _is_known(error: httpx.HTTPError) -> bool:
+def _is_known(error: Exception) -> bool:
     """Whether the server still knows the node: after a restart it may not."""
     return not (isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500)

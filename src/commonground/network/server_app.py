@@ -20,8 +20,9 @@ from commonground.errors import CommonGroundError
 from commonground.network.federation import MEMBERS, Members, gather, train_over
 from commonground.network.grid import GridPost
 from commonground.network.holder import Holder
-from commonground.network.limits import FIRST_WAIT, LONGEST_WAIT, PATIENCE, Limits
+from commonground.network.limits import Limits
 from commonground.network.parent import end_with
+from commonground.network.parts import pull_patiently
 
 __all__ = ["HANDOVER", "LOG", "Job", "app", "outcome_of"]
 
@@ -57,16 +58,13 @@ class Job(BaseModel):
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Carry out the job in the file that the run's configuration names."""
-    # This process is ours alone; Flower's grid has no setting for how it waits for parts on their way.
-    names = vars(http_grid)
-    names["pull_objects"] = partial(
-        names["pull_objects"], max_time=PATIENCE, initial_backoff=FIRST_WAIT, backoff_cap=LONGEST_WAIT
-    )
     # Without its server there are no answers. A SIGINT, which is how Flower says so, would let the round be finished,
     # for which there is nobody left; and the run could not go on elsewhere while this process holds its folder.
     end_with(os.getppid())
     path = Path(str(context.run_config["job"]))
     job = Job.model_validate_json(path.read_bytes())
+    # This process is ours alone; Flower's grid has no setting for how it waits for parts on their way.
+    vars(http_grid)["pull_objects"] = partial(pull_patiently, most=job.limits.seconds)
     try:
         _carry_out(grid, job, Holder(run=context.run_id, server=path.parent.parent))
     except CommonGroundError as error:

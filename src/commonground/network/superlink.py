@@ -13,7 +13,7 @@ import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from commonground.network.limits import CHUNK
+from commonground.network.limits import PART
 from commonground.network.parent import end_with
 
 __all__ = ["ENDS_WITH", "MAX_BYTES", "Gate", "main"]
@@ -26,6 +26,7 @@ PUSH_OBJECT = f"{FLEET}push-object"
 ENDS_WITH = "COMMONGROUND_ENDS_WITH"
 """The environment variable that names the process without which this one ends, if there is one."""
 
+LARGEST_PART = 5 << 20  # bytes; Flower's own nodes send such
 SLACK = 16 << 10  # bytes of a request beside what it carries
 
 Scope = MutableMapping[str, Any]
@@ -43,8 +44,8 @@ class Gate:
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], max_bytes: int = 1 << 30) -> None:
         self.app = app
-        # A message is announced by the names of its parts, some hundred bytes for each of CHUNK bytes.
-        self.largest_announcement = SLACK + 256 * (max_bytes // CHUNK + 1)
+        # A message is announced by the names of its parts, some hundred bytes for each of PART bytes.
+        self.largest_announcement = SLACK + 256 * (max_bytes // PART + 1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -59,7 +60,7 @@ class Gate:
             else:
                 await _refuse(send, 403, b"only the server's own host may do that")
             return
-        most = CHUNK + SLACK if path == PUSH_OBJECT else self.largest_announcement
+        most = LARGEST_PART + SLACK if path == PUSH_OBJECT else self.largest_announcement
         if _announced(scope) > most:
             await _refuse(send, 413, b"too large")
             return
