@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from commonground import train
 from commonground.errors import ConfigError
+from commonground.report import write_run_report
 from commonground.tasks import CLASSIFICATION, Headline, Metric, MultiLabel, Regression
 from commonground.tasks.headline import in_figures
 
@@ -71,3 +74,11 @@ def test_few_test_samples_are_told_where_they_are_among_the_worst() -> None:
     assert few(ACCURACY, (0.3, 4), (0.1, 4), (math.nan, 0), least=0).startswith("3 of 20 clients have fewer")
     assert few(ACCURACY, (0.3, 4), (0.1, 4), (math.nan, 0)).startswith("2 of 19 clients have fewer")
     assert few(ACCURACY, (0.3, 4), (0.1, 4), (math.nan, math.nan), least=5) == ""
+
+
+def test_one_round_is_no_1_rounds(tmp_path: Path) -> None:
+    train("fedavg", clients=2, rounds=1, model="mlp", out=tmp_path / "run")
+    write_run_report(tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "1 round," in page
+    assert "1 rounds" not in page

@@ -66,7 +66,11 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
             show(own.get(headline.worst_tenth), unit),
             f"or {beyond} ({headline.percentile}{_ranked(summary)})",
         ),
-        ("Sent by all clients", show(summary.get("bytes_up"), "bytes"), f"in {summary.get('rounds', '–')} rounds"),
+        (
+            "Sent by all clients",
+            show(summary.get("bytes_up"), "bytes"),
+            f"in {counted(summary['rounds'], 'round')}" if "rounds" in summary else "",
+        ),
         ("Time", show(summary.get("seconds"), "seconds"), f"training and tests, engine {summary.get('engine', '–')}"),
     ]
     page.tiles([tile for tile in tiles if tile[1] != "–"])
@@ -123,7 +127,7 @@ def _subtitle(run: RunFiles) -> str:
     s = run.summary
     parts = [
         counted(s.get("clients", len(run.clients)), "client"),
-        f"{s['rounds']:,} rounds" if "rounds" in s else "",
+        counted(s["rounds"], "round") if "rounds" in s else "",
         f"model {s['model']}" if "model" in s else "",
         f"seed {s['seed']}" if "seed" in s else "",
         f"finished on {day(s['finished'])}" if "finished" in s else "",
