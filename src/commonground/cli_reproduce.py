@@ -65,7 +65,10 @@ __all__ = ["report", "reproduce"]
     help="say which verdicts in OUT change in this folder, of the same experiment from another first seed",
 )
 @click.option(
-    "--status", type=click.Path(path_type=Path), metavar="FOLDER", help="say which cells of a table are there"
+    "--status",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="say which cells of a table (or of the tables in it) are there",
 )
 @click.option(
     "--summary", type=click.Path(path_type=Path), metavar="FOLDER", help="write the page of all results below a folder"
@@ -219,15 +222,16 @@ def _next_cells(request: Request, experiment: str | None, device: str) -> None:
 
 
 def _say_status(folder: Path) -> None:
-    """Which cells of a table are there, and what is missing."""
-    from commonground.papers.tables.status import status_lines
+    """Which cells of the tables in a folder are there, and what is missing."""
+    from commonground.papers.tables.status import status_lines, tables_in
     from commonground.terminal import standard_output
 
-    table, lines = status_lines(folder)
     console = standard_output()
-    console.print(table.to_rich())
-    for line in lines:
-        console.print(line)
+    for one in tables_in(folder):
+        table, lines = status_lines(one)
+        console.print(table.to_rich())
+        for line in lines:
+            console.print(line)
 
 
 def _compare_seeds(folder: Path, others: tuple[Path, ...], quiet: bool) -> None:

@@ -223,7 +223,8 @@ def test_a_comparison_says_which_rounds_were_kept(tmp_path: Path) -> None:
 def test_the_page_of_a_run_tells_of_it(tmp_path: Path) -> None:
     run = go(out=tmp_path / "run")
     page = write_run_report(tmp_path / "run").read_text("utf-8")
-    assert f"those of round {run.summary['early_stopping']['best_round']}, the best on rows held out" in page
+    best, rounds = run.summary["early_stopping"]["best_round"], run.summary["rounds"]
+    assert f"those of round {best} of {rounds}, the best on rows held out" in page
     assert "the same, on validation rows" in page
 
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import Message, MessageType
-from flwr.app.message import remove_content_from_message
+from flwr.app.message import Array, remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectResponse
 from flwr.supercore.inflatable.inflatable_object import (
@@ -114,6 +114,26 @@ def test_a_message_of_too_many_parts_is_not_fetched(server: Server, tmp_path: Pa
     with pytest.raises(UpdateError, match="a message of 41 parts was sent, and at most 1,048,576 bytes are read"):
         line(server, tmp_path).receive()
     assert server.fetched == []
+
+
+def test_as_many_parts_as_a_message_may_have_are_asked_for(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PATIENCE", 0.05)
+    for allowed, number in ((True, 17), (False, 18)):  # of 1 MiB: one part, and what Flower puts around it
+        children = [ObjectTree(object_id=str(i)) for i in range(number - 1)]
+        server.tree = ObjectTree(object_id="all", children=children)
+        with pytest.raises(UpdateError, match="whose parts did not come" if allowed else f"of {number} parts"):
+            line(server, tmp_path).receive()
+
+
+@pytest.mark.parametrize(
+    "lengths", [[limits.PART, limits.PART, 1], [limits.PART, limits.PART], [limits.PART, limits.PART - 1]]
+)
+def test_an_array_is_divided_into_whole_parts_and_a_rest(lengths: list[int]) -> None:
+    array = Array("uint8", (sum(lengths),), "numpy.ndarray", bytes(sum(lengths)))
+    parts.divide(array)
+    assert [len(part.data) for _, part in vars(array)["_chunks"]] == lengths
 
 
 def test_a_letter_that_is_too_long_is_refused(server: Server, tmp_path: Path) -> None:

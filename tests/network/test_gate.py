@@ -53,6 +53,12 @@ def test_only_this_host_starts_runs(path: str) -> None:
     assert [asked(path, host) for host in (INSIDE, "::1", "::ffff:127.0.0.1")] == [200, 200, 200]
 
 
+def test_the_parts_of_the_longest_message_can_be_announced() -> None:
+    most = (16 << 10) + 256 * 9  # eight parts and one more
+    assert asked("/v1/fleet/push-messages", headers={"content-length": str(most)}) == 200
+    assert asked("/v1/fleet/push-messages", headers={"content-length": str(most + 1)}) == 413
+
+
 def test_nodes_are_let_through() -> None:
     assert asked("/v1/fleet/pull-messages") == 200
     assert asked("/v1/fleet/push-object", parts=(bytes(5 << 20), bytes(100))) == 200

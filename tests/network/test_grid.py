@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +15,16 @@ import pytest
 pytest.importorskip("flwr")
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_objects
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import http_grid
 
 from commonground.data.described import describe_client
 from commonground.data.part import part_of
 from commonground.errors import RunError, UpdateError
-from commonground.network import Limits, federation, gather, grid
+from commonground.network import Limits, federation, gather, grid, server_app
 from commonground.network.letters import content_of, letter_of
+from commonground.network.parts import pull_patiently
 from commonground.network.post import Letter, NoAnswerError, question_id
 from tests.helpers import made_data
 
@@ -238,3 +242,17 @@ def test_an_answer_that_takes_long_to_come_makes_no_other_late() -> None:
         1: b"slow",
         2: b"quick",
     }
+
+
+def test_a_job_waits_for_parts_as_long_as_for_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = server_app.Job(settings={}, clients=1, wait=1.0, limits=LIMITS, out=str(tmp_path / "run"))
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    monkeypatch.setattr(server_app, "end_with", lambda parent: None)
+    monkeypatch.setitem(vars(http_grid), "pull_objects", pull_objects)  # put back afterwards
+    pulls: list[Any] = []
+    monkeypatch.setattr(server_app, "_carry_out", lambda *_: pulls.append(vars(http_grid)["pull_objects"]))
+    context: Any = SimpleNamespace(run_config={"job": str(tmp_path / "job.json")}, run_id=1)
+    nothing: Any = None
+    server_app.main(nothing, context)
+    assert [(pull.func, pull.keywords) for pull in pulls] == [(pull_patiently, {"most": LIMITS.seconds})]
+    assert json.loads(server_app.outcome_of(tmp_path / "job.json").read_text()) == {"error": None}

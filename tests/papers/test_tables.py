@@ -28,7 +28,7 @@ from commonground.papers.tables.differences import far_cells
 from commonground.papers.tables.fill import fill, work_for
 from commonground.papers.tables.judge import outcome_of, reported, run_table
 from commonground.papers.tables.queue import ORDER, next_stage, stages
-from commonground.papers.tables.status import hours_left, missing_work, status_table
+from commonground.papers.tables.status import hours_left, missing_work, status_table, tables_in
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import PAPER, VARIANTS, variant
 from tests.papers.small_table import COLUMN, ROWS, SETTINGS, TABLE, request
@@ -331,6 +331,22 @@ def test_every_run_of_a_table_is_one_that_its_method_takes(table: PaperTable) ->
 
 
 # -- what is there, and what comes next -------------------------------------------------------------------------------
+
+
+def test_the_tables_of_a_folder_of_folders_are_found(tmp_path: Path) -> None:
+    for name, files in {
+        "b": ["cells.csv", "reproduction.json"],
+        "a": ["reproduction.json"],
+        "c": ["cells.csv"],
+    }.items():
+        (tmp_path / "many" / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / "many" / name / file).touch()
+    assert tables_in(tmp_path / "many") == tables_in(tmp_path / "many" / "b") == [tmp_path / "many" / "b"]
+    with pytest.raises(RunError, match="holds no table of cells"):
+        tables_in(tmp_path / "many" / "c")
+    with pytest.raises(RunError, match="is not a folder"):
+        tables_in(tmp_path / "nothing")
 
 
 def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:

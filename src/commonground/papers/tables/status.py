@@ -14,7 +14,23 @@ from commonground.papers.tables.variants import PAPER
 from commonground.report.read import read_json
 from commonground.table import Column, Table
 
-__all__ = ["hours_left", "missing_work", "status_lines", "status_table"]
+__all__ = ["hours_left", "missing_work", "status_lines", "status_table", "tables_in"]
+
+
+def tables_in(folder: Path) -> list[Path]:
+    """The folders of tables: this one, or those directly below it that hold one.
+
+    Raises:
+        RunError: there is none.
+    """
+    if not folder.is_dir():
+        raise RunError(f"'{folder}' is not a folder")
+    if (folder / "reproduction.json").is_file():
+        return [folder]
+    below = sorted(file.parent for file in folder.glob("*/cells.csv") if (file.parent / "reproduction.json").is_file())
+    if not below:
+        raise RunError(f"'{folder}' holds no table of cells; 'commonground reproduce TABLE --out FOLDER' begins one")
+    return below
 
 
 def status_lines(folder: Path) -> tuple[Table, list[str]]:
