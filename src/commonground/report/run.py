@@ -95,8 +95,8 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     rank = Headline.ranking(summary)
     if early := summary.get("early_stopping"):
         page.note(
-            f"Models and figures are those of round {early.get('best_round')} of {summary.get('rounds', '–')}, the best "
-            f"on rows held out for validation ({rank.name} {show(early.get('value'), unit_of(rank))})."
+            f"Models and figures are those of round {early.get('best_round')} of {summary.get('rounds', '–')}, the "
+            f"best on rows held out for validation ({rank.name} {show(early.get('value'), unit_of(rank))})."
         )
     page.section("Learning", f"What happened from round to round, for {counted(clients, 'client')}.")
     page.figures([*learning_charts(run, only_global), *metric_charts(run)])
