@@ -328,3 +328,67 @@ def test_a_personal_model_sees_one_client(clients: int) -> None:
 
 for _method in (Flattening, Scaling, InPlace, Anchored, Mixing):  # other tests go through all that are registered
     del registry[_method.name]
+
+
+# -- what a step of its own passes over -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stepping(Own):
+    """Plain steps, which know nothing of what `fit` makes of the run's settings."""
+
+    name = "stepping"
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        for batch in client.batches():
+            client.step(client.gradient("all", batch))
+        return client.send("all")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({"head_lr": 0.5}, "--head-lr"),
+        ({"body_lr": 0.5}, "--body-lr"),
+        ({"clip_norm": 0.1}, "--clip-norm"),
+        ({"optimizer": "adam"}, "--optimizer"),
+    ],
+)
+def test_settings_that_a_methods_own_steps_pass_over_are_refused(engine: str, given: dict[str, Any], flag: str) -> None:
+    said = (
+        f"own takes a step of its own \\(client.step\\), which passes over {flag}; leave it out, or train by client.fit"
+    )
+    with pytest.raises(CommonGroundError, match=said):
+        weights(Stepping(), engine, **given)
+    assert weights(Stepping(), engine, optimizer="sgd") == weights(Stepping(), engine)
+
+
+@dataclass(frozen=True)
+class Keeping(Own):
+    """A state that bears the name that a tensor of the model might have."""
+
+    name = "keeping"
+
+    def client_state(self, initial: Tensors) -> Tensors:
+        return {"mine": torch.zeros(2)}
+
+
+@dataclass(frozen=True)
+class Telling(Own):
+    """The same of what the server tells."""
+
+    name = "telling"
+
+    def server_state(self, initial: Tensors) -> Tensors:
+        return {"theirs": torch.zeros(2)}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("method", "hook", "name"), [(Keeping(), "client_state", "mine"), (Telling(), "server_state", "theirs")]
+)
+def test_extra_tensors_need_names_that_no_model_has(engine: str, method: Own, hook: str, name: str) -> None:
+    said = f"{hook} of own names a tensor '{name}', as one of the model's might be called; .* such as 'own/{name}'"
+    with pytest.raises(ModelError, match=said):
+        weights(method, engine)

@@ -378,3 +378,23 @@ def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
     assert bool(single.theta.isfinite().all())
     with pytest.raises(DivergenceError, match="FedSGD diverges"):
         fedsgd(problem, start, 300, 50.0, data, on_divergence="most")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"seeds": []}, "there is no seed, and so nothing to draw"),
+        ({"d": 2.5}, r"d is 2.5; it must be a whole number \(dimension of the inputs\)"),
+        ({"k": "2"}, "k is '2'; it must be a whole number"),
+        ({"n": 0}, "n is 0; it must be at least 1"),
+    ],
+)
+def test_problems_that_cannot_be_drawn(given: dict[str, object], said: str) -> None:
+    settings: dict[str, object] = {"seeds": [0], "d": 4, "k": 2, "n": 3}
+    with pytest.raises(ConfigError, match=said):
+        draw_problem(**(settings | given))  # type: ignore[arg-type]
+
+
+def test_samples_are_counted_in_whole_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"m is 1.5; it must be a whole number \(samples per client\)"):
+        draw_samples(BY_HAND, 1.5)  # type: ignore[arg-type]

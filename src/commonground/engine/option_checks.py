@@ -11,6 +11,7 @@ __all__ = [
     "check_described",
     "check_in_vain",
     "check_options",
+    "check_own_steps",
     "check_updates",
     "is_chosen",
     "not_taken",
@@ -171,6 +172,25 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
         raise ConfigError(f"--ray-address {config.ray_address} says where the engine 'ray' computes; add --engine ray")
     if config.no_decay_bias and not config.weight_decay:
         raise ConfigError("--no-decay-bias says what --weight-decay spares, and there is no weight decay")
+
+
+def check_own_steps(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse options of `fit`'s steps in a method that takes a step of its own (:meth:`Client.step`), which passes over
+    them, unless it says by ``needs_sgd`` that it does: then they were refused before.
+
+    Raises:
+        ConfigError: names the option and the method.
+    """
+    if algorithm.needs_sgd:
+        return
+    chosen = [name for name in _OF_STEPS if getattr(config, name)]
+    if config.optimizer not in (None, "sgd"):
+        chosen.append("optimizer")
+    if chosen:
+        raise ConfigError(
+            f"{algorithm.title or algorithm.name} takes a step of its own (client.step), which passes over "
+            f"--{chosen[0].replace('_', '-')}; leave it out, or train by client.fit"
+        )
 
 
 def check_described(config: RunConfig) -> None:

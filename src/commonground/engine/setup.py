@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -29,7 +29,7 @@ from commonground.engine.option_checks import check_described, check_options
 from commonground.engine.own_metrics import OwnFigure
 from commonground.engine.private.settings import check_privacy, examples_of, privacy_of
 from commonground.engine.trial import Trial, try_model
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
@@ -244,8 +244,23 @@ class Setup:
 
     @cached_property
     def state_names(self) -> tuple[str, ...]:
-        """Extra tensors each client keeps."""
-        return tuple(self.algorithm.client_state(self.common))
+        """Extra tensors each client keeps.
+
+        Raises:
+            ModelError: one has the name that a tensor of a model might have.
+        """
+        names = tuple(self.algorithm.client_state(self.common))
+        self._check_extra("client_state", names)
+        return names
+
+    def _check_extra(self, hook: str, names: Iterable[str]) -> None:
+        """Extra tensors are told from the model's by their names alone."""
+        plain = next((name for name in names if "/" not in name), None)
+        if plain is not None:
+            raise ModelError(
+                f"{hook} of {self.algorithm.title or self.algorithm.name} names a tensor {plain!r}, as one of the "
+                f"model's might be called; its name must contain a '/', such as 'own/{plain}'"
+            )
 
     @cached_property
     def personal_names(self) -> tuple[str, ...]:
@@ -267,7 +282,9 @@ class Setup:
         """The server's tensors before the first round."""
         model = {name: self.initial[name].clone() for name in self.shared_names}
         told = {} if self.privacy is None else self.privacy.server_state(self.inputs.dtype)
-        return self.moved(model | self.algorithm.server_state(self.common) | told)
+        extra = self.algorithm.server_state(self.common)
+        self._check_extra("server_state", extra)
+        return self.moved(model | extra | told)
 
     @cached_property
     def uploads(self) -> Tensors:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import Literal
 
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
 
-__all__ = ["OnDivergence", "Watch", "at_least", "between", "diverged", "positive", "raise_if_diverged"]
+__all__ = ["OnDivergence", "Watch", "at_least", "between", "diverged", "positive", "raise_if_diverged", "whole"]
 
 OnDivergence = Literal["raise", "most", "record"]
 """What a seed that diverges does: it ends the study, it ends it if most seeds do, or it is noted and left out."""
@@ -22,6 +23,15 @@ def at_least(name: str, value: float, least: float, why: str = "") -> None:
     """Refuse a value below the least possible one: ``m is 0; it must be at least 1 (samples per client)``."""
     if not value >= least:
         raise ConfigError(f"{name} is {value:g}; it must be at least {least:g}{f' ({why})' if why else ''}")
+
+
+def whole(name: str, value: int, least: int, why: str = "") -> None:
+    """Refuse what is no whole number, and one below the least: ``d is 2.5; it must be a whole number``."""
+    try:
+        at_least(name, index(value), least, why)
+    except TypeError:
+        said = f"{name} is {value!r}; it must be a whole number{f' ({why})' if why else ''}"
+        raise ConfigError(said) from None
 
 
 def between(name: str, value: float, low: float, high: float, why: str = "") -> None:

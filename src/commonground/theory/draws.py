@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from commonground.errors import ConfigError
 from commonground.keys import torch_stream
 
 __all__ = ["Device", "normal", "permutations"]
@@ -29,7 +30,11 @@ def normal(
 
     Returns:
         [S, *shape], float64.
+
+    Raises:
+        ConfigError: there is no seed.
     """
+    _some(seeds)
     draws = torch.empty(len(seeds), *shape, dtype=torch.float64, device="cpu")
     for index, seed in enumerate(seeds):
         draws[index].normal_(generator=torch_stream(seed, purpose, *ids))
@@ -39,6 +44,16 @@ def normal(
 def permutations(
     seeds: Sequence[int], purpose: str, count: int, ids: tuple[int, ...] = (), device: Device = "cpu"
 ) -> torch.Tensor:
-    """A random order of ``count`` things per seed: [S, count], int64."""
+    """A random order of ``count`` things per seed: [S, count], int64.
+
+    Raises:
+        ConfigError: there is no seed.
+    """
+    _some(seeds)
     streams = [torch_stream(seed, purpose, *ids) for seed in seeds]
     return torch.stack([torch.randperm(count, generator=stream, device="cpu") for stream in streams]).to(device)
+
+
+def _some(seeds: Sequence[int]) -> None:
+    if len(seeds) == 0:
+        raise ConfigError("there is no seed, and so nothing to draw; give one at least")

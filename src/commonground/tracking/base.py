@@ -41,7 +41,8 @@ class Started:
 class Tracker(ABC):
     """Somewhere a run's figures are sent while it goes on.
 
-    Whatever a method raises is one warning, after which the tracker hears nothing more; the run goes on.
+    Whatever a method raises is one warning, after which the tracker hears ``end(False)``, so that it can close what it
+    has open, and nothing more; the run goes on.
 
     Attributes:
         name: for messages.

@@ -18,6 +18,7 @@ from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, gradients_of
+from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call, tensors_of
@@ -265,6 +266,7 @@ class SequentialClient(LocalTraining):
 
     def step(self, direction: Tensors, lr: float | None = None) -> None:
         """See :meth:`commonground.algorithms.Client.step`."""
+        check_own_steps(self.setup.config, self.setup.algorithm)
         with torch.no_grad():
             for name, value in direction.items():
                 self.live[name].sub_(value, alpha=self.lr if lr is None else lr)

@@ -28,6 +28,7 @@ from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
 from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
+from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split, call_with
@@ -154,6 +155,7 @@ class StackedClients(LocalTraining):
 
     def step(self, direction: Tensors, lr: float | None = None) -> None:
         """See :meth:`commonground.algorithms.Client.step`."""
+        check_own_steps(self.setup.config, self.setup.algorithm)
         rate = self.lr if lr is None else lr
         self.stack(list(direction))
         self.set({name: self.values[name] - rate * value for name, value in direction.items()})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from commonground.errors import ConfigError
-from commonground.theory.checks import at_least, between, positive
+from commonground.theory.checks import at_least, between, positive, whole
 from commonground.theory.draws import Device, normal
 from commonground.theory.subspace import orthonormal
 
@@ -54,14 +54,15 @@ class FeatureModel:
     sigma_0: float
 
     def __post_init__(self) -> None:
-        at_least("K", self.K, 1, "features")
+        whole("K", self.K, 1, "features")
+        whole("K0", self.K0, 0, "confounding features")
         between("K0", self.K0, 0, self.K, f"confounding ones of the K = {self.K} features")
-        at_least("d", self.d, self.K + 1, f"K = {self.K} features and a direction for the noise")
-        at_least("N", self.N, self.K, "every feature has N/K clients")
+        whole("d", self.d, self.K + 1, f"K = {self.K} features and a direction for the noise")
+        whole("N", self.N, self.K, "every feature has N/K clients")
         if self.N % self.K:
             raise ConfigError(f"N is {self.N}, no multiple of K = {self.K}; every feature has N/K clients")
-        at_least("n", self.n, 1, "samples per client")
-        at_least("m", self.m, 1, "filters")
+        whole("n", self.n, 1, "samples per client")
+        whole("m", self.m, 1, "filters")
         positive("alpha", self.alpha)
         between("rho", self.rho, 0, math.inf)
         between("beta", self.beta, 0, math.inf)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from commonground.errors import ConfigError
-from commonground.theory.checks import at_least, between
+from commonground.theory.checks import at_least, between, whole
 from commonground.theory.draws import Device, normal, permutations
 from commonground.theory.subspace import orthonormal
 
@@ -136,9 +136,9 @@ def check_dimensions(d: int, k: int, n: int, noise: float = 0.0) -> None:
     Raises:
         ConfigError: d, k or n below 1, k > min(d, n), or a negative noise variance.
     """
-    at_least("d", d, 1, "dimension of the inputs")
-    at_least("n", n, 1, "number of clients")
-    at_least("k", k, 1, "dimension of the representation")
+    whole("d", d, 1, "dimension of the inputs")
+    whole("n", n, 1, "number of clients")
+    whole("k", k, 1, "dimension of the representation")
     if k > min(d, n):
         raise ConfigError(
             f"k is {k}; it must not exceed min(d, n) = min({d}, {n}), the dimensions that n heads can span"
@@ -164,7 +164,7 @@ def draw_samples(
     Raises:
         ConfigError: m < 1.
     """
-    at_least("m", m, 1, "samples per client")
+    whole("m", m, 1, "samples per client")
     theta = problem.theta
     if clients is not None:
         theta = theta[torch.arange(len(clients), device=clients.device)[:, None], clients]
