@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commonground.quoting import escaped
@@ -54,6 +57,14 @@ class DivergenceError(CommonGroundError):
 
 class Interrupted(KeyboardInterrupt):
     """The user asked to stop; everything finished so far is in the checkpoint (exit code 130)."""
+
+
+def warn(text: str) -> None:
+    """A warning of Python's at the line of the user's code that called this package, however deep in it we are."""
+    ours, frame, level = str(Path(__file__).parent), sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level - 1)
 
 
 def shown(value: object) -> str:

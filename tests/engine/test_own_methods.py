@@ -99,6 +99,43 @@ def test_a_method_meets_tensors_in_one_order(tmp_path: Path) -> None:
     assert weights(Flattening(), "serial", rounds=4, out=tmp_path, resume=True) == whole
 
 
+NAMES = tuple(net().state_dict())
+
+
+@dataclass(frozen=True)
+class Mixed(Own):
+    """A client's model that is made by going over what it received and keeps, as they come."""
+
+    name = "mixed"
+
+    def client_state(self, initial: Tensors) -> Tensors:
+        return {f"own/{name}": value.clone() for name, value in initial.items()}
+
+    def server_state(self, initial: Tensors) -> Tensors:
+        return {"b/last": torch.zeros(2), "a/last": torch.zeros(3)}
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        client.fit("all")
+        client.keep({f"own/{name}": value for name, value in client.get("all").items()})
+        return client.send(client.get("all"))
+
+    def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
+        assert list(shared) == [*NAMES, "b/last", "a/last"]
+        assert list(own) == [f"own/{name}" for name in NAMES]
+        return {name: (shared[name] + mine) / 2 for name, mine in zip(NAMES, own.values(), strict=True)}
+
+
+def test_a_client_has_the_same_model_in_memory_and_from_the_folder(tmp_path: Path) -> None:
+    """A checkpoint gives tensors back in an order of its own."""
+    torch.manual_seed(0)
+    run = cg.train(Mixed(), made(), model=net(), rounds=2, out=tmp_path / "run")
+    torch.manual_seed(0)
+    read = cg.load_run(tmp_path / "run", model=net())
+    x = torch.randn(3, 5)
+    for client in range(4):
+        assert torch.equal(run.model(client)(x), read.model(client)(x))
+
+
 # -- what is common to all clients ------------------------------------------------------------------------------------
 
 
@@ -326,10 +363,6 @@ def test_a_personal_model_sees_one_client(clients: int) -> None:
     assert len(set(found.values())) == 1
 
 
-for _method in (Flattening, Scaling, InPlace, Anchored, Mixing):  # other tests go through all that are registered
-    del registry[_method.name]
-
-
 # -- what a step of its own passes over -------------------------------------------------------------------------------
 
 
@@ -392,3 +425,8 @@ def test_extra_tensors_need_names_that_no_model_has(engine: str, method: Own, ho
     said = f"{hook} of own names a tensor '{name}', as one of the model's might be called; .* such as 'own/{name}'"
     with pytest.raises(ModelError, match=said):
         weights(method, engine)
+
+
+# Other tests go through all that are registered.
+for _method in (Flattening, Mixed, Scaling, InPlace, Anchored, Mixing, Stepping, Keeping, Telling):
+    del registry[_method.name]

@@ -72,6 +72,9 @@ def test_unknown_clients_are_answered_by_the_shared_model() -> None:
     np.testing.assert_array_equal(fitted.predict_proba(X, new), fitted.run_.predict(X))
     with pytest.warns(UserWarning, match="nobody says which client the rows are of; the global model answers"):
         np.testing.assert_array_equal(fitted.predict_proba(X), fitted.run_.predict(X))
+    with pytest.warns(UserWarning, match="nobody says which client") as heard:
+        fitted.score(X, y)
+    assert heard[0].filename == __file__  # the caller's line, and none of the package
     half = np.where(np.arange(len(X)) < 40, "somebody", groups)
     np.testing.assert_allclose(fitted.predict_proba(X, half)[:40], fitted.run_.predict(X[:40]), rtol=1e-5)
 

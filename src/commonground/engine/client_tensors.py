@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
 from commonground.algorithms import Algorithm, Tensors
 from commonground.models import Groups
 
-__all__ = ["client_model", "client_start"]
+__all__ = ["client_model", "client_start", "in_order"]
 
 
 def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:
@@ -33,3 +37,17 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
     statistics = {name: own[name] for name in groups.local_statistics}
     rest = {name: value for name, value in own.items() if name not in statistics}
     return algorithm.personal_model(shared, rest) | statistics
+
+
+def in_order(tensors: Mapping[str, Tensor], declared: Iterable[str]) -> Tensors:
+    """Tensors in the order in which they are declared, others after them by name.
+
+    A message or a checkpoint gives them back in any order; a method that goes over them must meet one alone, or its
+    sums would be rounded otherwise in each engine, and what it flattens would not fit together.
+
+    Args:
+        tensors: by name.
+        declared: names: those of the model, then those that the method declares.
+    """
+    places = {name: place for place, name in enumerate(declared)}
+    return {name: tensors[name] for name in sorted(tensors, key=lambda name: (places.get(name, len(places)), name))}

@@ -22,7 +22,7 @@ from commonground.data.class_counts import class_totals
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
-from commonground.engine.client_tensors import client_model, client_start
+from commonground.engine.client_tensors import client_model, client_start, in_order
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.option_checks import check_described, check_options
@@ -297,18 +297,9 @@ class Setup:
         """All tensors that a method may meet, as one client or the server has them, as examples of their shapes."""
         return {**self.initial, **self.initial_shared, **self.algorithm.client_state(self.common), **self.uploads}
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.declared)}
-
     def in_order(self, tensors: Mapping[str, Tensor]) -> Tensors:
-        """Tensors in the model's order, then as the method declares them, others by name.
-
-        A message or a checkpoint gives them back in any order; a method that goes over them must meet one alone, or its
-        sums would be rounded otherwise in each engine, and what it flattens would not fit together.
-        """
-        last = len(self._places)
-        return {name: tensors[name] for name in sorted(tensors, key=lambda name: (self._places.get(name, last), name))}
+        """Tensors as they are declared (see :func:`~commonground.engine.client_tensors.in_order`)."""
+        return in_order(tensors, self.declared)
 
     @cached_property
     def buffers(self) -> frozenset[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from commonground.engine.observer import Observer
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.files import write_atomically
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, warn
 from commonground.tasks import Task
 from commonground.tracking import Started, Tracker, make_tracker
 
@@ -138,11 +137,6 @@ class Tracking:
                     tracker.end(False)  # or a user's next run of the same tracker would find this one open
             why = " ".join(str(error).split())[:300]
             self._note(f"{tracker.name} tracks no more ({type(error).__name__}: {why}); the run goes on without it")
-
-
-def warn(text: str) -> None:
-    """A warning of Python's, where nobody listens."""
-    warnings.warn(text, stacklevel=3)
 
 
 def figures_of(row: Mapping[str, Any], task: Task) -> dict[str, float]:

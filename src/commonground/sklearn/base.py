@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,7 +16,7 @@ from commonground.algorithms import Algorithm
 from commonground.console import ConsoleProgress
 from commonground.data.arrays import AS_STORED
 from commonground.engine import Run, train
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError, DataError, warn
 from commonground.sklearn.fitted import answers, in_memory
 from commonground.sklearn.rows import InputError, client_names, dealt, standardised, without_clients
 from commonground.tasks import Task
@@ -214,7 +213,7 @@ class FederatedEstimator(BaseEstimator):
         self.loss_curve_ = [row["train_loss"] for row in run.history]
         if run.trained.algorithm.personalizes:
             before = "trains each client's model once more before a test and forgets that"
-            warnings.warn(f"{run.trained.algorithm.title} {before}: the models before it answer here", stacklevel=3)
+            warn(f"{run.trained.algorithm.title} {before}: the models before it answer here")
         return self
 
     def _run_settings(self) -> dict[str, Any]:
@@ -268,4 +267,4 @@ class FederatedEstimator(BaseEstimator):
         if self.unknown == "refuse":
             raise InputError(f"nobody says which of the {len(self.clients_)} clients the rows are of; {how}")
         model = "the global model" if self.run_.trained.has_global_model else "the mean of all clients' models"
-        warnings.warn(f"nobody says which client the rows are of; {model} answers: {how}", stacklevel=4)
+        warn(f"nobody says which client the rows are of; {model} answers: {how}")
