@@ -32,9 +32,9 @@ def _run(request: Request) -> Outcome:
     if request.scale == "small":
         settings |= {"clients": 20, "train_samples": 250, "test_samples": 100}
         outcome.notes.append(
-            "Reduced: 20 clients of 250 training images instead of 100 of 500, and up to 10 epochs instead of 20; rounds, "
-            "participation and rates are the paper's. An average of 2 clients is noisier than one of 10, and with fewer "
-            "images every body is worse."
+            "Reduced: 20 clients of 250 training images instead of 100 of 500, and up to 10 epochs instead of 20; "
+            "rounds, participation and rates are the paper's. An average of 2 clients is noisier than one of 10, and "
+            "with fewer images every body is worse."
         )
     methods = {f"fedavg:local_epochs={e}": ("FedAvg", e) for e in epochs}
     methods |= {f"fedrep:head_epochs={e}": ("FedRep", e) for e in epochs}

@@ -57,8 +57,8 @@ def _run(request: Request) -> Outcome:
         seeds = 3
         settings |= {"clients": 30}
         outcome.notes.append(
-            "Reduced: bodies are trained by 30 clients instead of 150; rounds, local epochs and rates are the paper's. A "
-            "round averages 3 clients instead of 15, and so few letters make every body worse."
+            "Reduced: bodies are trained by 30 clients instead of 150; rounds, local epochs and rates are the paper's. "
+            "A round averages 3 clients instead of 15, and so few letters make every body worse."
         )
     outcome.notes.append(
         "EMNIST letters A–J with log-normal sizes play FEMNIST's part (no writer ids are available). The 100 new "
