@@ -64,7 +64,7 @@ def warn(text: str) -> None:
     ours, frame, level = str(Path(__file__).parent), sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level - 1)
+    warnings.warn(text, stacklevel=level)
 
 
 def shown(value: object) -> str:
