@@ -61,8 +61,8 @@ class Interrupted(KeyboardInterrupt):
 
 def warn(text: str) -> None:
     """A warning of Python's at the line of the user's code that called this package, however deep in it we are."""
-    ours, frame, level = str(Path(__file__).parent), sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+    ours, frame, level = Path(__file__).parent, sys._getframe(1), 2
+    while frame.f_back is not None and ours in Path(frame.f_code.co_filename).parents:
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 

@@ -287,3 +287,12 @@ def test_divergence_is_named(dynamics):
         DivergenceError, match=r"gradient descent with global updates diverges.*seed 7, step size 1e\+06"
     ):
         fl.descend(problem, "global", 1e6, 300, dynamics=dynamics)
+
+
+def test_features_and_clients_are_counted_in_whole_numbers() -> None:
+    with pytest.raises(ConfigError, match=r"K0 is 1.5; it must be a whole number \(confounding features\)"):
+        replace(SMALL, K0=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"N is 8.0; it must be a whole number"):
+        replace(SMALL, N=8.0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="there is no seed"):
+        fl.draw_problem(SMALL, [])

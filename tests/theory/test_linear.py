@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
+from commonground.theory.draws import permutations
 from commonground.theory.linear import (
     Alternation,
     Problem,
@@ -393,6 +394,11 @@ def test_problems_that_cannot_be_drawn(given: dict[str, object], said: str) -> N
     settings: dict[str, object] = {"seeds": [0], "d": 4, "k": 2, "n": 3}
     with pytest.raises(ConfigError, match=said):
         draw_problem(**(settings | given))  # type: ignore[arg-type]
+
+
+def test_orders_need_a_seed() -> None:
+    with pytest.raises(ConfigError, match="there is no seed"):
+        permutations([], "clients", 3)
 
 
 def test_samples_are_counted_in_whole_numbers() -> None:

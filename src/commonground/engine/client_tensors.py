@@ -9,7 +9,7 @@ from torch import Tensor
 from commonground.algorithms import Algorithm, Tensors
 from commonground.models import Groups
 
-__all__ = ["client_model", "client_start", "in_order"]
+__all__ = ["client_model", "client_start", "in_order", "places_of"]
 
 
 def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:
@@ -39,7 +39,12 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
     return algorithm.personal_model(shared, rest) | statistics
 
 
-def in_order(tensors: Mapping[str, Tensor], declared: Iterable[str]) -> Tensors:
+def places_of(declared: Iterable[str]) -> dict[str, int]:
+    """Where names come, in the order in which they are declared: those of the model, then those of the method."""
+    return {name: place for place, name in enumerate(declared)}
+
+
+def in_order(tensors: Mapping[str, Tensor], places: Mapping[str, int]) -> Tensors:
     """Tensors in the order in which they are declared, others after them by name.
 
     A message or a checkpoint gives them back in any order; a method that goes over them must meet one alone, or its
@@ -47,7 +52,6 @@ def in_order(tensors: Mapping[str, Tensor], declared: Iterable[str]) -> Tensors:
 
     Args:
         tensors: by name.
-        declared: names: those of the model, then those that the method declares.
+        places: see :func:`places_of`.
     """
-    places = {name: place for place, name in enumerate(declared)}
     return {name: tensors[name] for name in sorted(tensors, key=lambda name: (places.get(name, len(places)), name))}

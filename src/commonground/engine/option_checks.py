@@ -176,13 +176,11 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
 
 def check_own_steps(config: RunConfig, algorithm: Algorithm) -> None:
     """Refuse options of `fit`'s steps in a method that takes a step of its own (:meth:`Client.step`), which passes over
-    them, unless it says by ``needs_sgd`` that it does: then they were refused before.
+    them. Of one that says so beforehand (``needs_sgd``) :func:`check_options` has refused them.
 
     Raises:
         ConfigError: names the option and the method.
     """
-    if algorithm.needs_sgd:
-        return
     chosen = [name for name in _OF_STEPS if getattr(config, name)]
     if config.optimizer not in (None, "sgd"):
         chosen.append("optimizer")

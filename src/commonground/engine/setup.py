@@ -22,7 +22,7 @@ from commonground.data.class_counts import class_totals
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import check_precision, resolve_device
-from commonground.engine.client_tensors import client_model, client_start, in_order
+from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.option_checks import check_described, check_options
@@ -299,7 +299,11 @@ class Setup:
 
     def in_order(self, tensors: Mapping[str, Tensor]) -> Tensors:
         """Tensors as they are declared (see :func:`~commonground.engine.client_tensors.in_order`)."""
-        return in_order(tensors, self.declared)
+        return in_order(tensors, self._places)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return places_of(self.declared)
 
     @cached_property
     def buffers(self) -> frozenset[str]:

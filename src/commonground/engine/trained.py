@@ -29,7 +29,7 @@ from commonground.data.tables.split import FEW
 from commonground.devices import resolve_device
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import AddedClients
-from commonground.engine.client_tensors import client_model, client_start, in_order
+from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
 from commonground.engine.portable import PortableModel, model_inputs
 from commonground.engine.prepare import plain_network
 from commonground.engine.state.checkpoint import Checkpoint
@@ -262,16 +262,16 @@ class Trained:
             return self._added_values(client - self.clients)
         values = dict(self.shared)
         if client is not None:
-            shared, own = in_order(self.shared, self._declared), in_order(self.own(client), self._declared)
+            shared, own = in_order(self.shared, self._places), in_order(self.own(client), self._places)
             values |= client_model(self.groups, self.algorithm, shared, own)
         return {name: values[name] for name in tensors_of(self.network) if name in values}
 
     @cached_property
-    def _declared(self) -> list[str]:
-        """Names of the model's tensors and of those that the method declares, as the engines have them."""
+    def _places(self) -> dict[str, int]:
+        """The order of the model's tensors and of those that the method declares, as the engines have them."""
         model = tensors_of(self.network)
         common = {name: value for name, value in model.items() if name not in self.groups.local_statistics}
-        return [*model, *self.algorithm.server_state(common), *self.algorithm.client_state(common)]
+        return places_of([*model, *self.algorithm.server_state(common), *self.algorithm.client_state(common)])
 
     def _added_values(self, number: int) -> Tensors:
         """As :meth:`values_of`, for a client that was added later: the run's body and its head."""
