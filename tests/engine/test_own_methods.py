@@ -125,13 +125,14 @@ class Mixed(Own):
         return {name: (shared[name] + mine) / 2 for name, mine in zip(NAMES, own.values(), strict=True)}
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_client_has_the_same_model_in_memory_and_from_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint gives tensors back in an order of its own."""
+    """A checkpoint gives shared tensors back in an order of its own, a client's file those of the client."""
     monkeypatch.setitem(registry, "mixed", Mixed)
     torch.manual_seed(0)
-    run = cg.train(Mixed(), made(), model=net(), rounds=2, out=tmp_path / "run")
+    run = cg.train(Mixed(), made(), model=net(), rounds=2, engine=engine, out=tmp_path / "run")
     torch.manual_seed(0)
     read = cg.load_run(tmp_path / "run", model=net())
     x = torch.randn(3, 5)
