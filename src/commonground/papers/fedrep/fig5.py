@@ -2,86 +2,220 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
 
+from pydantic import Field
+
+from commonground.data import FederatedDataset, limit_samples, load_data
+from commonground.engine import Run
+from commonground.errors import ConfigError
 from commonground.papers.claims import difference
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment, Request, Settings
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Outcome
-from commonground.papers.sweep import accuracies, compare_methods
-from commonground.statistics import accuracy_interval
+from commonground.papers.sweep import Arm, accuracies, sweep
+from commonground.statistics import Values, accuracy_interval
 
 __all__: list[str] = []
 
 SOURCE = "Collins et al. 2021, Figure 5"
-# CIFAR-10 (100, 2) with McMahan et al.'s (B, lr) = (50, 0.1), as the appendix says for this figure alone.
-PAPER: dict[str, Any] = {
-    "clients": 100,
-    "classes_per_client": 2,
-    "participation": 0.1,
-    "rounds": 100,
-    "batch_size": 50,
-    "lr": 0.1,
-}
+METHODS = ("FedAvg", "FedRep")
+
+
+class EpochSettings(Settings):
+    """What Figure 5 is measured with.
+
+    Attributes:
+        data: any labelled data set by name.
+        clients, classes_per_client: n and S.
+        train_samples, test_samples: of each client; 0 for all it is dealt.
+        epochs: E, of FedAvg's clients, and of FedRep's for the head alone (the body has one); the first is what the
+            others are compared with.
+        participation, rounds, batch_size, lr: r, T, B and the learning rate, those of McMahan et al. (2017) for this
+            figure alone.
+        precision: how products are computed.
+    """
+
+    data: str = "cifar10"
+    clients: int = Field(default=100, ge=2)
+    classes_per_client: int = Field(default=2, ge=1)
+    train_samples: int = Field(default=0, ge=0)
+    test_samples: int = Field(default=0, ge=0)
+    epochs: tuple[int, ...] = (1, 2, 5, 10, 20)
+    participation: float = Field(default=0.1, gt=0, le=1)
+    rounds: int = Field(default=100, ge=1)
+    batch_size: int = Field(default=50, ge=1)
+    lr: float = Field(default=0.1, gt=0)
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+
+    def check(self) -> None:
+        """Refuse epochs that are no growing list.
+
+        Raises:
+            ConfigError: in one sentence.
+        """
+        if len(self.epochs) < 2 or min(self.epochs) < 1 or list(self.epochs) != sorted(set(self.epochs)):
+            raise ConfigError(f"epochs is {list(self.epochs)}; name at least two whole numbers from 1 on, growing")
+
+
+PAPER = EpochSettings()
+SMALL = EpochSettings(
+    clients=20, train_samples=250, test_samples=100, participation=0.5, epochs=(1, 2, 5, 10), precision="bf16"
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method with a number of epochs: by seed the mean accuracy (last 10 rounds) and the clients' final ones, both as
+    shares; a seed with which training diverged has neither.
+    """
+
+    means: Mapping[int, float]
+    clients: Mapping[int, Values]
+
+    def of(self, seeds: list[int]) -> tuple[list[float], list[Values]]:
+        """The same for these seeds, in their order."""
+        return [self.means[seed] for seed in seeds], [self.clients[seed] for seed in seeds]
 
 
 def _run(request: Request) -> Outcome:
-    epochs = [1, 2, 5, 10, 20] if request.scale == "paper" else [1, 2, 5, 10]
-    settings = {**PAPER, "eval_every": 20, "eval_last": 10}
-    outcome = Outcome()
+    settings = request.choose(SMALL, PAPER)
+    settings.check()
+    seeds = list(request.seed_range(3))
+    outcome = Outcome(settings=settings.model_dump(mode="json"))
     if request.scale == "small":
-        settings |= {"clients": 20, "participation": 0.25, "rounds": 40, "train_samples": 250, "test_samples": 100}
         outcome.notes.append(
-            "Reduced: 20 clients of 250 training images, a quarter of them per round, 40 rounds, up to 10 epochs, one "
-            "seed; intervals are over clients."
+            f"Reduced: {settings.clients} clients of {settings.train_samples} training images instead of 100 of 500, "
+            f"{settings.participation:.0%} of them in a round instead of 10 %, up to {settings.epochs[-1]} epochs "
+            f"instead of 20, products in {settings.precision}. Rounds, batches and rate are the paper's, so that an "
+            "epoch of fewer images has fewer steps."
         )
-    methods = {f"fedavg:local_epochs={e}": ("FedAvg", e) for e in epochs}
-    methods |= {f"fedrep:head_epochs={e}": ("FedRep", e) for e in epochs}
-    seeds = 5 if request.scale == "paper" else 1
-    runs = compare_methods(list(methods), "cifar10", seeds, request, "comparison", settings)
-    measured = {
-        key: accuracies(runs[label], "global" if key[0] == "FedAvg" else "personal") for label, key in methods.items()
-    }
-    lines = {}
-    for name in ("FedAvg", "FedRep"):
-        points = [accuracy_interval(*measured[name, e]) for e in epochs]
-        lines[name] = Curve(epochs, *([p[i] for p in points] for i in range(3)))
-    outcome.figures["accuracy by local epochs"] = Figure(
-        "local epochs E (FedRep: of the head)", "accuracy", lines, percent=True
-    )
-    most = epochs[-1]
-    outcome.claims = [
-        difference(
-            f"FedRep with {e} head epochs is not below FedRep with {epochs[i]}",
-            SOURCE,
-            None,
-            measured["FedRep", e],
-            measured["FedRep", epochs[i]],
-        )
-        for i, e in enumerate(epochs[1:])
-    ]
-    outcome.claims.append(
-        difference(
-            f"FedRep with {most} head epochs above FedRep with 1",
-            SOURCE,
-            None,
-            *(measured["FedRep", e] for e in (most, 1)),
-        )
-    )
-    outcome.claims.append(
-        difference(
-            f"FedAvg does not gain from {most} local epochs over 1 (positive: 1 epoch is better)",
-            SOURCE,
-            None,
-            measured["FedAvg", 1],
-            measured["FedAvg", most],
-        )
-    )
+    found = _measure(settings, seeds, request)
+    _draw(outcome, settings, found)
+    for name, E in found:
+        if lost := [seed for seed in seeds if seed not in found[name, E].means]:
+            outcome.notes.append(
+                f"{_title(name, E)} diverged with {_seeds(lost)}, which {'is' if len(lost) == 1 else 'are'} left out "
+                "wherever it is compared."
+            )
+    for name, one, other, text in _questions(settings.epochs):
+        first, second = found[name, one], found[name, other]
+        both = [seed for seed in seeds if seed in first.means and seed in second.means]
+        if both:
+            outcome.claims.append(difference(text, SOURCE, None, first.of(both), second.of(both)))
     outcome.notes.append(
-        '"not below" holds if the interval of the difference lies above 0, is open if it includes 0, and fails if it '
-        "lies below."
+        '"not below" and "does not gain" hold if the interval of the difference lies above 0, are open if it includes '
+        "0, and fail if it lies below."
     )
     return outcome
+
+
+def _questions(epochs: tuple[int, ...]) -> list[tuple[str, int, int, str]]:
+    """What is claimed: of which method, with how many epochs above how many, in words."""
+    least, most = epochs[0], epochs[-1]
+    asked = [
+        ("FedRep", more, fewer, f"FedRep with {more} head epochs is not below FedRep with {fewer}")
+        for fewer, more in zip(epochs, epochs[1:], strict=False)
+    ]
+    if len(epochs) > 2:
+        asked.append(("FedRep", most, least, f"FedRep with {most} head epochs above FedRep with {least}"))
+    return asked + [
+        (
+            "FedAvg",
+            least,
+            more,
+            f"FedAvg does not gain from {more} local epochs over {least} (positive: {least} better)",
+        )
+        for more in epochs[1:]
+    ]
+
+
+def _title(name: str, E: int) -> str:
+    return f"{name} with {E} {'head' if name == 'FedRep' else 'local'} epoch{'s' if E > 1 else ''}"
+
+
+def _seeds(seeds: list[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _measure(settings: EpochSettings, seeds: list[int], request: Request) -> dict[tuple[str, int], Point]:
+    """Train both methods with every number of epochs and seed, all on the seed's own split."""
+
+    @cache
+    def dealt(seed: int) -> FederatedDataset:
+        data = load_data(
+            settings.data,
+            settings.clients,
+            classes_per_client=settings.classes_per_client,
+            seed=seed,
+            data_dir=request.data_dir,
+        )
+        for split, most in (("train", settings.train_samples), ("test", settings.test_samples)):
+            data = limit_samples(data, split, most, seed) if most else data
+        return data
+
+    run: dict[str, Any] = {
+        **{key: getattr(settings, key) for key in ("participation", "rounds", "batch_size", "lr", "precision")},
+        "eval_every": 20,
+        "eval_last": 10,
+    }
+    own = {"FedAvg": lambda E: {"local_epochs": E}, "FedRep": lambda E: {"options": {"head_epochs": E}}}
+    arms = {
+        (name, E): Arm(f"E = {E}", name, name.lower(), dealt, {**run, **own[name](E)})
+        for name in METHODS
+        for E in settings.epochs
+    }
+    measured = sweep(list(arms.values()), seeds, request, _read, may_diverge=True)
+    found = {}
+    for key, arm in arms.items():
+        of_arm = measured[arm.key]
+        finite = [seed for seed in seeds if seed not in of_arm.diverged]
+        means, clients = zip(*of_arm.details, strict=True) if finite else ((), ())
+        found[key] = Point(dict(zip(finite, means, strict=True)), dict(zip(finite, clients, strict=True)))
+    return found
+
+
+def _read(run: Run, data: FederatedDataset) -> tuple[float, Values]:
+    """Mean accuracy over the last 10 rounds and the clients' final ones: FedAvg's of its global model."""
+    means, clients = accuracies([run], "personal" if run.global_accuracy is None else "global")
+    return means[0], clients[0]
+
+
+def _draw(outcome: Outcome, settings: EpochSettings, found: Mapping[tuple[str, int], Point]) -> None:
+    """The figure, and the same as a table with how many seeds every point has."""
+    lines, rows = {}, []
+    for name in METHODS:
+        points = {}
+        for E in settings.epochs:
+            point = found[name, E]
+            finite = list(point.means)
+            if finite:
+                points[E] = accuracy_interval(*point.of(finite))
+            mean, low, high = points.get(E, (None, None, None))
+            rows.append(
+                {
+                    "method": name,
+                    "epochs": E,
+                    "accuracy (%)": _percent(mean),
+                    "low": _percent(low),
+                    "high": _percent(high),
+                    "seeds": len(finite),
+                }
+            )
+        if points:
+            lines[name] = Curve(list(points), *([p[i] for p in points.values()] for i in range(3)))
+    if lines:
+        outcome.figures["accuracy by local epochs"] = Figure(
+            "local epochs E (FedRep: of the head)", "accuracy", lines, percent=True
+        )
+    outcome.add_table("accuracy by local epochs", rows)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)
 
 
 Experiment("fedrep-fig5", "accuracy against local epochs, FedAvg and FedRep", SOURCE, _run)
