@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import Field
@@ -118,7 +119,7 @@ def _questions(epochs: tuple[int, ...]) -> list[tuple[str, int, int, str]]:
     least, most = epochs[0], epochs[-1]
     asked = [
         ("FedRep", more, fewer, f"FedRep with {more} head epochs is not below FedRep with {fewer}")
-        for fewer, more in zip(epochs, epochs[1:], strict=False)
+        for fewer, more in pairwise(epochs)
     ]
     if len(epochs) > 2:
         asked.append(("FedRep", most, least, f"FedRep with {most} head epochs above FedRep with {least}"))
@@ -153,8 +154,10 @@ def _measure(settings: EpochSettings, seeds: list[int], request: Request) -> dic
             seed=seed,
             data_dir=request.data_dir,
         )
-        for split, most in (("train", settings.train_samples), ("test", settings.test_samples)):
-            data = limit_samples(data, split, most, seed) if most else data
+        if settings.train_samples:
+            data = limit_samples(data, "train", settings.train_samples, seed)
+        if settings.test_samples:
+            data = limit_samples(data, "test", settings.test_samples, seed)
         return data
 
     run: dict[str, Any] = {
@@ -162,9 +165,8 @@ def _measure(settings: EpochSettings, seeds: list[int], request: Request) -> dic
         "eval_every": 20,
         "eval_last": 10,
     }
-    own = {"FedAvg": lambda E: {"local_epochs": E}, "FedRep": lambda E: {"options": {"head_epochs": E}}}
     arms = {
-        (name, E): Arm(f"E = {E}", name, name.lower(), dealt, {**run, **own[name](E)})
+        (name, E): Arm(f"E = {E}", name, name.lower(), dealt, {**run, **_epochs(name, E)})
         for name in METHODS
         for E in settings.epochs
     }
@@ -176,6 +178,10 @@ def _measure(settings: EpochSettings, seeds: list[int], request: Request) -> dic
         means, clients = zip(*of_arm.details, strict=True) if finite else ((), ())
         found[key] = Point(dict(zip(finite, means, strict=True)), dict(zip(finite, clients, strict=True)))
     return found
+
+
+def _epochs(name: str, E: int) -> dict[str, Any]:
+    return {"options": {"head_epochs": E}} if name == "FedRep" else {"local_epochs": E}
 
 
 def _read(run: Run, data: FederatedDataset) -> tuple[float, Values]:
