@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from commonground.algorithms import Algorithm
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
 from commonground.compare.methods import COMMON, Method, as_text, folder_name, shown
 from commonground.compare.observer import ComparisonObserver, Step
-from commonground.compare.results import Tuning
+from commonground.compare.results import Diverged, Tuning
 from commonground.config import RunConfig
 from commonground.counted import counted
 from commonground.data import FederatedDataset
@@ -26,7 +27,7 @@ from commonground.engine.prepare import check_objects, checked_algorithm, prepar
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import FREE, RunFolder
 from commonground.engine.tracked import Track, Tracking
-from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateError
 from commonground.models import own_copy
 from commonground.suggest import meant
 from commonground.tasks import Headline
@@ -91,6 +92,7 @@ class Comparing:
         self.seeds = range(first, first + seeds)
         self.notes: list[str] = []
         self.tuning: list[Tuning] = []
+        self.diverged: dict[str, Diverged] = {}
         self.same_clients = not isinstance(data, str)
         self.methods = self._methods(methods, local_only)
         self.grid = check_grid(grid)
@@ -230,15 +232,17 @@ class Comparing:
     # -- runs ---------------------------------------------------------------------------------------------------
 
     def run(self) -> dict[str, list[Run]]:
-        """All runs, by label, in the order of the seeds.
+        """All runs, by label, in the order of the seeds; without those of methods in ``diverged``.
+
+        A method whose training diverges with one seed is not trained with later ones: means over the seeds that it
+        survives are not comparable with the others'.
 
         Raises:
-            CommonGroundError: data, files or a run, in one sentence.
+            CommonGroundError: data, files or a run, in one sentence; also where training of the reference diverges.
         """
         runs: dict[str, list[Run]] = {label: [] for label in self.methods}
         steps = self._steps()
-        self.observer.plan(steps)
-        remaining = iter(steps)
+        self.observer.plan([step for of_run in steps.values() for step in of_run])
         names: set[tuple[str, ...] | None] = set()
         for seed in self.seeds:
             data = self._load(seed)
@@ -254,43 +258,65 @@ class Comparing:
                 # Of every candidate, also where there is no folder: one that cannot run is told before anything does.
                 self._check_folder({label: self._resolved(label, seed, data) for label in self.methods})
             for label in self.methods:
-                chosen = self._tune(label, seed, data, remaining)
-                setup = self._setup(label, chosen, seed, data)
-                step = self.observer.step(next(remaining))
+                if label in self.diverged:
+                    continue
                 try:
-                    run = run_training(
-                        setup,
-                        out=self._folder(label, seed),
-                        resume=True,
-                        observer=step,
-                        on_round=partial(self._hear, label, seed),
-                        track=self.track,
-                        allow_other_numerics=self.other_numerics,
-                    )
+                    runs[label].append(self._run(label, seed, data, iter(steps[seed, label])))
+                except NotFiniteError as error:
+                    self._leave_out(label, seed, error)
                 except UpdateError as error:
                     raise type(error)(f"{self.methods[label].title}, seed {seed}: {error}") from None
-                # What is in files needs no room in memory.
-                runs[label].append(run.in_files(self.module, self._given(label, chosen)))
         # The same clients once more are no others: known by their names, or by all of their data.
-        data_of = {run.summary["data_fingerprint"] for run in next(iter(runs.values()))}
+        data_of = {run.summary["data_fingerprint"] for run in runs[self.reference]}
         same = (len(names) == 1 and None not in names) or (len(data_of) == 1 < len(self.seeds))
         self.same_clients = self.same_clients or same
-        return runs
+        return {label: of_method for label, of_method in runs.items() if label not in self.diverged}
+
+    def _run(self, label: str, seed: int, data: FederatedDataset, steps: Iterator[Step]) -> Run:
+        """A method's run with a seed, with the best of its candidates."""
+        chosen = self._tune(label, seed, data, steps)
+        run = run_training(
+            self._setup(label, chosen, seed, data),
+            out=self._folder(label, seed),
+            resume=True,
+            observer=self.observer.step(next(steps)),
+            on_round=partial(self._hear, label, seed),
+            track=self.track,
+            allow_other_numerics=self.other_numerics,
+        )
+        # What is in files needs no room in memory.
+        return run.in_files(self.module, self._given(label, chosen))
+
+    def _leave_out(self, label: str, seed: int, error: NotFiniteError) -> None:
+        """A method that diverges has no figures; the others are compared without it, unless it is the reference."""
+        title = self.methods[label].title
+        if label == self.reference:
+            others = "; it is what the others are compared with: name another by --reference"
+            raise type(error)(f"{title}, seed {seed}: {error}{others if len(self.methods) > 1 else ''}") from None
+        self.diverged[label] = Diverged(label, seed, str(error))
+        self.tuning = [tuned for tuned in self.tuning if tuned.method != label]
+        self.observer.note(f"{title}, seed {seed}: {error}; it is left out of the comparison")
 
     def _hear(self, label: str, seed: int, row: dict[str, Any]) -> None:
         if self.on_round is not None:
             self.on_round({"method": label, "seed": seed, **row})
 
-    def _steps(self) -> list[Step]:
-        """All runs in their order."""
-        plan: list[tuple[str, int, int, Mapping[str, Any] | None]] = []
+    def _steps(self) -> dict[tuple[int, str], list[Step]]:
+        """The runs in their order, by seed and method: of its candidates, where there are several, and the one that
+        counts.
+        """
+        plan: dict[tuple[int, str], list[tuple[int, Mapping[str, Any] | None]]] = {}
         for seed in self.seeds:
-            for label, method in self.methods.items():
+            for label in self.methods:
                 tried = zip(self.configs[label], self.candidates[label], strict=True)
-                if len(self.candidates[label]) > 1:
-                    plan += [(method.title, seed, config.rounds, candidate) for config, candidate in tried]
-                plan.append((method.title, seed, self.configs[label][0].rounds, None))
-        return [Step(number, len(plan), *rest) for number, rest in enumerate(plan, 1)]
+                several = len(self.candidates[label]) > 1
+                plan[seed, label] = [(config.rounds, candidate) for config, candidate in tried] if several else []
+                plan[seed, label].append((self.configs[label][0].rounds, None))
+        total, numbers = sum(map(len, plan.values())), itertools.count(1)
+        return {
+            (seed, label): [Step(next(numbers), total, self.methods[label].title, seed, *rest) for rest in of_run]
+            for (seed, label), of_run in plan.items()
+        }
 
     def _load(self, seed: int) -> FederatedDataset:
         given = None if isinstance(self.data, str) else self.data
@@ -347,7 +373,7 @@ class Comparing:
             headline = Headline.ranking(run.summary)
         chosen = headline.best(scores)
         if chosen is None:
-            raise UpdateError(f"{self.methods[label].title}, seed {seed}: training diverged with every candidate")
+            raise NotFiniteError("training diverged with every candidate")
         best = scores.index(chosen)  # the first of equally good ones
         self.tuning.append(Tuning(label, seed, tried, scores, best))
         self.observer.note(

@@ -38,8 +38,8 @@ class Comparison:
 
     Attributes:
         result: what ``comparison.json`` holds.
-        runs: the runs of every method by its label (``fedavg+ft``), in the order of the seeds; empty if read from a
-            folder.
+        runs: the runs of every method by its label (``fedavg+ft``), in the order of the seeds, but of those that
+            diverged; empty if read from a folder.
         folder: where the files are, if anywhere.
     """
 
@@ -153,7 +153,8 @@ def compare(
     """Train several methods on the same data splits, initial weights and client samples, and test their differences.
 
     All draws are keyed by the seed, so that equal seeds give every method the same split, start, participants and
-    batch orders. A folder that holds some of the runs already is continued.
+    batch orders. A folder that holds some of the runs already is continued. A method whose training diverges with a
+    seed has no figures; ``result["diverged"]`` and the footnotes tell of it.
 
     Args:
         methods: each ``NAME[+ft][:KEY=VALUE,…]`` (``fedavg``, ``fedavg+ft``, ``fedprox:mu=0.1``) or an
@@ -204,6 +205,7 @@ def compare(
         target=to_accuracy,
         same_clients=work.same_clients,
         tuning=work.tuning,
+        diverged=list(work.diverged.values()),
         notes=work.notes,
         folder=work.out,
     )

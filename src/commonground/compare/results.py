@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from commonground.privacy import short_epsilon
 from commonground.statistics import holm, paired_difference, smallest_p, spread
 from commonground.tasks import Headline
 
-__all__ = ["Tuning", "summarize"]
+__all__ = ["Diverged", "Tuning", "summarize"]
 
 PERCENTILES = (5, 25, 50, 75, 95)
 
@@ -59,6 +59,21 @@ class Tuning:
     best: int
 
 
+@dataclass(frozen=True)
+class Diverged:
+    """A method that has no figures.
+
+    Attributes:
+        method: its label.
+        seed: with which training diverged; it was not trained with later ones.
+        why: what happened.
+    """
+
+    method: str
+    seed: int
+    why: str
+
+
 def summarize(
     methods: Mapping[str, Method],
     runs: Mapping[str, Sequence[Run]],
@@ -68,6 +83,7 @@ def summarize(
     target: float | None,
     same_clients: bool,
     tuning: Sequence[Tuning],
+    diverged: Sequence[Diverged],
     notes: Sequence[str],
     folder: Path | None,
 ) -> dict[str, Any]:
@@ -75,20 +91,21 @@ def summarize(
 
     Args:
         methods: by label.
-        runs: by label, one run per seed.
+        runs: by label, one run per seed, of the methods that have figures.
         reference: label of the method the others are compared with.
         seeds: of the runs.
         target: accuracy to reach, if any.
         same_clients: whether client i is the same one for every seed.
         tuning: what a grid has chosen.
+        diverged: the other methods.
         notes: sentences that come first in the footnotes.
         folder: of the comparison.
     """
     one, judged = runs[reference][0].summary, _judged(runs)
     headline = Headline.ranking(one)
     entries = [
-        _entry(headline, method, runs[label], target, folder) | {"differences": None}
-        for label, method in methods.items()
+        _entry(headline, methods[label], of_method, target, folder) | {"differences": None}
+        for label, of_method in runs.items()
     ]
     _add_differences(headline, entries, runs, reference, seeds[0], same_clients)
     rounds = {run.config.rounds for several in runs.values() for run in several}
@@ -108,9 +125,11 @@ def summarize(
         "same_clients": same_clients,
         "data_fingerprints": [run.summary["data_fingerprint"] for run in runs[reference]],
         "methods": entries,
+        **({"diverged": [{"title": methods[one.method].title, **asdict(one)} for one in diverged]} if diverged else {}),
         "tuning": _tuning(headline, methods, tuning) if tuning else None,
         "notes": [
             *notes,
+            *_diverged_notes(methods, diverged),
             *_other_rounds(methods, runs),
             *_kept_rounds(methods, runs),
             *_privacy_notes(entries),
@@ -277,9 +296,14 @@ def _mean(values: Sequence[float]) -> float:
     return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
 
 
+def _diverged_notes(methods: Mapping[str, Method], diverged: Sequence[Diverged]) -> list[str]:
+    """Which methods have no figures, and why."""
+    return [f"{methods[one.method].title} is left out, since with seed {one.seed} {one.why}." for one in diverged]
+
+
 def _other_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:
     """Where methods were given rounds of their own: how many each."""
-    rounds = {method.title: {run.config.rounds for run in runs[label]} for label, method in methods.items()}
+    rounds = {methods[label].title: {run.config.rounds for run in of_method} for label, of_method in runs.items()}
     if len(set().union(*rounds.values())) == 1:
         return []
     told = (f"{title} {counted_between(counts, 'round').rpartition(' ')[0]}" for title, counts in rounds.items())
@@ -289,10 +313,10 @@ def _other_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run
 def _kept_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:
     """With early stopping: which rounds' models were kept, and of how many."""
     told = []
-    for label, method in methods.items():
-        early = [(run.summary.get("early_stopping"), run.summary["rounds"]) for run in runs[label]]
+    for label, of_method in runs.items():
+        early = [(run.summary.get("early_stopping"), run.summary["rounds"]) for run in of_method]
         kept = [f"{each['best_round']} of {rounds}" for each, rounds in early if each is not None]
-        told += [f"{method.title} {', '.join(kept)}"] if kept else []
+        told += [f"{methods[label].title} {', '.join(kept)}"] if kept else []
     if not told:
         return []
     return [

@@ -41,6 +41,7 @@ def headline_table(result: Mapping[str, Any]) -> Table:
                 "" if d is None else _p(d["p_seeds"]),
             )
         )
+    rows += [(one["title"], "diverged", "", "", "", "") for one in result.get("diverged", [])]
     best = frozenset(index for index, mean in enumerate(means) if mean == headline.best(means))
     return _table(title, ("method",), names, rows, best)
 

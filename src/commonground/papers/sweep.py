@@ -348,6 +348,8 @@ def compare_methods(
         seed=request.seed,
         **{"device": str(request.device), **settings, **request.overrides},
     )
+    for one in comparison.result.get("diverged", []):
+        raise UpdateError(f"{one['title']}, seed {one['seed']}: {one['why']}")
     return comparison.runs
 
 

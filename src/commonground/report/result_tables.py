@@ -47,8 +47,9 @@ def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
     spread = f"mean ± standard deviation over {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
     over = f"{headline.title}: mean over clients, {spread}"
     worst = f"worst tenth: {headline.percentile} over clients"
+    gone = "".join(f" {one['title']} diverged (seed {one['seed']})." for one in entry.get("diverged", []))
     delta = "; Δ with the 95 % bootstrap interval of its mean over clients, p by Wilcoxon's signed-rank test, Holm"
-    caption = f"{', '.join(fact for fact in facts if fact)}. {over}; {worst}{delta if compared else ''}."
+    caption = f"{', '.join(fact for fact in facts if fact)}. {over}; {worst}{delta if compared else ''}.{gone}"
     return TypesetTable(caption, heads, rows, frozenset(bold))
 
 
