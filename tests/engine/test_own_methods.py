@@ -18,6 +18,7 @@ from commonground.algorithms.base import unprefixed
 from commonground.data import FederatedDataset
 from commonground.engine.clients.captured import taken_along
 from commonground.errors import CommonGroundError, ModelError
+from commonground.models import Groups
 
 ENGINES = ("serial", "batched", "messages")
 
@@ -421,9 +422,24 @@ class Telling(Own):
         return {"theirs": torch.zeros(2)}
 
 
+@dataclass(frozen=True)
+class Sending(Own):
+    """The same of what a client sends beside the model."""
+
+    name = "sending"
+
+    def upload_state(self, initial: Tensors, groups: Groups) -> Tensors:
+        return {"sent": torch.zeros(2)}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
-    ("method", "hook", "name"), [(Keeping(), "client_state", "mine"), (Telling(), "server_state", "theirs")]
+    ("method", "hook", "name"),
+    [
+        (Keeping(), "client_state", "mine"),
+        (Telling(), "server_state", "theirs"),
+        (Sending(), "upload_state", "sent"),
+    ],
 )
 def test_extra_tensors_need_names_that_no_model_has(engine: str, method: Own, hook: str, name: str) -> None:
     said = f"{hook} of own names a tensor '{name}', as one of the model's might be called; .* such as 'own/{name}'"
@@ -432,5 +448,5 @@ def test_extra_tensors_need_names_that_no_model_has(engine: str, method: Own, ho
 
 
 # Other tests go through all that are registered.
-for _method in (Flattening, Mixed, Scaling, InPlace, Anchored, Mixing, Stepping, Keeping, Telling):
+for _method in (Flattening, Mixed, Scaling, InPlace, Anchored, Mixing, Stepping, Keeping, Telling, Sending):
     del registry[_method.name]

@@ -290,7 +290,9 @@ class Setup:
     def uploads(self) -> Tensors:
         """Extra tensors that every client sends and is not sent back, as examples of their shapes."""
         told = {} if self.privacy is None else self.privacy.upload_state(self.inputs.dtype)
-        return self.algorithm.upload_state(self.common, self.groups) | told
+        extra = self.algorithm.upload_state(self.common, self.groups)
+        self._check_extra("upload_state", extra)
+        return extra | told
 
     @cached_property
     def declared(self) -> Tensors:
