@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -23,7 +23,7 @@ from commonground.statistics import Values, accuracy_interval
 __all__: list[str] = []
 
 SOURCE = "Collins et al. 2021, Figure 5"
-METHODS = ("FedAvg", "FedRep")
+METHODS = ("FedRep", "FedAvg")
 
 
 class EpochSettings(Settings):
@@ -33,8 +33,8 @@ class EpochSettings(Settings):
         data: any labelled data set by name.
         clients, classes_per_client: n and S.
         train_samples, test_samples: of each client; 0 for all it is dealt.
-        epochs: E, of FedAvg's clients, and of FedRep's for the head alone (the body has one); the first is what the
-            others are compared with.
+        local_epochs: E of FedAvg's clients; the first is what the others are compared with.
+        head_epochs: E of FedRep's clients for the head alone (the body has one).
         participation, rounds, batch_size, lr: r, T, B and the learning rate, those of McMahan et al. (2017) for this
             figure alone.
         precision: how products are computed.
@@ -45,7 +45,8 @@ class EpochSettings(Settings):
     classes_per_client: int = Field(default=2, ge=1)
     train_samples: int = Field(default=0, ge=0)
     test_samples: int = Field(default=0, ge=0)
-    epochs: tuple[int, ...] = (1, 2, 5, 10, 20)
+    local_epochs: tuple[int, ...] = (1, 2, 5, 10, 20)
+    head_epochs: tuple[int, ...] = (1, 2, 5, 10, 20)
     participation: float = Field(default=0.1, gt=0, le=1)
     rounds: int = Field(default=100, ge=1)
     batch_size: int = Field(default=50, ge=1)
@@ -58,13 +59,25 @@ class EpochSettings(Settings):
         Raises:
             ConfigError: in one sentence.
         """
-        if len(self.epochs) < 2 or min(self.epochs) < 1 or list(self.epochs) != sorted(set(self.epochs)):
-            raise ConfigError(f"epochs is {list(self.epochs)}; name at least two whole numbers from 1 on, growing")
+        for name in ("local_epochs", "head_epochs"):
+            epochs = getattr(self, name)
+            if len(epochs) < 2 or min(epochs) < 1 or list(epochs) != sorted(set(epochs)):
+                raise ConfigError(f"{name} is {list(epochs)}; name at least two whole numbers from 1 on, growing")
+
+    def epochs_of(self, method: str) -> tuple[int, ...]:
+        """E, of FedRep or FedAvg."""
+        return self.head_epochs if method == "FedRep" else self.local_epochs
 
 
 PAPER = EpochSettings()
 SMALL = EpochSettings(
-    clients=20, train_samples=250, test_samples=100, participation=0.5, epochs=(1, 2, 5, 10), precision="bf16"
+    clients=20,
+    train_samples=250,
+    test_samples=100,
+    participation=0.5,
+    local_epochs=(1, 2, 5, 10),
+    head_epochs=(1, 2, 5, 10),
+    precision="bf16",
 )
 
 
@@ -88,11 +101,12 @@ def _run(request: Request) -> Outcome:
     seeds = list(request.seed_range(3))
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     if request.scale == "small":
+        most = max(settings.local_epochs + settings.head_epochs)
         outcome.notes.append(
             f"Reduced: {settings.clients} clients of {settings.train_samples} training images instead of 100 of 500, "
-            f"{settings.participation:.0%} of them in a round instead of 10 %, up to {settings.epochs[-1]} epochs "
-            f"instead of 20, products in {settings.precision}. Rounds, batches and rate are the paper's, so that an "
-            "epoch of fewer images has fewer steps."
+            f"{settings.participation:.0%} of them in a round instead of 10 %, up to {most} epochs instead of 20, "
+            f"products in {settings.precision}. Rounds, batches and rate are the paper's, so that an epoch of fewer "
+            "images has fewer steps."
         )
     found = _measure(settings, seeds, request)
     _draw(outcome, settings, found)
@@ -102,7 +116,7 @@ def _run(request: Request) -> Outcome:
                 f"{_title(name, E)} diverged with {_seeds(lost)}, which {'is' if len(lost) == 1 else 'are'} left out "
                 "wherever it is compared."
             )
-    for name, one, other, text in _questions(settings.epochs):
+    for name, one, other, text in _questions(settings):
         first, second = found[name, one], found[name, other]
         both = [seed for seed in seeds if seed in first.means and seed in second.means]
         if both:
@@ -114,24 +128,17 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def _questions(epochs: tuple[int, ...]) -> list[tuple[str, int, int, str]]:
+def _questions(settings: EpochSettings) -> Iterator[tuple[str, int, int, str]]:
     """What is claimed: of which method, with how many epochs above how many, in words."""
-    least, most = epochs[0], epochs[-1]
-    asked = [
-        ("FedRep", more, fewer, f"FedRep with {more} head epochs is not below FedRep with {fewer}")
-        for fewer, more in pairwise(epochs)
-    ]
-    if len(epochs) > 2:
-        asked.append(("FedRep", most, least, f"FedRep with {most} head epochs above FedRep with {least}"))
-    return asked + [
-        (
-            "FedAvg",
-            least,
-            more,
-            f"FedAvg does not gain from {more} local epochs over {least} (positive: {least} better)",
-        )
-        for more in epochs[1:]
-    ]
+    least, *_, most = settings.head_epochs
+    for fewer, more in pairwise(settings.head_epochs):
+        yield "FedRep", more, fewer, f"FedRep with {more} head epochs is not below FedRep with {fewer}"
+    if len(settings.head_epochs) > 2:
+        yield "FedRep", most, least, f"FedRep with {most} head epochs above FedRep with {least}"
+    fewest, *others = settings.local_epochs
+    for more in others:
+        text = f"FedAvg does not gain from {more} local epochs over {fewest} (positive: {fewest} better)"
+        yield "FedAvg", fewest, more, text
 
 
 def _title(name: str, E: int) -> str:
@@ -168,7 +175,7 @@ def _measure(settings: EpochSettings, seeds: list[int], request: Request) -> dic
     arms = {
         (name, E): Arm(f"E = {E}", name, name.lower(), dealt, {**run, **_epochs(name, E)})
         for name in METHODS
-        for E in settings.epochs
+        for E in settings.epochs_of(name)
     }
     measured = sweep(list(arms.values()), seeds, request, _read, may_diverge=True)
     found = {}
@@ -195,7 +202,7 @@ def _draw(outcome: Outcome, settings: EpochSettings, found: Mapping[tuple[str, i
     lines, rows = {}, []
     for name in METHODS:
         points = {}
-        for E in settings.epochs:
+        for E in settings.epochs_of(name):
             point = found[name, E]
             finite = list(point.means)
             if finite:
