@@ -66,7 +66,9 @@ def test_files_and_tables_say_so(tmp_path: Path) -> None:
     title = read.result["diverged"][0]["title"]
     assert f"{title} diverged>" in repr(read)
     assert f"{title} diverged (seed 0)." in (tmp_path / "table.md").read_text("utf-8")
-    assert f"{title} is left out" in (tmp_path / "report.html").read_text("utf-8")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert f'<p class="note">{title} diverged with seed 0 and has no figures.</p>' in page
+    assert f"<li>{title} is left out" in page
     for what in ("methods", "runs", "clients", "rounds"):
         assert set(read.to_pandas(what)["method"]) == {"fedrep"}
 

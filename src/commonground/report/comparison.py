@@ -74,6 +74,8 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
     below = comparison.folder.relative_to(page.folder).as_posix()
     place = "" if below == "." else f"{below}/"
     page.add(headline_table(comparison, place))
+    for one in comparison.entry.get("diverged", []):
+        page.note(f"{one['title']} diverged with seed {one['seed']} and has no figures.")
     page.add(copied(comparison_to_typeset(comparison)))
     page.add(metric_table(comparison, place))
     page.add(rows_table(comparison, place))
