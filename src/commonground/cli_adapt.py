@@ -173,7 +173,7 @@ def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, see
     kept = keep_clients(run, new, epochs=epochs, lr=lr, seed=seed)
     if quiet:
         return
-    for note in () if new.schema is None else new.schema.notes:
+    for note in new.about.get("notes", ()):
         _say(f"{new.name}: {note}")
     left = [] if new.schema is None else new.schema.few_rows.get("clients", [])
     if left:
@@ -208,7 +208,7 @@ def _curve(results: Sequence[Adaptation], new: FederatedDataset, unit: str) -> T
 
 def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> None:
     """How a table was read, and which clients are left out."""
-    for note in () if new.schema is None else new.schema.notes:
+    for note in new.about.get("notes", ()):
         _say(f"{new.name}: {note}")
     if left:
         _say(
@@ -316,11 +316,16 @@ def _table_settings(
     run: Run, data: str | None, partition: str | None, classes_per_client: int | None, client_column: str | None
 ) -> dict[str, Any]:
     """How a table of new clients is read: by the run's schema, clients by the same column unless otherwise said."""
+    from commonground.data.tables.read import is_table
+
     given = {} if client_column is None else {"client_column": client_column}
     settings = run.config.table_settings() if data is None else {}
     if run.trained.schema is None:
         texts = run.config.text_column
-        return {**settings, **given, **({} if texts is None else {"text_column": texts})}
+        settings |= {} if texts is None else {"text_column": texts}
+        if data is not None and is_table(data):  # what is no table says so itself
+            settings |= _as_texts_were(run, dealt=partition is not None or classes_per_client is not None)
+        return {**settings, **given}
     if partition is None and classes_per_client is None:
         column = client_column or run.trained.schema.client_column
         given = {"client_column": column} if column is not None else {}
@@ -329,6 +334,18 @@ def _table_settings(
     # Clients of a single row cannot be served and tested; they are left out and named with the others that lack rows.
     few = {"few_rows": "shared", "min_rows": 2} if given else {}
     return {**settings, **few, **given, "schema": run.trained.schema}
+
+
+def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
+    """How another table of texts is read: clients by the run's column unless they are dealt, test rows as in the run."""
+    from commonground.data.tables.load import LABEL
+    from commonground.data.tables.options import table_options
+    from commonground.data.tables.schema import TableSchema
+
+    options = table_options(run.config.table_settings())
+    whose = {} if dealt or options.client_column is None else {"client_column": options.client_column}
+    about = TableSchema((), (run.config.target or LABEL,), "classification", (), asked=options.of_rows)
+    return {**whose, "schema": about}
 
 
 def _cells(rows: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:

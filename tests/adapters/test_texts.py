@@ -114,6 +114,34 @@ def test_answers_are_those_of_transformers_generate(place: Path) -> None:
     assert len(answer(run, asked[:1], None, 3)) == 1, "nothing is personal, so there is a global model"
 
 
+def test_a_table_of_new_clients_is_read_as_the_run_s_was(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clients by the same column, test rows by the same time."""
+    rng = np.random.default_rng(2)
+
+    def table(name: str, sites: str, header: str = "text\tlabel\tsite\twhen") -> str:
+        rows = [f"{some_words(rng, 20 * (i % 2), 20 * (i % 2) + 20)}\t{'ab'[i % 2]}\t{site}\t{i}"
+                for site in sites for i in range(16)]  # fmt: skip
+        (tmp_path / name).write_text("\n".join([header, *rows]) + "\n")
+        return str(tmp_path / name)
+
+    run = str(tmp_path / "run")
+    given = ["--client-column", "site", "--time-column", "when", "--model", f"hf:{place / 'bert'}", "--rounds", "1"]
+    assert main(["train", "rolora", "--data", table("old.tsv", "uvw"), *given, *SET, "--quiet", "--out", run]) == 0
+    few = ["--shots", "4", "--epochs", "1", "--repeats", "1"]
+    assert main(["adapt", run, "--data", table("new.tsv", "xyz"), *few, "--out", str(tmp_path / "a")]) == 0
+    about = json.loads((tmp_path / "a" / "adapt.json").read_text())
+    assert (about["clients"], about["left_out"]) == (3, [])
+    capsys.readouterr()
+    other = table("other.tsv", "xy", "text\tlabel\tsite\tday")
+    assert main(["adapt", run, "--data", other, *few, "--out", str(tmp_path / "b")]) == 0
+    assert "no column 'when', which says the run's test rows; here 25% at random are" in capsys.readouterr().err
+    assert main(["adapt", run, "--data", other, "--partition", "iid", "--clients", "5", *few, "--quiet", "--out",
+                 str(tmp_path / "c")]) == 0  # fmt: skip
+    assert json.loads((tmp_path / "c" / "adapt.json").read_text())["clients"] == 5
+
+
 @pytest.mark.parametrize("algorithm", ["rolora", "flora", "fedavg"])
 def test_adapt_fits_heads_for_new_clients_of_texts(algorithm: str, place: Path, tmp_path: Path) -> None:
     run = place / "pairs"

@@ -17,6 +17,8 @@ from commonground.data import (
     load_source,
 )
 from commonground.data.sources.table import read_table
+from commonground.data.sources.text_table import load_text_table
+from commonground.data.tables.options import TableOptions
 from commonground.errors import ConfigError, DataError
 from tests.token_rows import ID, WORDS, numbers, reviews, tokenizer, write
 
@@ -30,6 +32,25 @@ def test_a_table_of_texts(tmp_path: Path) -> None:
     assert data.class_names == ("l0", "l1", "l2")
     assert data.x_train[0, 2, 0] == (ID["good"] if data.y_train[0] else ID["bad"])
     assert set(load_source(path, tokenizer=tokenizer()).train_columns) == {"hospital", "other"}
+
+
+def test_another_table_is_split_as_the_first_one_unless_the_options_say_otherwise(tmp_path: Path) -> None:
+    rows = [f"{'good' if i % 3 else 'bad'},l{i % 3},{100 - i},g{i % 4}" for i in range(40)]
+    path = write(tmp_path / "notes.csv", "text,label,when,group", rows)
+
+    def tests(options: TableOptions, asked: dict[str, Any] | None = None) -> list[int]:
+        return list(load_text_table(path, seed=3, options=options, asked=asked).test.numbers or ())
+
+    by_time, by_group, plain = (
+        TableOptions(time_column="when", test_share=0.1),
+        TableOptions(group_column="group"),
+        TableOptions(),
+    )
+    assert tests(plain, by_time.of_rows) == tests(by_time) == [2, 3, 4, 5]  # lines; the latest are the first
+    assert tests(by_group, by_time.of_rows) == tests(by_group) != tests(plain)
+    assert tests(plain, {"time_column": "date"}) == tests(plain)
+    about = load_text_table(path, seed=3, asked={"time_column": "date"}).about
+    assert about["notes"] == ["no column 'date', which says the run's test rows; here 25% at random are"]
 
 
 def test_a_table_of_pairs_with_a_split_column(tmp_path: Path) -> None:

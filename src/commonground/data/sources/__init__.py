@@ -233,7 +233,7 @@ def load_source(
         vocab_size: of the model that shall read the tokens, if known.
         task: what a table is for, by name; by default classification (see :func:`load_table`).
         options: how a table is read.
-        schema: of a run whose columns and encoders are taken for a table.
+        schema: of a run whose columns and encoders are taken for a table; for texts, how it is split.
 
     Raises:
         ConfigError: a task for data that have one of their own, texts without a tokenizer, a tokenizer without texts,
@@ -281,7 +281,14 @@ def load_source(
     else:
         options = replace(options or TableOptions(), client_column=client_column)
         if tokenizer is not None:
-            read = load_text_table(path, label=label or LABEL, client_column=client_column, seed=seed, options=options)
+            read = load_text_table(
+                path,
+                label=label or LABEL,
+                client_column=client_column,
+                seed=seed,
+                options=options,
+                asked=None if schema is None else schema.asked,
+            )
         else:
             read = load_table(path, label=label, seed=seed, task=task, options=options, schema=schema)
     if task not in (None, read.task.name):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ def load_text_table(
     client_column: str | None = None,
     seed: int = 0,
     options: TableOptions | None = None,
+    asked: Mapping[str, Any] | None = None,
 ) -> TextData:
     """Texts from a table (:data:`~commonground.data.tables.read.FORMS`).
 
@@ -54,6 +55,7 @@ def load_text_table(
         client_column: the column that says whom a row belongs to.
         seed: keys the hold-out.
         options: names of text columns, columns to drop, separator and encoding, and how rows are split.
+        asked: how the table of a run was split, which this one is like unless the options say otherwise.
 
     Raises:
         ConfigError: an option is for columns of numbers.
@@ -64,6 +66,7 @@ def load_text_table(
     )
     _check_options(options)
     raw = read_raw(path, options.separator, options.encoding, quotes=".tsv" not in path.name.lower())
+    options, unlike = options.as_asked(asked or {}, raw.columns)
     texts = _roles(path, [name for name in raw.names if name not in options.drop], label, options)
     raw, lacking = with_targets(raw, [label], "classification", options)
     targets = read_targets(raw, [label], "classification")
@@ -90,7 +93,7 @@ def load_text_table(
         )
 
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
-                        missing_targets=lacking, notes=raw.notes, scaling="none")  # fmt: skip
+                        missing_targets=lacking, notes=(*raw.notes, *unlike), scaling="none")  # fmt: skip
     return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=about.summary())
 
 
