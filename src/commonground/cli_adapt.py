@@ -337,7 +337,7 @@ def _table_settings(
 
 
 def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
-    """How another table of texts is read: clients by the run's column unless they are dealt, test rows as in the run."""
+    """How another table of texts is read: clients by the run's column unless they are dealt, test rows as the run's."""
     from commonground.data.tables.load import LABEL
     from commonground.data.tables.options import table_options
     from commonground.data.tables.schema import TableSchema
