@@ -171,7 +171,12 @@ class Algorithm(ABC):
         return False
 
     def message_to(self, server: Server, client: int) -> Tensors:
-        """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``."""
+        """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``, and under a
+        personal tensor's name they replace what the client kept.
+
+        A message has them, a test has not: a model that is to be tested with them is kept (:meth:`client_state`). In
+        the engine ``messages`` a client asks as well, of a server that remembers nothing, to know names and shapes.
+        """
         return {}
 
     def spared(self, server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
@@ -199,7 +204,7 @@ class Algorithm(ABC):
         return sent
 
     def replies(self, server: Server, updates: Sequence[Update]) -> dict[int, Tensors]:
-        """Tensors sent back to participants after the server's round; they replace personal tensors by name."""
+        """Tensors sent back to participants after the server's round, by client; they replace what it keeps by name."""
         return {}
 
     def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | Tensor | None]:
@@ -247,7 +252,8 @@ class Algorithm(ABC):
     def personalize(self, client: Client, round: int) -> None:
         """Local training before a client's own model is tested, for methods that evaluate that way (PerFedAvg).
 
-        What it does is forgotten after the test. By default a client's model is tested as it is.
+        What it does is forgotten after the test, and ``client.received`` holds the shared tensors alone. By default a
+        client's model is tested as it is.
         """
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:

@@ -166,8 +166,9 @@ class Client(ABC):
         batch_size: int | None = None,
         share: float = 1.0,
     ) -> Iterator[Batch]:
-        """Mini-batches as :meth:`fit` would take them. Inside the loop, ``step``, ``set`` and ``keep`` leave a client
-        of a stacked cohort alone that has no batch left.
+        """Mini-batches as :meth:`fit` would take them. Inside the loop, every verb leaves a client of a stacked cohort
+        alone that has no batch left. Loops may stand within one another and iterators side by side (``zip``); to begin
+        one anew that has ended (``itertools.cycle``) is for clients of one size.
 
         Args:
             epochs, steps, samples, batch_size: as in :meth:`fit`; the epochs may also be whole numbers on the host, in
@@ -209,15 +210,26 @@ class Client(ABC):
 
     @abstractmethod
     def keep(self, state: Tensors) -> None:
-        """Replace entries of ``state`` by name; they are there in the client's next round and never leave it."""
+        """Replace entries of ``state`` by name; they are there in the client's next round and never leave it.
+
+        Raises:
+            ModelError: a name, shape or kind of number that ``client_state`` does not declare.
+        """
 
     @abstractmethod
     def scale(self, tensors: Tensors, factor: Tensor | float) -> Tensors:
-        """Tensors times a number (in a cohort possibly one per client, such as ``1 / client.steps``)."""
+        """Tensors times a number (in a cohort possibly one per client, such as ``1 / client.steps``).
+
+        In a cohort a name tells whether a tensor has a place for each client: one of the model's or of a declared
+        state. Under another name it is taken to have one if its first dimension is as long as the cohort, unless it is
+        a tensor of ``received`` itself.
+        """
 
     @abstractmethod
     def dot(self, one: Tensors, other: Tensors) -> Tensor:
-        """Inner product over all entries of equally named tensors (in a cohort one number per client)."""
+        """Inner product over all entries of equally named tensors (in a cohort one number per client; names as in
+        :meth:`scale`).
+        """
 
     def send(self, group: str | Sequence[str] | Tensors) -> Tensors:
         """What goes to the server: a copy of a group's values, or the given tensors."""

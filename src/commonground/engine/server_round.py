@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
 from commonground.errors import AggregateError, ModelError
 from commonground.quoting import escaped, quoted
+from commonground.suggest import meant
 from commonground.user_code import failing_as
 
 __all__ = ["EXTREME", "Growth", "Outcome", "conclude"]
@@ -120,7 +121,25 @@ def _update(
         figures = dict.fromkeys(figures)
     algorithm.server_update(server, updates, round)
     step_server(setup.config, setup.groups.trainable("all"), server, before=before)
-    return algorithm.replies(server, updates), figures
+    replies = algorithm.replies(server, updates)
+    _check_replies(setup, replies, [update.client for update in updates], round)
+    return replies, figures
+
+
+def _check_replies(setup: Setup, replies: Mapping[int, Tensors], participants: Sequence[int], round: int) -> None:
+    """Refuse replies to clients that are not waiting for one, and of tensors that they do not keep."""
+    for client, reply in replies.items():
+        if client not in participants:
+            raise ModelError(
+                f"replies of {setup.algorithm.title} has one for client {client}, which did not take part in round "
+                f"{round}; a reply goes to a client that has sent an update"
+            )
+        for name in reply:
+            if name not in setup.initial_personal:
+                raise ModelError(
+                    f"replies of {setup.algorithm.title} has a tensor {quoted(name)}, which its clients do not keep"
+                    f"{meant(name, setup.initial_personal)}"
+                )
 
 
 def _check_shared(setup: Setup, shared: Tensors, before: Tensors, round: int) -> None:

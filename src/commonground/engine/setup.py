@@ -108,7 +108,7 @@ class Setup:
             )
         if data.described:
             check_described(config)
-        groups.check_cover(algorithm.shared, algorithm.personal)
+        groups.check_cover(algorithm.shared, algorithm.personal, ": every tensor of a model is shared or personal")
         initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
         model = model.to(resolve_device(config.device))
         weights = None

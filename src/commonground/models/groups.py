@@ -187,14 +187,14 @@ class Groups:
         """As :meth:`names`, parameters only (buffers are not trained by gradients)."""
         return tuple(name for name in self.names(groups) if name in self._trainable)
 
-    def check_cover(self, one: Iterable[str], other: Iterable[str]) -> None:
-        """Raise unless every tensor is in exactly one of the two sets of groups."""
+    def check_cover(self, one: Iterable[str], other: Iterable[str], hint: str = "") -> None:
+        """Raise unless every tensor is in exactly one of the two sets of groups; a hint says what they are for."""
         a, b = set(self.names(one)), set(self.names(other))
         if a & b:
             raise ModelError(f"'{sorted(a & b)[0]}' is in the groups {(*one,)} and {(*other,)} at once")
         left = [name for name in self.names("all") if name not in a | b]
         if left:
-            raise ModelError(f"'{left[0]}' is neither in the groups {(*one,)} nor in {(*other,)}")
+            raise ModelError(f"'{left[0]}' is neither in the groups {(*one,)} nor in {(*other,)}{hint}")
 
 
 def _last_linear(model: nn.Module) -> str:

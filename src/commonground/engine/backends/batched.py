@@ -58,7 +58,9 @@ class BatchedEngine(StoreEngine):
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
     ) -> list[ClientResult]:
         """See :meth:`Engine.train`."""
-        return [result for cohort in self._cohorts(clients) for result in self._train(round, cohort, shared, extra)]
+        cohorts = [part for cohort in self._cohorts(clients) for part in _alike(cohort, extra or {})]
+        results = {r.update.client: r for cohort in cohorts for r in self._train(round, cohort, shared, extra)}
+        return [results[client] for client in clients]
 
     def _train(
         self, round: int, members: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None
@@ -88,7 +90,7 @@ class BatchedEngine(StoreEngine):
         self, round: int, members: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None
     ) -> list[ClientResult]:
         cohort = self._cohort
-        alone = [extra[client] for client in members] if extra else []
+        alone = [(extra or {}).get(client, {}) for client in members]
         with self._unkeyed("training", round):
             before = self.store.gather(members)
             cohort.begin(round, members, shared, before, alone)
@@ -97,7 +99,7 @@ class BatchedEngine(StoreEngine):
             sent = sent_by(self.setup.algorithm, cohort, round)
         cohort.stack(self.setup.personal_names)
         kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
-        received = [{**shared, **own} for own in alone or [{}] * len(members)]
+        received = [{**shared, **own} for own in alone]
         parts, own = [], []
         for c, client in enumerate(members):
             mine = _of(before, c)
@@ -186,3 +188,11 @@ def _room(device: torch.device) -> float:
 def _of(stacked: Tensors, client: int) -> Tensors:
     """One client's tensors of several clients' stacked ones."""
     return {name: value[client] for name, value in stacked.items()}
+
+
+def _alike(members: Sequence[int], extra: Mapping[int, Tensors]) -> list[list[int]]:
+    """Clients by the names of what the server sends to each alone: stacked are those that have the same."""
+    parts: dict[frozenset[str], list[int]] = {}
+    for client in members:
+        parts.setdefault(frozenset(extra.get(client, {})), []).append(client)
+    return list(parts.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,10 +28,18 @@ from commonground.engine.clients.hiding import Hiding
 from commonground.engine.clients.linear_head import is_linear_head
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, StackedOptimizer, gradients_of
 from commonground.engine.setup import Setup
+from commonground.errors import ModelError
 from commonground.models import Split
 from commonground.privacy import ExamplePrivacy
+from commonground.quoting import quoted
+from commonground.suggest import meant
 
 __all__ = ["LocalTraining", "Phase", "Pool"]
+
+
+def kind_of(value: Tensor) -> str:
+    """A tensor's number type, in a word: ``float32``."""
+    return str(value.dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ class LocalTraining(Hiding):
         """
         self.round, self.keys = round, list(keys)
         self.lr = self.setup.lr_at(round)
-        self._phase = 0
+        self._phases = [0] * len(self.keys)
         self._hidden = self.setup.examples  # unless `at_home` says that nothing of what follows is sent
         self._indices = [self.setup.data.train_indices(c) for c in clients]
         self.sizes = np.array([len(i) for i in self._indices])
@@ -152,14 +160,14 @@ class LocalTraining(Hiding):
         self, length: TrainLength, start: Tensor | int | None = None, epochs: Tensor | None = None, share: float = 1.0
     ) -> CohortSchedule:
         """The next phase's batches of all clients; ``epochs``, if given, are each client's own."""
-        self._phase += 1
+        self._phases = [phase + there for phase, there in zip(self._phases, self._present(), strict=True)]
         places, lengths = self._of_each(start), [length] * len(self.keys)
         if epochs is not None:
             size = length["batch_size"]
             lengths = [TrainLength(epochs=e, steps=None, samples=None, batch_size=size) for e in self._of_each(epochs)]
         schedules = [
-            batch_schedule(self.seed, self.round, key, self._phase, size=int(size), start=place, share=share, **own)
-            for key, size, place, own in zip(self.keys, self.sizes, places, lengths, strict=True)
+            batch_schedule(self.seed, self.round, key, phase, size=int(size), start=place, share=share, **own)
+            for key, phase, size, place, own in zip(self.keys, self._phases, self.sizes, places, lengths, strict=True)
         ]
         return CohortSchedule(schedules, self.dtype, self.device)
 
@@ -189,7 +197,7 @@ class LocalTraining(Hiding):
         return moved
 
     def _draws(self, schedule: CohortSchedule) -> PhaseDraws:
-        return PhaseDraws(self.setup, self.round, self.keys, self._phase, schedule.full, schedule.steps)
+        return PhaseDraws(self.setup, self.round, self.keys, self._phases, schedule.full, schedule.steps)
 
     # -- training -----------------------------------------------------------------------------------------------
 
@@ -215,6 +223,7 @@ class LocalTraining(Hiding):
         if loss is not None or reference is not None:
             self._needs_samples("a loss of its own")
         self._look_at(loss, penalty)
+        self._check_names("a correction", correction or ())
         names = self.setup.groups.trainable(group)
         schedule = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size), start)
         self._count_steps(schedule)
@@ -294,8 +303,43 @@ class LocalTraining(Hiding):
         self._count_steps(schedule)
         draws, pool = self._draws(schedule), self._pool(None, ())
         for step in range(schedule.steps):
-            with self._only(schedule.active(step)):
+            with self._only(schedule, step):
                 yield self._batch(pool, schedule, draws, step)
+
+    def _check_names(self, what: str, names: Iterable[str]) -> None:
+        """Refuse names that are none of the model's, under which nothing would happen."""
+        for name in names:
+            if name not in self.setup.initial:
+                raise ModelError(
+                    f"{what} of {self.setup.algorithm.title} is for a tensor {quoted(name)}, which the model has not"
+                    f"{meant(name, self.setup.initial)}"
+                )
+
+    def _kept(self, state: Tensors) -> Iterator[tuple[str, Tensor]]:
+        """What a client keeps, in the types it was declared with: all engines keep the same.
+
+        Raises:
+            ModelError: it is not declared, or of another kind or shape.
+        """
+        whose = f"what {self.setup.algorithm.title} keeps"
+        for name, value in state.items():
+            if name not in self.state:
+                raise ModelError(
+                    f"{whose} has a tensor {quoted(name)}, which client_state does not declare{meant(name, self.state)}"
+                )
+            declared = self.state[name]
+            if not torch.can_cast(value.dtype, declared.dtype):
+                raise ModelError(
+                    f"{whose} as {quoted(name)} is {kind_of(value)}, and client_state declares {kind_of(declared)}"
+                )
+            try:
+                yield name, value.detach().to(declared.dtype).expand_as(declared)
+            except RuntimeError:
+                own = self.setup.initial_personal[name].shape
+                raise ModelError(
+                    f"{whose} as {quoted(name)} has the shape {tuple(value.shape)}, and client_state declares "
+                    f"{tuple(own)}{' for each client' if len(self.keys) > 1 else ''}"
+                ) from None
 
     def lr_after(self, done: float) -> float:
         """See :meth:`commonground.algorithms.Client.lr_after`."""
@@ -322,9 +366,13 @@ class LocalTraining(Hiding):
     def _training(self, names: Sequence[str], group: str | Sequence[str]) -> AbstractContextManager[None]:
         """While open, the model is in training mode for these parameters."""
 
+    def _present(self) -> list[bool]:
+        """Which clients the code that runs is for: inside of ``batches``, those that have a batch."""
+        return [True] * len(self.keys)
+
     @abstractmethod
-    def _only(self, active: Tensor | None) -> AbstractContextManager[None]:
-        """While open, ``step`` and ``set`` leave clients alone that are not active."""
+    def _only(self, schedule: CohortSchedule, step: int) -> AbstractContextManager[None]:
+        """While open, verbs leave clients alone that have no batch at this step."""
 
     @abstractmethod
     def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:

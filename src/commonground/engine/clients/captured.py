@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from commonground.algorithms import Tensors
 from commonground.errors import ModelError
@@ -20,7 +20,7 @@ _DEEPEST = 6  # functions and containers within one another
 
 
 def taken_along(function: Callable[..., Any]) -> Iterator[tuple[str, str, Tensor]]:
-    """Tensors in a function's closure, its defaults and what it is partially applied to.
+    """Tensors in a function's closure, its defaults, what it is partially applied to and what its object holds.
 
     Returns:
         The variable, the key if it is a mapping (else empty), and the tensor.
@@ -29,14 +29,21 @@ def taken_along(function: Callable[..., Any]) -> Iterator[tuple[str, str, Tensor
 
 
 def _of_function(function: Any, depth: int) -> Iterator[tuple[str, str, Tensor]]:
-    if depth and isinstance(function, partial):
+    if not depth:
+        return
+    if isinstance(function, partial):
         yield from _of_function(function.func, depth - 1)
         for value in function.args:
             yield from _of_value("an argument", "", value, depth)
         for name, value in function.keywords.items():
             yield from _of_value(name, "", value, depth)
-    function = getattr(function, "__func__", function)
-    if not depth or not isinstance(function, FunctionType):
+        return
+    if isinstance(function, MethodType):
+        yield from _of_object(function.__self__, depth - 1)
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        if callable(function):
+            yield from _of_object(function, depth - 1)
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -48,6 +55,14 @@ def _of_function(function: Any, depth: int) -> Iterator[tuple[str, str, Tensor]]
         yield from _of_value("a default", "", value, depth)
     for name, value in (function.__kwdefaults__ or {}).items():
         yield from _of_value(name, "", value, depth)
+
+
+def _of_object(value: Any, depth: int) -> Iterator[tuple[str, str, Tensor]]:
+    """What an object of the user's holds that is called like a function, or whose method is."""
+    if isinstance(value, type | nn.Module) or type(value).__module__.split(".")[0] in ("commonground", "torch"):
+        return  # a class, weights that are a module's own, or the client itself, which answers for one
+    for name, each in getattr(value, "__dict__", {}).items():
+        yield from _of_value(name, "", each, depth)
 
 
 def _of_value(variable: str, key: str, value: Any, depth: int) -> Iterator[tuple[str, str, Tensor]]:
@@ -64,7 +79,12 @@ def _of_value(variable: str, key: str, value: Any, depth: int) -> Iterator[tuple
 
 
 def refuse_stacked(
-    what: str, function: Callable[..., Any] | None, clients: int, declared: Tensors, given: Collection[torch.Size]
+    what: str,
+    function: Callable[..., Any] | None,
+    clients: int,
+    declared: Tensors,
+    given: Collection[torch.Size],
+    steps: Tensor | None = None,
 ) -> None:
     """Refuse a loss or penalty that takes along a tensor of all clients: it sees one client at a time, and the other
     clients' parts would be broadcast into it.
@@ -78,6 +98,7 @@ def refuse_stacked(
         clients: how many are stacked.
         declared: tensors by name as one client has them.
         given: shapes of the stacked tensors that the method was given in this round.
+        steps: how many each client trained, which has a shape that other things may well have.
 
     Raises:
         ModelError: names the variable.
@@ -86,7 +107,7 @@ def refuse_stacked(
         return
     for variable, key, value in taken_along(function):
         own = declared.get(key)
-        if value.shape in given if own is None else value.ndim > own.ndim:
+        if value is steps or (value.shape in given if own is None else value.ndim > own.ndim):
             raise ModelError(
                 f"the {what} takes along {quoted(variable)}, a tensor of all {clients} clients, and sees one client at "
                 "a time: let it take what it needs from its arguments (what client.keep keeps is in own), or ask the "

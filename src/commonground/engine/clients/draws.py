@@ -29,15 +29,15 @@ class PhaseDraws:
         setup: data, model and algorithm.
         round: 1-based round.
         clients: the clients' numbers in the federation.
-        phase: number of the call in the round.
+        phases: of each client, the number of the call in its round.
         full: samples of each client's full batch.
         steps: how many there will be.
     """
 
     def __init__(
-        self, setup: Setup, round: int, clients: Sequence[int], phase: int, full: Sequence[int], steps: int
+        self, setup: Setup, round: int, clients: Sequence[int], phases: Sequence[int], full: Sequence[int], steps: int
     ) -> None:
-        self._setup, self._round, self._clients, self._phase, self._full = setup, round, clients, phase, full
+        self._setup, self._round, self._clients, self._phases, self._full = setup, round, clients, list(phases), full
         self._steps, self._width = steps, max(full)
         rows = len(clients) * self._width
         numbers = sum(rows * shape.numel() for shape in map(torch.Size, (s for _, s in setup.dropouts.values())))
@@ -91,8 +91,8 @@ class PhaseDraws:
         setup, masks = self._setup, Tensors()
         for name, (layer, shape) in setup.dropouts.items():
             drawn = torch.ones((len(self._clients), self._width, *shape), dtype=setup.inputs.dtype, device="cpu")
-            for row, client, full in zip(drawn, self._clients, self._full, strict=True):
-                stream = torch_stream(setup.config.seed, "dropout", self._round, client, self._phase, step, name)
+            for row, client, phase, full in zip(drawn, self._clients, self._phases, self._full, strict=True):
+                stream = torch_stream(setup.config.seed, "dropout", self._round, client, phase, step, name)
                 row[:full] = layer.draw(full, shape, stream, drawn.dtype)
             masks[f"{name}.mask"] = drawn
         return masks
@@ -100,7 +100,7 @@ class PhaseDraws:
     def _draw_changes(self, step: int) -> Draws:
         kind, seed = self._setup.config.augment, self._setup.config.seed
         parts = []
-        for client, full in zip(self._clients, self._full, strict=True):
-            stream = torch_stream(seed, "augment", self._round, client, self._phase, step)
+        for client, phase, full in zip(self._clients, self._phases, self._full, strict=True):
+            stream = torch_stream(seed, "augment", self._round, client, phase, step)
             parts.append(Draws.of(full, kind, stream).padded(self._width))
         return Draws(*(torch.stack(drawn) for drawn in zip(*parts, strict=True)))

@@ -27,7 +27,7 @@ class Hiding(Client):
     keys: list[int]
     noise: NoiseSource | None = None
     _hidden: ExamplePrivacy | None = None
-    _phase: int
+    _phases: list[int]
     _counts: Tensor
 
     def at_home(self) -> None:
@@ -70,8 +70,8 @@ class Hiding(Client):
             step: of the phase.
         """
         source, drawn = self.noise or self.setup.noise, []
-        for key, own in zip(self.keys, sums, strict=True):
+        for key, phase, own in zip(self.keys, self._phases, sums, strict=True):
             numbers = sum(self.setup.initial[name].numel() for name in own)
             of_these = noise_for_numbers(source, own)
-            drawn.append(of_these.normal((numbers,), "example", self.round, key, self._phase, step))
+            drawn.append(of_these.normal((numbers,), "example", self.round, key, phase, step))
         return drawn

@@ -14,6 +14,7 @@ from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import chunks, each, select
 from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
+from commonground.engine.clients.checked import checked_loss, checked_penalty
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
@@ -59,8 +60,10 @@ class SequentialClient(LocalTraining):
         self._recorded: tuple[Tensor, int] | None = None
         self.state = self.setup.moved({name: personal[name].clone() for name in self.setup.state_names})
         self.class_counts = self._class_counts()[0]
+        # What the server sends to this client alone replaces what it kept, under the same name.
+        alone = {name: shared[name] for name in self.setup.personal_names if name in shared}
         with torch.no_grad():
-            for name, value in {**shared, **personal}.items():
+            for name, value in {**shared, **personal, **alone}.items():
                 if name in self.live:
                     self.live[name].copy_(value)
             for name, counter in self.setup.model.named_buffers():
@@ -108,7 +111,7 @@ class SequentialClient(LocalTraining):
                 parameter.requires_grad_(True)
 
     @contextmanager
-    def _only(self, active: Tensor | None) -> Iterator[None]:
+    def _only(self, schedule: CohortSchedule, step: int) -> Iterator[None]:
         yield
 
     def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
@@ -153,7 +156,8 @@ class SequentialClient(LocalTraining):
         self._drop(batch.masks or {})
         try:
             if loss is not None:
-                return loss(self._output(module, batch, reference), batch.y).mean()
+                single = loss(self._output(module, batch, reference), batch.y)
+                return checked_loss(single, len(batch.y)).mean()
             with self.setup.autocast():
                 output = call(module, batch.x)
             return self.task.mean_loss(self.setup.wide(output), batch.y)
@@ -175,7 +179,7 @@ class SequentialClient(LocalTraining):
         return noisy_means(sums, self._step_noise([sums], step)[0].unsqueeze(0), std, schedule.full)
 
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
-        return penalty(self._own(), self.received)
+        return checked_penalty(penalty(self._own(), self.received))
 
     def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:
         first = int(schedule.last_epoch[0])
@@ -242,13 +246,13 @@ class SequentialClient(LocalTraining):
             value = self._batch_losses(self.model, {}, {}, batch, loss)
             self._recorded = value.detach(), 1
             if penalty is not None:
-                value = value + penalty(self._own(), self.received)
+                value = value + self._penalties(penalty, {})
             return gradients_of(value, {name: self._parameters[name] for name in names})
 
     def _whole(self) -> Batch:
         """All training data as one batch."""
         rows, y = self._rows()
-        draws = PhaseDraws(self.setup, self.round, self.keys, 0, [len(y)], 1)
+        draws = PhaseDraws(self.setup, self.round, self.keys, [0], [len(y)], 1)
         masks = {name: mask[0] for name, mask in draws.masks(0).items()}
         weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
         changed = each(lambda x: draws.change(x.unsqueeze(0), 0)[0], rows) if draws.augments else rows
@@ -273,7 +277,7 @@ class SequentialClient(LocalTraining):
 
     def keep(self, state: Tensors) -> None:
         """See :meth:`commonground.algorithms.Client.keep`."""
-        self.state |= {name: value.detach().clone() for name, value in state.items()}
+        self.state |= {name: value.clone() for name, value in self._kept(state)}
 
     def scale(self, tensors: Tensors, factor: Tensor | float) -> Tensors:
         """See :meth:`commonground.algorithms.Client.scale`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +24,7 @@ from commonground.data.inputs import Inputs, chunks, each, select, to_device
 from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.captured import refuse_stacked
+from commonground.engine.clients.checked import checked_loss, checked_penalty
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
@@ -35,6 +37,14 @@ from commonground.models import Split, call_with
 from commonground.privacy import is_private_part, noisy_means
 
 __all__ = ["StackedClients"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Turn:
+    """Where an open iterator of batches is: which clients have one, on the device (None: all) and on the host."""
+
+    active: Tensor | None
+    there: npt.NDArray[np.bool_]
 
 
 class StackedClients(LocalTraining):
@@ -81,10 +91,12 @@ class StackedClients(LocalTraining):
         self._stacked = set(mine)
         self.class_counts = self._class_counts()
         # Shapes of the stacked tensors that the method has.
-        self._given = {self._counts.shape, *(value.shape for value in self.state.values())}
+        self._given = {self._counts.shape, *(value.shape for value in (*self.state.values(), *own.values()))}
+        self._turns: list[_Turn] = []
         self._active: Tensor | None = None
         self.loss: Tensor | None = None
-        self.__dict__.pop("_padding", None)
+        for name in ("steps", "_padding"):  # of the round before
+            self.__dict__.pop(name, None)
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
@@ -121,9 +133,8 @@ class StackedClients(LocalTraining):
 
     def keep(self, state: Tensors) -> None:
         """See :meth:`commonground.algorithms.Client.keep`."""
-        for name, value in state.items():
-            old = self.state[name]
-            self.state[name] = keep_inactive(self._active, old, value.detach().expand_as(old)).clone()
+        for name, value in self._kept(state):
+            self.state[name] = keep_inactive(self._active, self.state[name], value).clone()
 
     def scale(self, tensors: Tensors, factor: Tensor | float) -> Tensors:
         """See :meth:`commonground.algorithms.Client.scale`."""
@@ -133,19 +144,26 @@ class StackedClients(LocalTraining):
 
     def dot(self, one: Tensors, other: Tensors) -> Tensor:
         """See :meth:`commonground.algorithms.Client.dot`."""
-        products = [self._of_all(name, value * other[name]) for name, value in one.items()]
+        products = [self._with_axis(name, value) * self._with_axis(name, other[name]) for name, value in one.items()]
         sums = torch.stack([product.reshape(len(self.keys), -1).sum(1) for product in products]).sum(0)
         return self._giving({"dot": sums})["dot"]
 
     def _rank(self, name: str, value: Tensor) -> int:
-        """Dimensions of one client's tensor; what no name tells of is stacked."""
+        """Dimensions of one client's tensor. Under a name of the method's own, what was received by all and what has
+        no place for a leading axis is common; the rest is stacked.
+        """
         declared = self.setup.declared.get(name)
-        return value.ndim - 1 if declared is None else declared.ndim
+        if declared is not None:
+            return declared.ndim
+        same = any(value is known for key, known in self.received.items() if key not in self._received_stacked)
+        return value.ndim if same or value.shape[:1] != (len(self.keys),) else value.ndim - 1
 
     def _of_all(self, name: str, value: Tensor) -> Tensor:
         """The tensor with its leading axis, also where it is common to all."""
-        common = value.ndim == self._rank(name, value)
-        return value.expand(len(self.keys), *value.shape).clone() if common else value
+        return self._with_axis(name, value).clone()
+
+    def _with_axis(self, name: str, value: Tensor) -> Tensor:
+        return value.expand(len(self.keys), *value.shape) if value.ndim == self._rank(name, value) else value
 
     def _own(self, values: Tensors) -> tuple[Tensors, Tensors]:
         """What loss and penalty see of the client: stacked entries, and common ones."""
@@ -164,11 +182,17 @@ class StackedClients(LocalTraining):
 
     def _look_at(self, loss: Loss | None, penalty: Penalty | None) -> None:
         for what, function in (("loss", loss), ("penalty", penalty)):
-            refuse_stacked(what, function, len(self.keys), self.setup.declared, self._given)
+            refuse_stacked(what, function, len(self.keys), self.setup.declared, self._given, self._steps)
+
+    @property
+    def _steps(self) -> Tensor | None:
+        """``steps``, if anything was trained in this round."""
+        return self.__dict__.get("steps")
 
     def _count_steps(self, schedule: CohortSchedule) -> None:
-        self.steps = schedule.own_steps
-        self._mark_lone((schedule.counts == 1).any(1))
+        before = schedule.own_steps if self._steps is None else self._steps
+        self.steps = keep_inactive(self._active, before, schedule.own_steps)
+        self._mark_lone((schedule.counts == 1).any(1) & np.array(self._present()))
 
     def _mark_lone(self, alone: npt.NDArray[np.bool_]) -> None:
         """Remember a client that has a batch of a single sample, of which BatchNorm has no statistics."""
@@ -176,16 +200,52 @@ class StackedClients(LocalTraining):
 
     @contextmanager
     def _training(self, names: Sequence[str], group: str | Sequence[str]) -> Iterator[None]:
-        self.stack([*names, *self._train_mode(names, group)])
+        touched = [*names, *self._train_mode(names, group)]
+        self.stack(touched)
+        if self._active is None:
+            yield
+            return
+        before, loss = {name: self.values[name].clone() for name in touched}, self.loss
         yield
+        self._leave_alone(before)
+        self.loss = self._merged_loss(loss, self.loss)
+
+    def _leave_alone(self, before: Tensors) -> None:
+        """Give the clients that have no batch their tensors back."""
+        for name, old in before.items():
+            self.values[name] = keep_inactive(self._active, old, self.values[name])
+
+    def _merged_loss(self, before: Tensor | None, now: Tensor | None) -> Tensor | None:
+        """The last loss of each client; of one that has none, NaN."""
+        if now is None or self._active is None:
+            return now
+        old = torch.full_like(now, float("nan")) if before is None else before
+        return keep_inactive(self._active, old.detach(), now.detach())
+
+    def _present(self) -> list[bool]:
+        there = np.ones(len(self.keys), dtype=bool)
+        for turn in self._turns:
+            there &= turn.there
+        return [bool(each) for each in there]
 
     @contextmanager
-    def _only(self, active: Tensor | None) -> Iterator[None]:
-        self._active = active
+    def _only(self, schedule: CohortSchedule, step: int) -> Iterator[None]:
+        """Several iterators may be open, within one another or side by side: a client is there that has a batch of
+        each.
+        """
+        turn = _Turn(schedule.active(step), schedule.counts[:, step] > 0)
+        turns = self._turns  # of this round, even if the iterator is dropped later
+        turns.append(turn)
+        self._active = self._active_in_all()
         try:
             yield
         finally:
-            self._active = None
+            turns.remove(turn)
+            self._active = self._active_in_all()
+
+    def _active_in_all(self) -> Tensor | None:
+        masks = [turn.active for turn in self._turns if turn.active is not None]
+        return torch.stack(masks).all(0) if len(masks) > 1 else masks[0] if masks else None
 
     def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
         outside = () if split is None else [name for name in self.values if name not in split.rest_names]
@@ -236,11 +296,12 @@ class StackedClients(LocalTraining):
             given = {} if reference is None else {"reference": reference}
             seen = None if features is None else setup.wide(features)
 
-            def of_one(z: Tensor, f: Tensor | None, y: Tensor, o: Tensors, w: Tensor, g: Tensors) -> Tensor:
-                with self._as_one(o, common):
-                    return loss(Output(z, f, {**common, **o}, w, **g), y)  # type: ignore[arg-type]
+            def of_one(z: Tensor, f: Tensor | None, y: Tensor, o: Tensors, w: Tensor, g: Tensors, a: Tensors) -> Tensor:
+                with self._as_one(o, common, a):
+                    made = loss(Output(z, f, {**common, **o}, w, **g), y)  # type: ignore[arg-type]
+                return checked_loss(made, rows, clients)
 
-            single = vmap(of_one)(output, seen, batch.y, own, batch.weight, given)
+            single = vmap(of_one)(output, seen, batch.y, own, batch.weight, given, self._alone())
         return (single * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
 
     def _rows_losses(self, output: Tensor, y: Tensor, weight: Tensor) -> Tensor:
@@ -265,10 +326,22 @@ class StackedClients(LocalTraining):
         drawn = self._step_noise(each, step)
         return noisy_means(sums, torch.stack(drawn), std, schedule.full)
 
+    def _alone(self) -> Tensors:
+        """What else a loss or penalty may ask the client for and is stacked: what the server sent to each alone, and
+        under an empty name the steps.
+        """
+        steps = {} if self._steps is None else {"": self._steps}
+        return {name: self.received[name] for name in self._received_stacked} | steps
+
     @contextmanager
-    def _as_one(self, own: Tensors, common: Tensors) -> Iterator[None]:
-        """While open, a loss or penalty that asks the client itself (``client.get``, ``client.state``) meets one."""
-        kept = self.values, self._stacked, self.state, self._counts
+    def _as_one(self, own: Tensors, common: Tensors, alone: Tensors) -> Iterator[None]:
+        """While open, a loss or penalty that asks the client itself (``client.get``, ``client.state``,
+        ``client.received``, ``client.steps``) meets one.
+        """
+        kept, steps = (self.values, self._stacked, self.state, self._counts, self.received), self._steps
+        self.received = {**self.received, **{name: value for name, value in alone.items() if name}}
+        if steps is not None:
+            self.steps = alone[""]
         values = {name: value for name, value in {**common, **own}.items() if name in self.values}
         self.values, self._stacked = values, set(values)
         self.state = {name: own[name] for name in self.state}
@@ -276,17 +349,18 @@ class StackedClients(LocalTraining):
         try:
             yield
         finally:
-            self.values, self._stacked, self.state, self._counts = kept
+            self.values, self._stacked, self.state, self._counts, self.received = kept
+            if steps is not None:
+                self.steps = steps
 
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         own, common = self._own({**self.values, **leaves})
-        extra = {name: self.received[name] for name in self._received_stacked}
 
-        def of_one(o: Tensors, e: Tensors) -> Tensor:
-            with self._as_one(o, common):
-                return penalty({**common, **o}, {**self.received, **e})
+        def of_one(o: Tensors, a: Tensors) -> Tensor:
+            with self._as_one(o, common, a):
+                return checked_penalty(penalty({**common, **o}, self.received), len(self.keys))
 
-        return vmap(of_one)(own, extra)
+        return vmap(of_one)(own, self._alone())
 
     def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:
         recorded = schedule.recorded()
@@ -381,15 +455,17 @@ class StackedClients(LocalTraining):
         self._needs_samples("gradients")
         self._look_at(loss, penalty)
         names = self.setup.groups.trainable(group)
-        self.stack([*names, *(at or {}), *self._train_mode(names, group)])
+        moving = self._train_mode(names, group)
+        self.stack([*names, *(at or {}), *moving])
+        before = {} if self._active is None else {name: self.values[name].clone() for name in moving}
         batch = batch or self._whole()
         moved = {name: value.expand_as(self.values[name]) for name, value in (at or {}).items()}
         leaves = {name: moved.get(name, self.values[name]).detach().requires_grad_() for name in names}
         values = {**self.values, **moved, **leaves}
         inside = names_inside(self.model, values)
         each_client = self._batch_losses(self.model, inside, {**moved, **leaves}, batch, loss)
-        before = torch.full_like(each_client, float("nan")) if self.loss is None else self.loss
-        self.loss = keep_inactive(self._active, before.detach(), each_client.detach())
+        self._leave_alone(before)
+        self.loss = self._merged_loss(self.loss, each_client.detach())
         if penalty is not None:
             each_client = each_client + self._penalties(penalty, {**moved, **leaves})
         return self._giving(gradients_of(each_client.sum(), leaves))
@@ -398,7 +474,7 @@ class StackedClients(LocalTraining):
         """All training data of each client as one batch."""
         self._mark_lone(self.sizes == 1)
         rows, y = self._rows()
-        draws = PhaseDraws(self.setup, self.round, self.keys, 0, self.sizes.tolist(), 1)
+        draws = PhaseDraws(self.setup, self.round, self.keys, [0] * len(self.keys), self.sizes.tolist(), 1)
         padded = self._pad({"y": y})["y"]
         changed = each(lambda x: draws.change(x, 0), self._pad(rows))
         return Batch(self.setup.inputs.arrange(changed), padded, self._there(), draws.masks(0))

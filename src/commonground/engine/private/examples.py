@@ -64,7 +64,7 @@ class Counting(SequentialClient):
 
     def _take_up(self, round: int, clients: Sequence[int], keys: Sequence[int]) -> None:
         """As it is, without the samples, which may be elsewhere."""
-        self.round, self.keys, self.lr, self._phase = round, list(keys), self.setup.lr_at(round), 0
+        self.round, self.keys, self.lr, self._phases = round, list(keys), self.setup.lr_at(round), [0] * len(keys)
         self._hidden, self.sizes = self.setup.examples, np.asarray(self.setup.data.train_sizes)[list(clients)]
 
     def _class_counts(self) -> Tensor:

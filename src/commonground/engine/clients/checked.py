@@ -1,0 +1,54 @@
+"""What a method's own loss and penalty give, looked at: of another shape it would be broadcast into something else."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from commonground.errors import ModelError
+
+__all__ = ["checked_loss", "checked_penalty"]
+
+
+def checked_loss(given: Tensor, rows: int, clients: int = 1) -> Tensor:
+    """A method's losses of a client's batch, if they are [rows].
+
+    Args:
+        given: what the method's function gave.
+        rows: of the batch.
+        clients: how many are trained together.
+
+    Raises:
+        ModelError: they are something else.
+    """
+    if not isinstance(given, Tensor) or given.shape != (rows,):
+        what = f"one number for each of {rows} rows"
+        raise ModelError(f"the method's loss must give {what}, not {_what(given)}{_hint(clients)}")
+    return given
+
+
+def checked_penalty(given: Tensor, clients: int = 1) -> Tensor:
+    """A method's penalty of a client, if it is one number.
+
+    Args:
+        given: what the method's function gave.
+        clients: how many are trained together.
+
+    Raises:
+        ModelError: it is a tensor of several.
+    """
+    if isinstance(given, Tensor) and given.ndim:
+        raise ModelError(f"the method's penalty must give one number, not {_what(given)}{_hint(clients)}")
+    return given
+
+
+def _what(given: object) -> str:
+    return f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+
+
+def _hint(clients: int) -> str:
+    if clients == 1:
+        return ""
+    return (
+        f"; {clients} clients are trained together, and it sees one at a time: what it takes along from outside may be "
+        "of all of them (ask the client inside it, or take --engine serial)"
+    )
