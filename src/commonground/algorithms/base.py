@@ -171,7 +171,7 @@ class Algorithm(ABC):
         return False
 
     def message_to(self, server: Server, client: int) -> Tensors:
-        """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``, and under a
+        """Extra tensors for one client alone, sent with the shared ones; they appear in ``Client.received``. Under a
         personal tensor's name they replace what the client kept.
 
         A message has them, a test has not: a model that is to be tested with them is kept (:meth:`client_state`). In
