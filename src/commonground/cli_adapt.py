@@ -54,7 +54,8 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option(
     "--keep",
     is_flag=True,
-    help="add the new clients to the run, each with a head from all its samples: predict and export know them then",
+    help="add the new clients to the run, each with a head from all its training samples: predict and export know them "
+    "then",
 )
 @click.option("--per-class", is_flag=True, help="count the shots per class")
 @click.option("--epochs", type=click.IntRange(1, MOST), default=30, show_default=True, help="passes over the samples")

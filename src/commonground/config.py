@@ -187,7 +187,9 @@ class RunConfig(BaseModel):
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="of convolutions and matrix products; weights, momentum and averages stay fp32"
     )
-    dtype: Literal["float32", "float64"] = Field("float32", description="number type of weights and inputs")
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="number type of weights and of what is computed; tables hold single precision"
+    )
     seed: int = Field(0, ge=0, description="seed of every draw")
     eval_every: int = Field(1, ge=1, description="evaluate every K rounds (and after the last)")
     eval_last: int = Field(0, ge=0, description="evaluate each of the last K rounds as well")

@@ -6,7 +6,6 @@ client what it would have got alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,14 +24,6 @@ from commonground.models import Groups
 
 ENGINES = ("serial", "processes", "messages", "batched")
 SIZES = (7, 31, 12, 19, 5, 23)
-
-
-@pytest.fixture(autouse=True)
-def _no_traces() -> Iterator[None]:
-    before = set(registry)
-    yield
-    for name in set(registry) - before:
-        del registry[name]
 
 
 def made(sizes: tuple[int, ...] = SIZES) -> FederatedDataset:
@@ -426,3 +417,10 @@ def test_the_servers_tensors_under_other_names() -> None:
     for client, size in enumerate(SIZES):
         assert float(found[f"{client}/own/dot"]) == 24
         assert torch.equal(found[f"{client}/own/p"], torch.full((6, 4), float(-(-size // 4)), dtype=torch.float64))
+
+
+# Other tests go through all that are registered.
+for _method in (
+    Inside, SideBySide, Pulled, TakingAlong, Shaped, SentBack, SomeAlone, Answering, Keeping, Correcting, Measured,
+):  # fmt: skip
+    del registry[_method.name]

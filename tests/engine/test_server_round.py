@@ -91,10 +91,11 @@ class Overflows(FedAvg):
         if round == 2 and self.where == "decomposition":
             torch.linalg.cholesky(-torch.eye(2))
 
+    def client_state(self, initial: Tensors) -> Tensors:
+        return {"own/bias": torch.zeros_like(initial["first.bias"])}
+
     def replies(self, server: Server, updates: Any) -> dict[int, Tensors]:
-        return (
-            {1: {"first.bias": server.shared["first.bias"] / 0}} if self.where == "reply" and server.round == 2 else {}
-        )
+        return {1: {"own/bias": server.shared["first.bias"] / 0}} if self.where == "reply" and server.round == 2 else {}
 
 
 own(Overflows)
@@ -106,7 +107,7 @@ own(Overflows)
     [
         ("shared", "the new shared tensor 'head.bias' would not be finite"),
         ("memory", "the server's own tensor 'own' would not be finite"),
-        ("reply", "the reply's tensor 'first.bias' to client bob would not be finite"),
+        ("reply", "the reply's tensor 'own/bias' to client bob would not be finite"),
         ("division", r"what the server computes fails \(division by zero\)"),
         ("decomposition", "what the server computes fails "),
     ],

@@ -36,6 +36,16 @@ def test_two_classes_by_hand() -> None:
     assert found["log_loss"] == pytest.approx(-sum(math.log(p) for p in (0.9, 0.6, 0.4, 0.5)) / 4)
 
 
+def test_a_class_that_is_only_said_counts_in_f1() -> None:
+    """As of scikit-learn: a client that lacks a class is wrong whenever its model says it."""
+    second = np.array([0.1, 0.9, 0.8, 0.2])
+    found = of_one([0, 0, 0, 0], np.stack([1 - second, second], axis=1))
+    assert found["f1"] == pytest.approx((2 * 2 / (4 + 2) + 0) / 2)
+    assert found["f1"] == pytest.approx(sklearn.f1_score([0, 0, 0, 0], [0, 1, 1, 0], average="macro"))
+    assert found["balanced_accuracy"] == 0.5
+    assert of_one([0, 0], np.array([[0.9, 0.1], [0.8, 0.2]]))["f1"] == 1.0  # neither there nor said
+
+
 def test_calibration_by_hand() -> None:
     confident = np.array([[0.9, 0.1]] * 4 + [[0.42, 0.58]] * 2)
     # Four at 0.9, of which 3 are right; two at 0.58, both right.

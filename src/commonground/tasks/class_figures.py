@@ -12,7 +12,7 @@ from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.fine import BINS, Array, Counts, FineFigures, Floats, Owner, calibration_gaps, share, sums_of
 from commonground.tasks.ranking_scores import MOST_CLASSES, auc_of_bins, auc_of_sets, binned, bins_of, log_odds
 
-__all__ = ["ClassFigures", "class_figures"]
+__all__ = ["ClassFigures", "class_figures", "macro_f1"]
 
 _SMALLEST = float(np.finfo(np.float64).eps)  # a probability in the log loss, as of scikit-learn
 
@@ -20,9 +20,10 @@ _SMALLEST = float(np.finfo(np.float64).eps)  # a probability in the log loss, as
 class ClassFigures(FineFigures):
     """Figures of classes; each is scikit-learn's of the same rows where that is defined.
 
-    ``balanced_accuracy`` (mean recall over the classes that are there), ``f1`` (macro, over the same), ``auc`` (mean
-    over the same of the area under the ROC curve of one class against the rest; of two classes simply theirs; for at
-    most 100 classes), ``log_loss`` and ``calibration_error`` (expected, 15 bins of confidence).
+    ``balanced_accuracy`` (mean recall over the classes that are there), ``f1`` (macro: the mean over the classes that
+    are there or are said to be), ``auc`` (mean over the classes that are there of the area under the ROC curve of one
+    class against the rest; of two classes simply theirs; for at most 100 classes), ``log_loss`` and
+    ``calibration_error`` (expected, 15 bins of confidence).
 
     Of all rows as one set, all are exact but ``auc``, which is made of counts in bins of log-odds.
     """
@@ -101,13 +102,23 @@ def _confusion(y: npt.NDArray[np.int64], p: Floats, owner: Owner, sets: int) -> 
 
 
 def _of_confusion(confusion: Floats) -> Figures:
-    """Balanced accuracy and F1 of each set, over the classes that are there."""
-    there, said, right = confusion[:, 0], confusion[:, 1], confusion[:, 2]
+    """Balanced accuracy of each set, over the classes that are there, and its macro F1."""
+    there, right = confusion[:, 0], confusion[:, 2]
     present = there > 0
     count = present.sum(1).astype(np.float64)
     recall = np.where(present, share(right, there), 0.0)
-    f1 = np.where(present, 2 * right / np.maximum(there + said, 1), 0.0)
-    return {"balanced_accuracy": share(recall.sum(1), count), "f1": share(f1.sum(1), count)}
+    return {"balanced_accuracy": share(recall.sum(1), count), "f1": macro_f1(confusion)}
+
+
+def macro_f1(confusion: Floats) -> Floats:
+    """[sets] the mean F1 over the classes or labels that are there or are said to be: one that is only said is wrong
+    each time, and counts as 0.
+
+    Args:
+        confusion: [sets, 3, classes] rows that are of each, rows that are said to be, and rows of which both is so.
+    """
+    there, said, right = confusion[:, 0], confusion[:, 1], confusion[:, 2]
+    return share((2 * right / np.maximum(there + said, 1)).sum(1), (there + said > 0).sum(1).astype(np.float64))
 
 
 def _log_loss(y: npt.NDArray[np.int64], p: Floats) -> Floats:

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from commonground.tasks.bounds import Bounds, Figures
+from commonground.tasks.class_figures import macro_f1
 from commonground.tasks.fine import BINS, Array, Counts, FineFigures, Floats, Owner, calibration_gaps, share, sums_of
 from commonground.tasks.ranking_scores import MOST_CLASSES, auc_of_bins, auc_of_sets, binned, bins_of, log_odds
 
@@ -17,9 +18,9 @@ _SMALLEST = float(np.finfo(np.float64).eps)
 
 
 class LabelFigures(FineFigures):
-    """Figures of labels: ``macro_f1`` (mean over the labels that are there), ``auc`` (mean over labels of the area
-    under the ROC curve, for at most 100 of them), ``log_loss`` and ``calibration_error`` (both over all labels of all
-    rows).
+    """Figures of labels: ``macro_f1`` (mean over the labels that are there or are said to be), ``auc`` (mean over
+    labels of the area under the ROC curve, for at most 100 of them), ``log_loss`` and ``calibration_error`` (both over
+    all labels of all rows).
 
     Of all rows as one set, all are exact but ``auc``, which is made of counts in bins of log-odds.
     """
@@ -37,7 +38,7 @@ class LabelFigures(FineFigures):
         cells = sums_of(np.full(len(p), p.shape[1]), owner, sets)
         loss = sums_of(_log_losses(rows).sum(1), owner, sets)
         return {
-            "macro_f1": _macro_f1(_confusion(rows, owner, sets)),
+            "macro_f1": macro_f1(_confusion(rows, owner, sets)),
             "auc": _auc(p, y, owner, sets),
             "log_loss": share(loss, cells),
             "calibration_error": share(np.abs(_gaps(rows, owner, sets)).sum(1), cells),
@@ -56,7 +57,7 @@ class LabelFigures(FineFigures):
     def of_counts(self, counts: Counts) -> dict[str, float]:
         rows = counts["rows"]
         return {
-            "macro_f1": float(_macro_f1(counts["confusion"][None])[0]),
+            "macro_f1": float(macro_f1(counts["confusion"][None])[0]),
             "auc": auc_of_bins(counts["scores"])[0] if "scores" in counts else float("nan"),
             "log_loss": float(counts["log_loss"] / rows),
             "calibration_error": float(np.abs(counts["calibration"]).sum() / rows),
@@ -83,12 +84,6 @@ def _confusion(rows: Mapping[str, Array], owner: Owner, sets: int) -> Floats:
     for place, marks in enumerate((y, said, y & said)):
         np.add.at(found[:, place], owner, marks.astype(np.float64))
     return found
-
-
-def _macro_f1(confusion: Floats) -> Floats:
-    there, said, right = confusion[:, 0], confusion[:, 1], confusion[:, 2]
-    f1 = np.where(there > 0, 2 * right / np.maximum(there + said, 1), 0.0)
-    return share(f1.sum(1), (there > 0).sum(1).astype(np.float64))
 
 
 def _log_losses(rows: Mapping[str, Array]) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from commonground import load_data
 from commonground.data import FederatedDataset, TableSchema
 from commonground.data.tables.kinds import Column, understand
+from commonground.data.tables.load import load_table
+from commonground.data.tables.options import TableOptions
 from commonground.errors import ConfigError, DataError
 
 
@@ -144,6 +147,46 @@ def test_a_class_of_test_rows_alone_is_said(tmp_path: Path) -> None:
     data, schema = loaded(tmp_path, text)
     assert data.class_names == ("0", "1", "2", "9")
     assert schema.notes[-1] == "1 test rows are of classes that no training row has ('9'): they count as wrong"
+
+
+def test_a_class_that_the_run_knows_is_no_surprise(tmp_path: Path) -> None:
+    """A new client's training rows may lack it."""
+    _, schema = loaded(tmp_path, TEXT)
+    head, *rows = (line.rpartition(",")[0] for line in TEXT.splitlines())
+    rows = [f"{row},{'test' if row.endswith(',1') else 'train'}" for row in rows]
+    path = tmp_path / "new.csv"
+    path.write_text("\n".join([f"{head},split", *rows]) + "\n")
+    again = load_table(path, schema=schema)
+    assert again.schema is not None
+    assert not any("no training row" in note for note in again.schema.notes)
+
+
+def test_targets_of_very_different_sizes_are_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [f"w{i % 2},{a:.5f},{1000 * b:.3f},{c:.5f}" for i, (a, b, c) in enumerate(rng.normal(size=(60, 3)))]
+    path = tmp_path / "two.csv"
+    path.write_text("\n".join(["who,x,price,rate", *rows]) + "\n")
+    said = "'price' varies [0-9,]+ times as much as 'rate'; RMSE, .* tell little of the latter: --rank-by r2"
+    first = load_table(path, label="price,rate", task="regression").schema
+    assert first is not None
+    assert [note for note in first.notes if re.match(said, note)]
+    for label in ("price", "x,rate"):
+        about = load_table(path, label=label, task="regression").schema
+        assert about is not None
+        assert not any("times as much" in note for note in about.notes)
+    again = load_table(path, schema=first).schema
+    assert again is not None
+    assert not any("times as much" in note for note in again.notes)
+
+
+def test_columns_that_are_left_out_are_all_counted(tmp_path: Path) -> None:
+    names = [f"id{k}" for k in range(8)]
+    rows = [",".join([f"w{i % 2}", f"{i % 7}", *(f"{name}-{i}" for name in names), "ab"[i % 2]]) for i in range(60)]
+    path = tmp_path / "ids.csv"
+    path.write_text("\n".join([",".join(["who", "x", *names, "label"]), *rows]) + "\n")
+    about = load_table(path, options=TableOptions(client_column="who")).schema
+    assert about is not None
+    assert any("'id4' (names a row) and 3 more" in note for note in about.notes)
 
 
 def test_missing_numbers_get_the_median_and_a_mark(tmp_path: Path) -> None:

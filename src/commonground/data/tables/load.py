@@ -115,7 +115,7 @@ def load_table(
         about, x = _as_in_run(raw, about, rows, schema, options)
     else:
         about, x = _learnt(raw, about, rows, learnt_from, options, *found)
-    strange = targets.strange(learnt_from, rows.test)
+    strange = targets.strange(learnt_from, rows.test, known=schema is not None)
     named = [options.client_column, *(labels if targets.task.name == "classification" else ())]
     odd = [note for name in named if name for note in names_of_nothing(raw, name)]
     about = replace(about, notes=(*raw.notes, *unlike, *about.notes, *odd, *([strange] if strange else [])))
@@ -211,6 +211,7 @@ def _said(about: TableSchema) -> list[str]:
     if not about.dropped and not missing and len(about.of_kind("number")) == len(about.features):
         return []
     left = "".join(f"; left out: {quoted(name)} ({why})" for name, why in list(about.dropped.items())[:5])
+    left += f" and {len(about.dropped) - 5} more" if len(about.dropped) > 5 else ""
     more = f"; cells are missing in {len(missing)} of them" if missing else ""
     whose = {"pooled": "; means and deviations are of all clients' training rows together"}.get(about.scaling, "")
     return [f"{len(about.features)} columns ({', '.join(kinds)}) make {len(about.inputs)} inputs{more}{left}{whose}"]

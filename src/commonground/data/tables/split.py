@@ -88,7 +88,10 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
     if not few.any() or options.few_rows == "keep":
         return Owners(owners.names, owners.codes, said)
     if not (sizes[~few] > 0).any() and options.few_rows == "shared":
-        raise DataError(f"{path}: no client has {options.min_rows} rows; take a smaller --min-rows or --few-rows pool")
+        raise DataError(
+            f"{path}: no client has {options.min_rows} rows; to train, take a smaller --min-rows or --few-rows pool; a "
+            "finished run's shared model serves all (predict --global)"
+        )
     if FEW in owners.names:
         raise DataError(f"{path}: a client is called {FEW}, which is the name of those that are pooled")
     kept = np.append(np.where(few, len(owners.names) if options.few_rows == "pool" else -1, np.arange(len(few))), -1)

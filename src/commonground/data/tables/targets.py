@@ -19,6 +19,7 @@ from commonground.tasks import Classification, MultiLabel, Regression, Task, mak
 
 __all__ = ["Targets", "full_words", "is_quantity", "lacks_target", "read_targets"]
 
+UNEQUAL = 10  # times that a target may vary as much as another without a word
 MOST_NUMBERS = 200  # more different numbers in a label column are rather a quantity than classes
 
 
@@ -41,10 +42,16 @@ class Targets:
     stratum: npt.NDArray[np.int64]
     decimals: tuple[str, ...] = ()
 
-    def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_]) -> str:
+    def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_], *, known: bool = False) -> str:
         """What is odd about classes: test rows of those that no training row has, two that are spelt differently and
-        alike in all else; empty if there is nothing.
+        alike in all else; or about several numbers, of which one is much larger. Empty if there is nothing.
+
+        Args:
+            training, tests: which rows are training and test rows [N].
+            known: whether a run knows the targets from rows of its own.
         """
+        if isinstance(self.task, Regression):
+            return "" if known else self._unequal(training)
         if not isinstance(self.task, Classification):
             return ""
         found = []
@@ -52,12 +59,24 @@ class Targets:
             one, other = map(quoted, alike)
             found.append(f"{one} and {other} are two classes; if they are one, spell them alike")
         unknown = ~np.isin(self.y, self.y[training]) & tests
-        if unknown.any():
+        if unknown.any() and not known:
             names = ", ".join(quoted(self.names[i]) for i in np.unique(self.y[unknown])[:3])
             found.append(
                 f"{unknown.sum():,} test rows are of classes that no training row has ({names}): they count as wrong"
             )
         return "; ".join(found)
+
+    def _unequal(self, training: npt.NDArray[np.bool_]) -> str:
+        """Whether errors in one target's units drown those in another's."""
+        spread = self.y[training].reshape(int(training.sum()), -1).std(0) if training.any() else np.zeros(1)
+        most, least = int(spread.argmax()), int(spread.argmin())
+        if not 0 < spread[least] * UNEQUAL < spread[most]:
+            return ""
+        return (
+            f"{quoted(self.names[most])} varies {spread[most] / spread[least]:,.0f} times as much as "
+            f"{quoted(self.names[least])}; RMSE, MSE and MAE are means over targets in their own units, and tell "
+            "little of the latter: --rank-by r2 weighs all alike"
+        )
 
 
 def read_targets(
