@@ -29,6 +29,10 @@ def read(*cells: str, typed: bool = False) -> Column:
         (["1", "NA", "?"], "number", [1, np.nan, np.nan]),
         (["1,5", "2", "1.234,25"], "number", [1.5, 2, 1234.25]),
         (["1,234.5", "2", "12,345"], "number", [1234.5, 2, 12345]),
+        (["13:27", "0:00", "NA"], "number", [48420, 0, np.nan]),
+        (["13:27:05.5", "-01:00:00", "39:07:00"], "number", [48425.5, -3600, 140820]),
+        (["2 days 03:00:00", "-1 days +23:00:00", "1 day, 0:00:01"], "number", [183600, -3600, 86401]),
+        (["16:9", "4:30", "7:61"], "category", None),  # a ratio, most of them
         (["yes", "No", ""], "boolean", [1, 0, np.nan]),
         (["TRUE", "false"], "boolean", [1, 0]),
         (["1970-01-02", "1970-01-01T12:00:00", "1970-01-01 18:00+06:00"], "date", [1, 0.5, 0.5]),
@@ -147,6 +151,26 @@ def test_a_class_of_test_rows_alone_is_said(tmp_path: Path) -> None:
     data, schema = loaded(tmp_path, text)
     assert data.class_names == ("0", "1", "2", "9")
     assert schema.notes[-1] == "1 test rows are of classes that no training row has ('9'): they count as wrong"
+
+
+def test_times_are_the_same_numbers_from_text_and_from_a_type(tmp_path: Path) -> None:
+    """A run on the one answers the other."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    times = [
+        f"{h:02d}:{m:02d}:{s:02d}" for h, m, s in zip(*(rng.integers(0, n, 60) for n in (24, 60, 60)), strict=True)
+    ]
+    frame = pd.DataFrame({"who": ["a", "b"] * 30, "at": times, "label": ["x", "y", "x"] * 20})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.assign(at=pd.to_timedelta(frame["at"])).to_parquet(tmp_path / "t.parquet")
+    found = [load_table(tmp_path / name) for name in ("t.csv", "t.parquet")]
+    np.testing.assert_array_equal(found[0].x_train, found[1].x_train)
+    for one, other in (found, found[::-1]):
+        assert one.schema is not None
+        assert [column.name for column in one.schema.features if column.kind == "number"] == ["at"]
+        path = tmp_path / other.name
+        np.testing.assert_array_equal(load_table(path, schema=one.schema).x_train, one.x_train)
 
 
 def test_a_class_that_the_run_knows_is_no_surprise(tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d{0,30})(\.0)?")
 _FRACTION = re.compile(r"-?\d+\.(?!0$)\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
+_CLOCK = re.compile(
+    r"(?:(?P<days>[+-]?\d{1,6}) days?,? \+?)?(?P<sign>[+-])?(?P<hours>\d{1,6}):(?P<minutes>[0-5]\d)"
+    r"(?::(?P<seconds>[0-5]\d(?:\.\d+)?))?"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +89,8 @@ class Cells:
         return np.append(np.asarray(values, dtype=np.float64), np.nan)[self.codes]
 
     def numbers(self, decimal: str) -> Floats:
-        """What each different word says as a number, NaN if it is none.
+        """What each different word says as a number, NaN if it is none; times of day and durations (``13:27``,
+        ``2 days 13:27:05``) are numbers of seconds.
 
         Args:
             decimal: ``point``; ``comma`` for 1.234,5; ``thousands`` for 1,234.5.
@@ -102,6 +107,9 @@ class Cells:
             plain = pc.replace_substring(plain, ",", ".")
         values[fits] = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
         values[_matches(self.distinct, _INFINITE)] = np.inf
+        clock = np.isnan(values) & _matches(self.distinct, ":[0-5][0-9]")
+        for place in np.flatnonzero(clock):
+            values[place] = _seconds(self.distinct[place].as_py())
         return values
 
     def share(self, fits: Sequence[bool] | npt.NDArray[np.bool_]) -> float:
@@ -126,6 +134,16 @@ class Cells:
         if fits["comma"].all() and fits["thousands"].all():
             return None
         return max(fits, key=lambda way: self.share(fits[way]))
+
+
+def _seconds(word: str) -> float:
+    """A time of day (hours and minutes, perhaps seconds) or a duration in seconds, NaN if it is neither."""
+    found = _CLOCK.fullmatch(word)
+    if found is None:
+        return np.nan
+    days, hours, minutes, seconds = (float(found[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
+    clock = 3600 * hours + 60 * minutes + seconds
+    return 86400 * days + (-clock if found["sign"] == "-" else clock)
 
 
 def _matches(words: Any, pattern: str) -> npt.NDArray[np.bool_]:
