@@ -419,8 +419,66 @@ def test_the_servers_tensors_under_other_names() -> None:
         assert torch.equal(found[f"{client}/own/p"], torch.full((6, 4), float(-(-size // 4)), dtype=torch.float64))
 
 
+# -- the value of a loss ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clustered(Own):
+    """IFCA (Ghosh et al. 2020): the client takes that of two models whose loss on its data is the smaller one."""
+
+    name = "clustered"
+
+    def server_state(self, initial: Tensors) -> Tensors:
+        return prefixed("other", {n: value if "running" in n else -value for n, value in initial.items()})
+
+    def client_state(self, initial: Tensors) -> Tensors:
+        return {"own/losses": torch.zeros(3, dtype=torch.float64)}
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        other = unprefixed("other", client.received)
+        here, there = client.mean_loss(), client.mean_loss(at=other)
+        task = client.task
+        twice = client.mean_loss(loss=lambda out, y: 2 * task.loss(out.logits, y))
+        first = next(iter(client.batches(steps=1)))
+        part = client.mean_loss(first)
+        client.keep({"own/losses": torch.stack([here, there, twice - here + 0 * part], -1)})
+        takes = (there < here).double()  # one number per client, to choose without a branch
+        mixed = {name: value - client.received[name] for name, value in other.items()}
+        client.set({n: client.received[n] + value for n, value in client.scale(mixed, takes).items()})
+        client.fit("all")
+        return client.send({**client.get("all"), **prefixed("other", client.get("all"))})
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "batch-norm"])
+def test_models_are_chosen_by_their_loss(norm: bool) -> None:
+    sizes = (8, 32, 12, 20, 4, 24) if norm else SIZES
+    data, start = made(sizes), net(norm).double()
+    found = the_same(Clustered(), data=data, model=net(norm), rounds=1)
+    for client in range(len(sizes)):
+        rows = data.train_indices(client)
+        x, y = torch.from_numpy(data.x_train[rows]).double(), torch.from_numpy(data.y_train[rows])
+        other = net(norm).double()
+        other.load_state_dict({n: v if "running" in n or "tracked" in n else -v for n, v in start.state_dict().items()})
+        with torch.no_grad():
+            here, there = (nn.functional.cross_entropy(one.eval()(x), y) for one in (start, other))
+        kept = found[f"{client}/own/losses"]
+        torch.testing.assert_close(kept, torch.stack([here, there, here]))
+
+
+def test_a_loss_is_that_of_a_test_and_not_of_a_training_step() -> None:
+    torch.manual_seed(0)
+    drops = nn.Sequential(nn.Linear(5, 6), nn.Dropout(0.3), nn.ReLU(), nn.Linear(6, 3))
+    found = the_same(Clustered(), model=drops, rounds=1)
+    start, data = drops.double().eval(), made()
+    for client in range(len(SIZES)):
+        rows = data.train_indices(client)
+        x, y = torch.from_numpy(data.x_train[rows]).double(), torch.from_numpy(data.y_train[rows])
+        torch.testing.assert_close(found[f"{client}/own/losses"][0], nn.functional.cross_entropy(start(x), y).detach())
+
+
 # Other tests go through all that are registered.
 for _method in (
     Inside, SideBySide, Pulled, TakingAlong, Shaped, SentBack, SomeAlone, Answering, Keeping, Correcting, Measured,
+    Clustered,
 ):  # fmt: skip
     del registry[_method.name]

@@ -197,6 +197,17 @@ class Client(ABC):
         """
 
     @abstractmethod
+    def mean_loss(self, batch: Batch | None = None, *, at: Tensors | None = None, loss: Loss | None = None) -> Tensor:
+        """The mean loss of the model as a test would meet it (no dropout, no change of images, running statistics), for
+        methods that compare models by it (in a cohort one number per client). It has no gradient.
+
+        Args:
+            batch: from :meth:`batches`; by default all training data of the client.
+            at: values to use in place of the current ones, by name.
+            loss: as in :meth:`fit`.
+        """
+
+    @abstractmethod
     def step(self, direction: Tensors, lr: float | None = None) -> None:
         """One plain step: every named tensor moves by −lr times its direction."""
 

@@ -349,6 +349,12 @@ class LogNormal:
         return "lognormal:" + ",".join(parts)
 
 
+_OF_FEW_ROWS = (
+    "; a larger --min-rows with --few-rows pool makes one client of those with few rows, and without a column that "
+    "says which rows are test rows (--drop it) some of each client's are"
+)
+
+
 @dataclass(frozen=True)
 class Column:
     """The natural partition: every distinct value of a column is a client, in sorted order.
@@ -383,6 +389,7 @@ class Column:
                 raise DataError(
                     f"{len(without)} of the {len(names)} clients in column {self.name!r} of {source.name!r} "
                     f"have no {split} samples (the first is {without[0]!r})"
+                    + ("" if source.schema is None else _OF_FEW_ROWS)
                 )
         sorter = np.argsort(names)
         owners = [sorter[np.searchsorted(names, values, sorter=sorter)] for values in (train, test)]

@@ -249,6 +249,17 @@ class SequentialClient(LocalTraining):
                 value = value + self._penalties(penalty, {})
             return gradients_of(value, {name: self._parameters[name] for name in names})
 
+    def mean_loss(self, batch: Batch | None = None, *, at: Tensors | None = None, loss: Loss | None = None) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.mean_loss`."""
+        self._needs_samples("the loss")
+        if batch is None:
+            rows, y = self._rows()
+            weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
+            batch = Batch(self.setup.inputs.arrange(each(torch.clone, rows)), y, weight)
+        self.model.eval()
+        with torch.no_grad(), self._at(at or {}):
+            return self._batch_losses(self.model, {}, {}, batch._replace(masks=None), loss)
+
     def _whole(self) -> Batch:
         """All training data as one batch."""
         rows, y = self._rows()

@@ -470,6 +470,21 @@ class StackedClients(LocalTraining):
             each_client = each_client + self._penalties(penalty, {**moved, **leaves})
         return self._giving(gradients_of(each_client.sum(), leaves))
 
+    def mean_loss(self, batch: Batch | None = None, *, at: Tensors | None = None, loss: Loss | None = None) -> Tensor:
+        """See :meth:`commonground.algorithms.Client.mean_loss`; stacked."""
+        self._needs_samples("the loss")
+        self._look_at(loss, None)
+        if batch is None:
+            rows, y = self._rows()
+            batch = Batch(self.setup.inputs.arrange(self._pad(rows)), self._pad({"y": y})["y"], self._there())
+        self.stack(list(at or {}))
+        moved = {name: value.expand_as(self.values[name]) for name, value in (at or {}).items()}
+        self.model.eval()
+        with torch.no_grad():
+            inside = names_inside(self.model, {**self.values, **moved})
+            found = self._batch_losses(self.model, inside, moved, batch._replace(masks=None), loss)
+        return self._giving({"loss": found})["loss"]
+
     def _whole(self) -> Batch:
         """All training data of each client as one batch."""
         self._mark_lone(self.sizes == 1)
