@@ -87,24 +87,26 @@ class Own(Algorithm):
 
 @dataclass(frozen=True)
 class Inside(Own):
-    """Steps of the head for every step of the body; then a pass whose order hangs on how many calls there were."""
+    """Steps of the head, or of all, for every step of the body; then a pass, whose order hangs on the calls before."""
 
     name = "inside"
     by: str = "fit"
+    passes: int = 1
 
     def client_state(self, initial: Tensors) -> Tensors:
         return {"own/steps": torch.zeros(2, dtype=torch.float64)}
 
     def client_update(self, client: Client, round: int) -> Tensors:
         for number, batch in enumerate(client.batches(epochs=1)):
+            client.step(client.gradient("body", batch))
             if self.by == "fit":
                 client.fit("head", steps=1 + number % 3, weight_decay=0.1)
             else:
                 for small in client.batches(steps=2, batch_size=2):
-                    client.step(client.gradient("head", small))
-            client.step(client.gradient("body", batch))
+                    client.step(client.gradient("all", small))
         inner = torch.as_tensor(client.steps)
-        client.fit("all", epochs=1)
+        if self.passes:
+            client.fit("all", epochs=self.passes)
         kept = torch.stack([inner, torch.as_tensor(client.steps)], -1)
         client.keep({"own/steps": kept})
         return client.send("all")
@@ -132,6 +134,7 @@ class SideBySide(Own):
 @pytest.mark.parametrize("by", ["fit", "batches"])
 def test_training_inside_a_loop_over_batches(by: str, norm: bool) -> None:
     sizes = (8, 32, 12, 20, 4, 24) if norm else SIZES  # no batch of a single sample
+    the_same(Inside(by, passes=0), data=made(sizes), model=net(norm))  # what is told is the last loss of the loop
     found = the_same(Inside(by), data=made(sizes), model=net(norm))
     inner = [int(found[f"{client}/own/steps"][0]) for client in range(len(sizes))]
     if by == "fit":  # of a client's last batch, wherever the others are
