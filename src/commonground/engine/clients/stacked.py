@@ -8,8 +8,7 @@ step on at which it would have stopped alone. Nothing of a round waits for the d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -30,6 +29,7 @@ from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
 from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
+from commonground.engine.clients.turns import Turns
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
@@ -37,14 +37,6 @@ from commonground.models import Split, call_with
 from commonground.privacy import is_private_part, noisy_means
 
 __all__ = ["StackedClients"]
-
-
-@dataclass(frozen=True, eq=False)
-class _Turn:
-    """Where an open iterator of batches is: which clients have one, on the device (None: all) and on the host."""
-
-    active: Tensor | None
-    there: npt.NDArray[np.bool_]
 
 
 class StackedClients(LocalTraining):
@@ -92,8 +84,7 @@ class StackedClients(LocalTraining):
         self.class_counts = self._class_counts()
         # Shapes of the stacked tensors that the method has.
         self._given = {self._counts.shape, *(value.shape for value in (*self.state.values(), *own.values()))}
-        self._turns: list[_Turn] = []
-        self._active: Tensor | None = None
+        self._turns = Turns(len(clients))
         self.loss: Tensor | None = None
         for name in ("steps", "_padding"):  # of the round before
             self.__dict__.pop(name, None)
@@ -222,30 +213,15 @@ class StackedClients(LocalTraining):
         old = torch.full_like(now, float("nan")) if before is None else before
         return keep_inactive(self._active, old.detach(), now.detach())
 
+    @property
+    def _active(self) -> Tensor | None:
+        return self._turns.active
+
     def _present(self) -> list[bool]:
-        there = np.ones(len(self.keys), dtype=bool)
-        for turn in self._turns:
-            there &= turn.there
-        return [bool(each) for each in there]
+        return [bool(there) for there in self._turns.there]
 
-    @contextmanager
-    def _only(self, schedule: CohortSchedule, step: int) -> Iterator[None]:
-        """Several iterators may be open, within one another or side by side: a client is there that has a batch of
-        each.
-        """
-        turn = _Turn(schedule.active(step), schedule.counts[:, step] > 0)
-        turns = self._turns  # of this round, even if the iterator is dropped later
-        turns.append(turn)
-        self._active = self._active_in_all()
-        try:
-            yield
-        finally:
-            turns.remove(turn)
-            self._active = self._active_in_all()
-
-    def _active_in_all(self) -> Tensor | None:
-        masks = [turn.active for turn in self._turns if turn.active is not None]
-        return torch.stack(masks).all(0) if len(masks) > 1 else masks[0] if masks else None
+    def _only(self, schedule: CohortSchedule, step: int) -> AbstractContextManager[None]:
+        return self._turns.taken(schedule.active(step), schedule.counts[:, step] > 0)
 
     def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
         outside = () if split is None else [name for name in self.values if name not in split.rest_names]
