@@ -11,6 +11,7 @@ import pytest
 
 from commonground import compare
 from commonground.compare import Comparison
+from commonground.compare.observer import Step
 from commonground.compare.progress import ComparisonProgress
 from commonground.engine import run_training
 from commonground.errors import NotFiniteError, UpdateError
@@ -31,6 +32,11 @@ class Ears(ComparisonProgress):
         super().__init__(quiet=True)
         self.notes: list[str] = []
         self.heard: list[str] = []
+        self.planned: list[list[int]] = []
+
+    def plan(self, steps: Any) -> None:
+        super().plan(steps)
+        self.planned.append([step.number for step in steps])
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -57,6 +63,10 @@ def test_the_others_are_compared_as_if_it_had_not_been_named(tmp_path: Path) -> 
     assert with_it.footnotes()[0] == f"{one['title']} is left out, since with seed 0 {one['why']}."
     assert any("left out of the comparison" in note for note in ears.notes)
     # Nothing is spent on its second seed; the runs keep the numbers of the plan.
+    assert ears.planned == [[1, 2, 3, 4, 5, 6], [1, 3, 4, 6]]
+    last = Step(3, 6, "FedPer", 0, 2)
+    ears.spent(last, 10.0, 2)
+    assert ears.left(last, 0) == 20.0  # two runs of two rounds at 5 s a round
     assert [text.split("]")[0] for text in ears.heard] == ["[1/6", "[2/6", "[3/6", "[4/6", "[6/6"]
 
 

@@ -242,7 +242,7 @@ class Comparing:
         """
         runs: dict[str, list[Run]] = {label: [] for label in self.methods}
         steps = self._steps()
-        self.observer.plan([step for of_run in steps.values() for step in of_run])
+        self._plan(steps)
         names: set[tuple[str, ...] | None] = set()
         for seed in self.seeds:
             data = self._load(seed)
@@ -264,6 +264,7 @@ class Comparing:
                     runs[label].append(self._run(label, seed, data, iter(steps[seed, label])))
                 except NotFiniteError as error:
                     self._leave_out(label, seed, error)
+                    self._plan(steps)
                 except UpdateError as error:
                     raise type(error)(f"{self.methods[label].title}, seed {seed}: {error}") from None
         # The same clients once more are no others: known by their names, or by all of their data.
@@ -317,6 +318,11 @@ class Comparing:
             (seed, label): [Step(next(numbers), total, self.methods[label].title, seed, *rest) for rest in of_run]
             for (seed, label), of_run in plan.items()
         }
+
+    def _plan(self, steps: Mapping[tuple[int, str], Sequence[Step]]) -> None:
+        """Tell the observer what there is to do, but for the methods that are left out."""
+        kept = (of_run for (_, label), of_run in steps.items() if label not in self.diverged)
+        self.observer.plan([step for of_run in kept for step in of_run])
 
     def _load(self, seed: int) -> FederatedDataset:
         given = None if isinstance(self.data, str) else self.data

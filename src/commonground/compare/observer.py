@@ -42,7 +42,7 @@ class ComparisonObserver(Protocol):
     """What the display of a comparison hears."""
 
     def plan(self, steps: Sequence[Step]) -> None:
-        """All runs, in their order."""
+        """All runs, in their order; once more without those of a method that is left out."""
 
     def step(self, step: Step) -> Observer | None:
         """A run starts; returns who hears of its rounds."""

@@ -61,7 +61,7 @@ class ComparisonProgress:
             spent, over = self._pace.get(title, (general, 1))
             return spent / max(over, 1)
 
-        later = self._steps[step.number :]
+        later = [other for other in self._steps if other.number > step.number]
         return rounds * pace(step.title) + sum(other.rounds * pace(other.title) for other in later)
 
 
