@@ -12,7 +12,7 @@ from torch import Tensor
 from commonground.errors import ConfigError, ModelError
 from commonground.tasks.base import Task
 
-__all__ = ["Objective", "OwnLoss", "class_weights"]
+__all__ = ["Objective", "OwnLoss", "class_weights", "what_is"]
 
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
 """From a model's outputs [rows, …] and targets [rows, …] to one loss for each row [rows], each of its own row alone:
@@ -47,13 +47,17 @@ class Objective:
         """
         rows = self.task.loss(output, y) if self.own is None else self.own(output, y)
         if self.own is not None and (not isinstance(rows, Tensor) or rows.shape != y.shape[:1]):
-            given = f"a tensor of shape {tuple(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
-            raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {given}")
+            raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {what_is(rows)}")
         return rows if self.weights is None else rows * self.weights[y]
 
     def mean_loss(self, output: Tensor, y: Tensor) -> Tensor:
         """The mean of :meth:`loss`."""
         return self.task.mean_loss(output, y) if self.plain else self.loss(output, y).mean()
+
+
+def what_is(given: object) -> str:
+    """What a user's function gave, for a sentence."""
+    return f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
 
 
 def class_weights(text: str, task: Task, counts: npt.NDArray[np.int64], names: Sequence[str]) -> tuple[float, ...]:

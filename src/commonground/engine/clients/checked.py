@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from commonground.errors import ModelError
+from commonground.tasks.objective import what_is
 
 __all__ = ["checked_loss", "checked_penalty"]
 
@@ -22,7 +23,7 @@ def checked_loss(given: Tensor, rows: int, clients: int = 1) -> Tensor:
     """
     if not isinstance(given, Tensor) or given.shape != (rows,):
         what = f"one number for each of {rows} rows"
-        raise ModelError(f"the method's loss must give {what}, not {_what(given)}{_hint(clients)}")
+        raise ModelError(f"the method's loss must give {what}, not {what_is(given)}{_hint(clients)}")
     return given
 
 
@@ -37,12 +38,8 @@ def checked_penalty(given: Tensor, clients: int = 1) -> Tensor:
         ModelError: it is a tensor of several.
     """
     if isinstance(given, Tensor) and given.ndim:
-        raise ModelError(f"the method's penalty must give one number, not {_what(given)}{_hint(clients)}")
+        raise ModelError(f"the method's penalty must give one number, not {what_is(given)}{_hint(clients)}")
     return given
-
-
-def _what(given: object) -> str:
-    return f"a tensor of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
 
 
 def _hint(clients: int) -> str:

@@ -252,20 +252,19 @@ class SequentialClient(LocalTraining):
     def mean_loss(self, batch: Batch | None = None, *, at: Tensors | None = None, loss: Loss | None = None) -> Tensor:
         """See :meth:`commonground.algorithms.Client.mean_loss`."""
         self._needs_samples("the loss")
-        if batch is None:
-            rows, y = self._rows()
-            weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
-            batch = Batch(self.setup.inputs.arrange(each(torch.clone, rows)), y, weight)
+        batch = batch or self._whole(tested=True)
         self.model.eval()
         with torch.no_grad(), self._at(at or {}):
             return self._batch_losses(self.model, {}, {}, batch._replace(masks=None), loss)
 
-    def _whole(self) -> Batch:
-        """All training data as one batch."""
+    def _whole(self, *, tested: bool = False) -> Batch:
+        """All training data as one batch, changed and masked at random unless it is to be tested on."""
         rows, y = self._rows()
+        weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
+        if tested:
+            return Batch(self.setup.inputs.arrange(each(torch.clone, rows)), y, weight)
         draws = PhaseDraws(self.setup, self.round, self.keys, [0], [len(y)], 1)
         masks = {name: mask[0] for name, mask in draws.masks(0).items()}
-        weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
         changed = each(lambda x: draws.change(x.unsqueeze(0), 0)[0], rows) if draws.augments else rows
         return Batch(self.setup.inputs.arrange(each(torch.clone, changed)), y, weight, masks)
 

@@ -151,7 +151,8 @@ class StackedClients(LocalTraining):
 
     def _of_all(self, name: str, value: Tensor) -> Tensor:
         """The tensor with its leading axis, also where it is common to all."""
-        return self._with_axis(name, value).clone()
+        whole = self._with_axis(name, value)
+        return value if whole is value else whole.clone()
 
     def _with_axis(self, name: str, value: Tensor) -> Tensor:
         return value.expand(len(self.keys), *value.shape) if value.ndim == self._rank(name, value) else value
@@ -450,9 +451,7 @@ class StackedClients(LocalTraining):
         """See :meth:`commonground.algorithms.Client.mean_loss`; stacked."""
         self._needs_samples("the loss")
         self._look_at(loss, None)
-        if batch is None:
-            rows, y = self._rows()
-            batch = Batch(self.setup.inputs.arrange(self._pad(rows)), self._pad({"y": y})["y"], self._there())
+        batch = batch or self._whole(tested=True)
         self.stack(list(at or {}))
         moved = {name: value.expand_as(self.values[name]) for name, value in (at or {}).items()}
         self.model.eval()
@@ -461,11 +460,13 @@ class StackedClients(LocalTraining):
             found = self._batch_losses(self.model, inside, moved, batch._replace(masks=None), loss)
         return self._giving({"loss": found})["loss"]
 
-    def _whole(self) -> Batch:
-        """All training data of each client as one batch."""
-        self._mark_lone(self.sizes == 1)
+    def _whole(self, *, tested: bool = False) -> Batch:
+        """All training data of each client as one batch, changed and masked at random unless it is to be tested on."""
         rows, y = self._rows()
+        padded, labels, there = self._pad(rows), self._pad({"y": y})["y"], self._there()
+        if tested:
+            return Batch(self.setup.inputs.arrange(padded), labels, there)
+        self._mark_lone(self.sizes == 1)
         draws = PhaseDraws(self.setup, self.round, self.keys, [0] * len(self.keys), self.sizes.tolist(), 1)
-        padded = self._pad({"y": y})["y"]
-        changed = each(lambda x: draws.change(x, 0), self._pad(rows))
-        return Batch(self.setup.inputs.arrange(changed), padded, self._there(), draws.masks(0))
+        changed = each(lambda x: draws.change(x, 0), padded)
+        return Batch(self.setup.inputs.arrange(changed), labels, there, draws.masks(0))

@@ -101,9 +101,9 @@ def _run(request: Request) -> Outcome:
     seeds = list(request.seed_range(3))
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     if request.scale == "small":
-        most = max(settings.local_epochs + settings.head_epochs)
+        most, images = max(settings.local_epochs + settings.head_epochs), settings.train_samples or "all"
         outcome.notes.append(
-            f"Reduced: {settings.clients} clients of {settings.train_samples} training images instead of 100 of 500, "
+            f"Reduced: {settings.clients} clients of {images} training images instead of 100 of 500, "
             f"{settings.participation:.0%} of them in a round instead of 10 %, up to {most} epochs instead of 20, "
             f"products in {settings.precision}. Rounds, batches and rate are the paper's, so that an epoch of fewer "
             "images has fewer steps."
