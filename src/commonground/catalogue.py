@@ -34,7 +34,7 @@ __all__ = [
 PRETRAINED = "hf:"
 """How the names of pretrained models begin."""
 
-_SOURCES = ROOT / "data" / "sources" / "__init__.py"
+_SOURCES = ROOT / "data" / "sources" / "named.py"
 _GLUE = ROOT / "data" / "sources" / "glue.py"
 _BUILD = ROOT / "models" / "build.py"
 

@@ -156,3 +156,21 @@ def test_answers_are_read_back() -> None:
         extract_answer("mmlu", "a")
     with pytest.raises(ConfigError, match="not at least one text each"):
         extract_answer([], "a")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"drop": "input"}, "no table; there are no columns to drop, read or split by"),
+        ({"label": "answer"}, "no table, so that there is no target column 'answer'"),
+    ],
+)
+def test_instructions_have_no_columns_to_choose_from(
+    tmp_path: Path, suffix: str, given: dict[str, Any], why: str
+) -> None:
+    path = tmp_path / f"i{suffix}"
+    rows = [{"instruction": f"say {i}", "output": str(i)} for i in range(8)]
+    path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)), "utf-8")
+    with pytest.raises(ConfigError, match=why):
+        load_data(path, 2, tokenizer="hf:nowhere", **given)

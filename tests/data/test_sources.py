@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commonground.data import available_sources, data_directory, default_model, load_data, load_source
+from commonground.data import available_sources, data_directory, kind_of, load_data, load_source
 from commonground.data.sources import digits, idx
 from commonground.data.sources.idx import read_idx
 from commonground.errors import DataError
@@ -39,8 +39,8 @@ def test_every_source_is_listed_with_its_model() -> None:
     glue = dict.fromkeys(("sst2", "rte", "qnli", "mnli", "qqp"), "")  # texts: the user chooses a model
     assert models == {**images, "sent140": "lstm", **glue}
     assert all(info.description and info.origin for info in available_sources())
-    assert default_model("cifar10") == "cnn"
-    assert default_model("patients.csv") == "mlp"
+    assert kind_of("cifar10").usual_model == "cnn"
+    assert kind_of("patients.csv").usual_model == "mlp"
 
 
 def test_unknown_names_are_refused_with_a_hint() -> None:

@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from commonground.data import (
-    default_model,
-    is_text,
+    kind_of,
     load_data,
     load_source,
 )
@@ -122,10 +121,10 @@ def test_names_of_text_data() -> None:
         "hf:glue/sst2",
         Path("x.json"),
     )
-    assert all(is_text(name) for name in texts)
-    assert not any(is_text(name) for name in ("digits", "sent140", "my.csv", "nothing"))
+    assert all(kind_of(name).texts for name in texts)
+    assert not any(kind_of(name).texts for name in ("digits", "sent140", "my.csv", "nothing"))
     with pytest.raises(ConfigError, match="'sst2' are texts, for which there is no usual model: choose one"):
-        default_model("sst2")
+        kind_of("sst2").usual_model  # noqa: B018
 
 
 def test_tokenizers_go_with_texts_and_only_with_them(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ def test_lines_of_json_are_texts_only_if_they_look_so(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"text": "a", "label": "b"}\n', "utf-8")
     (tmp_path / "n.jsonl").write_text('{"a": 1, "label": "b"}\n', "utf-8")
     (tmp_path / "n.tsv").write_text("a\tlabel\n1\t2\n", "utf-8")
-    assert [is_text(tmp_path / name) for name in ("i.jsonl", "t.jsonl", "n.jsonl", "n.tsv")] == [
+    assert [kind_of(tmp_path / name).texts for name in ("i.jsonl", "t.jsonl", "n.jsonl", "n.tsv")] == [
         True,
         True,
         False,

@@ -21,10 +21,8 @@ from commonground.data.sources import (
     SourceInfo,
     available_sources,
     data_directory,
-    default_model,
-    is_text,
+    kind_of,
     load_source,
-    usual_partition,
 )
 from commonground.data.tables.huggingface import is_dataset, raw_of_dataset
 from commonground.data.tables.load import LABEL, load_table
@@ -60,18 +58,16 @@ __all__ = [
     "available_sources",
     "data_directory",
     "deal",
-    "default_model",
     "extract_answer",
     "held_rows",
     "hold_out",
-    "is_text",
+    "kind_of",
     "limit_samples",
     "load_data",
     "load_source",
     "load_tokenizer",
     "parse_partition",
     "tokenize",
-    "usual_partition",
 ]
 
 
@@ -132,7 +128,7 @@ def load_data(
     options = table_options(table)
     asked = partition = _by_column(partition, classes_per_client, options.client_column)
     if partition is None:
-        usual = usual_partition(name) if isinstance(name, str | os.PathLike) else "iid"
+        usual = kind_of(name).partition if isinstance(name, str | os.PathLike) else "iid"
         partition = usual if classes_per_client is None else "shards"
     if isinstance(partition, type):
         raise ConfigError(f"a partition is an object, such as {partition.__name__}(…), and not its class")

@@ -18,16 +18,13 @@ from commonground.config import RunConfig
 from commonground.data import (
     FederatedDataset,
     add_feature_noise,
-    default_model,
     hold_out,
-    is_text,
+    kind_of,
     limit_samples,
     load_data,
-    usual_partition,
 )
 from commonground.data.normalization import normalize
 from commonground.data.tables.options import TableOptions
-from commonground.data.tables.read import is_table
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.option_checks import check_in_vain, check_updates
 from commonground.engine.own_metrics import check_metrics, metrics_of
@@ -97,7 +94,7 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
         update={
             "clients": data.clients,
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
-            "model": config.model or default_model(config.data),
+            "model": config.model or kind_of(config.data).usual_model,
             "lr": config.lr or min(rate, data.task.highest_default_lr),
             "optimizer": optimizer,
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
@@ -167,7 +164,7 @@ def prepare_setup(
     algorithm = checked_algorithm(config, algorithm)
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
-        natural = usual_partition(config.data) if config.classes_per_client is None else ""
+        natural = kind_of(config.data).partition if config.classes_per_client is None else ""
         by_column = config.client_column is not None or (config.partition or natural).startswith("column")
         usual = None if by_column or is_code(config.data) else 20 if config.data == "digits" else 100
         data = load_data(
@@ -253,7 +250,7 @@ def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:
         data: a name, if other data than the configuration's are meant.
     """
     data = data or config.data
-    if not (is_pretrained(config.model) and (is_text(data) or is_table(data) or is_code(data))):
+    if not (is_pretrained(config.model) and (is_code(data) or kind_of(data).takes_tokenizer)):
         return {}
     return {"tokenizer": config.model, "max_length": int(config.model_options.get("max_length", 128))}
 

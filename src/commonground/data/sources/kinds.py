@@ -1,0 +1,289 @@
+"""Kinds of data, told by the name that a user gives: a known name, pictures, instructions, texts, a table, the hub."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from commonground.data.sources.base import Source
+from commonground.data.sources.hub import PREFIX, load_hub
+from commonground.data.sources.images import CLIENT, has_clients, is_image_folder, load_images
+from commonground.data.sources.instructions import load_instructions
+from commonground.data.sources.named import NAMED
+from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
+from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
+from commonground.data.tables.load import LABEL, load_table
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.raw import RawTable
+from commonground.data.tables.read import FORMS, first_fields, is_table
+from commonground.data.tables.schema import TableSchema
+from commonground.data.text.samples import TextData
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
+
+__all__ = ["Asked", "DataKind", "kind_of"]
+
+_FORMS = (
+    f"the path of a table ({FORMS}), of a folder of pictures, of a .json or .jsonl file of instructions, "
+    "hf:OWNER/NAME, or file.py:function"
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a kind of data; see :func:`~commonground.data.sources.load_source`."""
+
+    data_dir: Path
+    download: bool = True
+    seed: int = 0
+    label: str | None = None
+    client_column: str | None = None
+    task: str | None = None
+    options: TableOptions | None = None
+    schema: TableSchema | None = None
+
+    @property
+    def with_clients(self) -> TableOptions:
+        """How a table is read, with the client column."""
+        return replace(self.options or TableOptions(), client_column=self.client_column)
+
+
+class DataKind(ABC):
+    """One kind of data.
+
+    Attributes:
+        name: as the user gave it.
+        texts: whether they are texts, for pretrained models.
+        needs_tokenizer: whether there is nothing but texts in them.
+        takes_tokenizer: whether a tokenizer finds something to read.
+        columns: whether there are columns to drop, read or split by.
+        targets: whether the target is a column that may have any name.
+        resized: whether pictures can be made of one size.
+        model: the model used when the user names none.
+        partition: the partition used when the user names none.
+    """
+
+    texts: bool = False
+    needs_tokenizer: bool = False
+    takes_tokenizer: bool = False
+    columns: ClassVar[bool] = False
+    targets: ClassVar[bool] = False
+    resized: ClassVar[bool] = False
+    model: str = "mlp"
+    partition: str = "iid"
+
+    def __init__(self, name: str) -> None:
+        self.name, self.path = name, Path(name).expanduser()
+
+    def as_read(self, tokenizer: Any) -> DataKind:
+        """The kind they are with this tokenizer, or without one."""
+        return self
+
+    @property
+    def usual_model(self) -> str:
+        """:attr:`model`.
+
+        Raises:
+            ConfigError: the data are texts.
+        """
+        if self.needs_tokenizer:
+            raise ConfigError(
+                f"the data '{self.name}' are texts, for which there is no usual model: choose one, as in --model "
+                "hf:roberta-base"
+            )
+        return self.model
+
+    def check(self, asked: Asked, tokenizer: Any) -> None:
+        """Refuse what this kind has no use for.
+
+        Raises:
+            ConfigError: names it.
+        """
+        for why in self._refused(asked, asked.options or TableOptions(), tokenizer):
+            raise ConfigError(f"the data '{self.name}' are {why}")
+
+    def _refused(self, asked: Asked, options: TableOptions, tokenizer: Any) -> Iterator[str]:
+        if tokenizer is None and self.needs_tokenizer:
+            yield (
+                "texts and need a tokenizer: choose a Hugging Face model, as in --model hf:roberta-base (in Python, "
+                'tokenizer="hf:roberta-base")'
+            )
+        if tokenizer is not None and not self.takes_tokenizer:
+            yield "no texts; a tokenizer (of a model hf:NAME) has nothing to read there"
+        if options.image_size and not self.resized:
+            yield f"no folder of pictures, which --image-size {options.image_size} resizes"
+        if not self.columns and replace(options, client_column=None) != TableOptions():
+            yield "no table; there are no columns to drop, read or split by"
+        if asked.label not in (None, LABEL) and not self.targets:
+            yield f"no table, so that there is no target column {quoted(asked.label)}"
+
+    @abstractmethod
+    def load(self, asked: Asked) -> Source | TextData:
+        """Read them; of texts what is not tokenised yet."""
+
+
+class Named(DataKind):
+    """A source that has a name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.info = NAMED[name]
+        self.model, self.partition = self.info.model, self.info.partition
+        self.texts = self.needs_tokenizer = self.takes_tokenizer = self.info.text
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return self.info.load(asked.data_dir, asked.download)
+
+
+class Pictures(DataKind):
+    """A folder of pictures."""
+
+    columns = resized = True
+    model = "cnn"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.partition = f"column:{CLIENT}" if has_clients(self.path) else "iid"
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return load_images(self.path, seed=asked.seed, options=asked.with_clients)
+
+
+class Instructions(DataKind):
+    """A file of instructions and answers."""
+
+    texts = needs_tokenizer = takes_tokenizer = True
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return load_instructions(self.path, client_column=asked.client_column, seed=asked.seed)
+
+
+class Table(DataKind):
+    """A table of numbers and categories; with a tokenizer its texts are read."""
+
+    columns = targets = takes_tokenizer = True
+
+    def as_read(self, tokenizer: Any) -> DataKind:
+        """See :meth:`DataKind.as_read`."""
+        return self if tokenizer is None else TextTable(self.name)
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return self.read(self.path, asked)
+
+    @staticmethod
+    def read(table: Path | RawTable, asked: Asked) -> Source:
+        """From a file, or from one that was read."""
+        return load_table(
+            table,
+            label=asked.label,
+            seed=asked.seed,
+            task=asked.task,
+            options=asked.with_clients,
+            schema=asked.schema,
+        )
+
+
+class TextTable(DataKind):
+    """A table of texts."""
+
+    texts = needs_tokenizer = takes_tokenizer = True
+    columns = targets = True
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return load_text_table(
+            self.path,
+            label=asked.label or LABEL,
+            client_column=asked.client_column,
+            seed=asked.seed,
+            options=asked.with_clients,
+            asked=None if asked.schema is None else asked.schema.asked,
+        )
+
+
+class Hub(DataKind):
+    """A data set of the Hugging Face hub: texts with a tokenizer, else a table."""
+
+    texts = takes_tokenizer = True
+    columns = targets = True
+
+    def as_read(self, tokenizer: Any) -> DataKind:
+        """See :meth:`DataKind.as_read`."""
+        return self if tokenizer is None else HubTexts(self.name)
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return Table.read(raw_of_dataset(hub_dataset(self.name, asked.download), Path(self.name)), asked)
+
+
+class HubTexts(Hub):
+    """Texts of the hub."""
+
+    columns = False
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return load_hub(
+            self.name,
+            download=asked.download,
+            label=asked.label or LABEL,
+            client_column=asked.client_column,
+            seed=asked.seed,
+        )
+
+
+class Unknown(DataKind):
+    """A name that says nothing."""
+
+    def check(self, asked: Asked, tokenizer: Any) -> None:
+        """Refuse it.
+
+        Raises:
+            DataError: always.
+        """
+        close = difflib.get_close_matches(self.name, NAMED, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise DataError(f"unknown data {self.name!r}{hint}; it is one of {', '.join(NAMED)}, {_FORMS}")
+
+    def load(self, asked: Asked) -> Source | TextData:
+        """Never: it is refused before."""
+        raise AssertionError(self.name)
+
+
+def kind_of(name: str | os.PathLike[str]) -> DataKind:
+    """The kind of data that a name, or what lies there, stands for.
+
+    A .tsv or .jsonl file is of texts unless it has neither instructions nor columns as :func:`load_text_table` finds
+    them; other tables are of numbers and categories unless a tokenizer is given with them.
+    """
+    text = os.fspath(name)
+    path, ending = Path(text).expanduser(), text.lower()
+    if text in NAMED:
+        return Named(text)
+    if text.startswith(PREFIX):
+        return Hub(text)
+    if ending.endswith(".json"):
+        return Instructions(text)
+    if ending.endswith((".tsv", ".jsonl")):
+        return _of_lines(path, ending)(text)
+    if is_table(text):
+        return Table(text)
+    return (Pictures if is_image_folder(path) else Unknown)(text)
+
+
+def _of_lines(path: Path, ending: str) -> type[DataKind]:
+    """By the fields of the first row; a file without any says so when it is read."""
+    fields = first_fields(path)
+    if ending.endswith(".jsonl") and (not fields or "instruction" in fields):
+        return Instructions
+    texts = not fields or "instruction" in fields or any(set(names) <= set(fields) for names in TEXT_COLUMNS)
+    return TextTable if texts else Table
