@@ -6,6 +6,7 @@ import csv
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -359,6 +360,18 @@ def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture
     assert hours is not None
     assert min(minutes) / 30 <= hours <= max(minutes) / 30
     assert hours_left(table, store, 2, "cuda") is hours_left(table, store, 2, "cpu", "bf16") is None
+
+
+def test_the_time_left_is_that_of_the_fastest_runs_alike(filled: Path, tmp_path: Path) -> None:
+    """Three seeds of FedRep, of which one was slowed down; APFL was not measured and takes what its column takes."""
+    first = {cell.method: cell for cell in CellStore(filled).all() if cell.seed == 0}
+    store = CellStore(tmp_path)
+    for seed, minutes in enumerate((6.0, 30.0, 4.0)):
+        store.add(replace(first["FedRep"], seed=seed, minutes=minutes, weights_sha256=f"r{seed}"), [0.5], {})
+    for name in ("FedAvg", "FedAvg+FT"):  # of one run
+        store.add(replace(first[name], minutes=8.0, weights_sha256="a"), [0.5], {})
+    hours = hours_left(TABLE, store, 3)
+    assert hours == pytest.approx((2 * 8 + 3 * median([4, 8])) / 60)  # FedAvg's seeds 1 and 2, APFL's three
 
 
 def test_the_queue_takes_what_is_missing_in_its_order(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -54,7 +55,7 @@ def status_lines(folder: Path) -> tuple[Table, list[str]]:
         missing = missing_work(table, store, seeds)
         device, precision = str(about.get("device", "cpu")), str(about.get("precision", "fp32"))
         hours = hours_left(table, store, seeds, device, precision) if missing else 0.0
-        how_long = "unknown" if hours is None else f"about {hours:.1f} hours on {device} in {precision}"
+        how_long = "unknown" if hours is None else f"about {hours:.1f} hours on a quiet {device} in {precision}"
         lines.append(
             f"For {seeds} seed{'s' if seeds > 1 else ''} of everything {len(missing)} runs are missing"
             + (f": {how_long}." if missing else ".")
@@ -92,7 +93,8 @@ def missing_work(table: PaperTable, store: CellStore, seeds: int) -> list[Work]:
 def hours_left(
     table: PaperTable, store: CellStore, seeds: int, device: str = "cpu", precision: str = "fp32"
 ) -> float | None:
-    """Hours that the missing runs would take, from the minutes of those measured on such a device and so precisely.
+    """Hours that the missing runs would take on a quiet machine, from the minutes of those measured on such a device so
+    precisely. Beside other work a run takes longer, never shorter: of runs alike the fastest counts.
 
     A run takes what runs of its method took in its column; else what its column's runs took; else what others took, by
     rounds, local epochs and samples.
@@ -111,16 +113,17 @@ def hours_left(
 
 
 def _minutes(table: PaperTable, one: Work, runs: Sequence[Measurement]) -> float:
-    column = one.arm.column.label
-    names = {arm.row.name for arm in one.arms}
-    for like in (
-        [run.minutes for run in runs if run.column == column and run.method in names],
-        [run.minutes for run in runs if run.column == column],
-    ):
-        if like:
-            return median(like)
+    column, names = one.arm.column.label, {arm.row.name for arm in one.arms}
+    fastest: dict[tuple[str, str], float] = {}
+    for run in runs:
+        kind = (run.column, run.method)
+        fastest[kind] = min(run.minutes, fastest.get(kind, math.inf))
+    own = [minutes for (there, method), minutes in fastest.items() if there == column and method in names]
+    beside = [minutes for (there, _), minutes in fastest.items() if there == column]
+    if own or beside:
+        return min(own) if own else median(beside)
     sizes = {c.label: _size(table, c.label) for c in table.columns}
-    return median(run.minutes / sizes[run.column] for run in runs if run.column in sizes) * sizes[column]
+    return sizes[column] * median(m / sizes[there] for (there, _), m in fastest.items() if there in sizes)
 
 
 def _size(table: PaperTable, label: str) -> float:
