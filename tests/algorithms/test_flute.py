@@ -74,13 +74,17 @@ def steps(w: Weights, names: Any, batches: Any, u: Any, norms: str) -> Weights:
     return w
 
 
-def by_hand(data: FederatedDataset, head_epochs: int, norms: str, server: str) -> tuple[Weights, list[Weights]]:
+def by_hand(
+    data: FederatedDataset, head_epochs: int, norms: str, server: str, head_first: bool = False
+) -> tuple[Weights, list[Weights]]:
+    both, head = (ALL, EPOCHS), (HEAD, head_epochs)
+    phases = [head, both] if head_first else [both, head]
     sent, heads = [], []
     for c in range(3):
         u = classes_of(data, c)
-        w = steps(start(), ALL, plan_batches(data, c, 1, 1, epochs=EPOCHS), u, norms)
-        if head_epochs:
-            w = steps(w, HEAD, plan_batches(data, c, 1, 2, epochs=head_epochs), u, norms)
+        w = start()
+        for number, (names, epochs) in enumerate([phase for phase in phases if phase[1]], 1):
+            w = steps(w, names, plan_batches(data, c, 1, number, epochs=epochs), u, norms)
         sent.append(part(w, BODY))
         factor = 1 / 3 if server == "mean" else 1.0
         moved = w["head.weight"] - SHARES["server_lr"] * factor * collapse(w["head.weight"], u)[1]
@@ -97,6 +101,17 @@ def test_a_round_by_hand(star: bool, norms: Any, server: Any, engine: str) -> No
     options = SHARES | {"feature_norms": norms, "server_penalty": server}
     algorithm = FLUTEStar(**options, head_epochs=3) if star else FLUTE(**options)
     body, heads = by_hand(data, 3 if star else 0, norms, server)
+    got = train_whole(algorithm, data, model=network(), **(SETTINGS | {"engine": engine}))
+    assert_tensors_close(got.run.shared, body, 1e-12)
+    for mine, wanted in zip(got.personal, heads, strict=True):
+        assert_tensors_close(mine, wanted, 1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_round_with_the_heads_epochs_first_by_hand(engine: str) -> None:
+    data = problem()
+    body, heads = by_hand(data, 3, "mean", "sum", head_first=True)
+    algorithm = FLUTEStar(**SHARES, head_epochs=3, head_first=True)
     got = train_whole(algorithm, data, model=network(), **(SETTINGS | {"engine": engine}))
     assert_tensors_close(got.run.shared, body, 1e-12)
     for mine, wanted in zip(got.personal, heads, strict=True):

@@ -46,6 +46,10 @@ def test_every_cell_has_a_printed_value(table: PaperTable) -> None:
     assert {key[0] for key in table.values} == {row.printed or row.name for row in table.rows}
 
 
+def row_of(table: PaperTable, name: str) -> Row:
+    return next(row for row in table.rows if row.name == name)
+
+
 def test_settings_are_those_of_the_papers_appendix() -> None:
     """Collins et al. 2021, App. A.2, by hand."""
     arms = {(column.label, row.name): FEDREP.arm(column, row) for column in FEDREP.columns for row in FEDREP.rows}
@@ -67,7 +71,7 @@ def test_settings_are_those_of_the_papers_appendix() -> None:
         assert option(column.label, "FedRep", "local_epochs") == (1 if "CIFAR-10 (100," in column.label else 5)
     rounds = [arms[c.label, "FedRep"].settings["rounds"] for c in FEDREP.columns]
     assert rounds == [100, 100, 100, 100, 100, 200, 50]
-    assert [FLUTE.arm(c, FLUTE.rows[3]).options["head_epochs"] for c in FLUTE.columns] == [1] * 4 + [5] * 4
+    assert [FLUTE.arm(c, row_of(FLUTE, "FedRep")).options["head_epochs"] for c in FLUTE.columns] == [1] * 4 + [5] * 4
 
 
 def test_scale_small_keeps_rounds_and_epochs() -> None:
@@ -296,11 +300,21 @@ def test_variants_change_what_they_say() -> None:
     assert variant("paper") is variant("") is PAPER
     with pytest.raises(ConfigError, match=r"unknown variant 'augmant' \(did you mean 'augment'"):
         variant("augmant")
-    column, fedrep, flute = FLUTE.columns[0], FLUTE.rows[3], FLUTE.rows[1]
     for name, one in VARIANTS.items():
-        row = flute if not one.changes("fedrep", {}) else fedrep
-        base, changed = FLUTE.arm(column, row), FLUTE.arm(column, row, one)
-        assert (base.options, base.settings) != (changed.options, changed.settings), name
+        fitting = [
+            (table.arm(column, row), table.arm(column, row, one))
+            for table in (FEDREP, FLUTE)
+            for column in table.columns
+            for row in table.rows
+            if one.fits(row.algorithm, column.data, table.arm(column, row).settings)
+        ]
+        assert fitting, name
+        for base, changed in fitting:
+            assert (base.options, base.settings) != (changed.options, changed.settings), (name, base.title)
+    l2gd = FEDREP.arm(FEDREP.columns[1], row_of(FEDREP, "L2GD"), VARIANTS["authors-constants"])
+    assert (l2gd.settings["lr"], l2gd.options) == (0.025, {"p": 0.9, "authors_code": True})
+    fedmtl = FEDREP.arm(FEDREP.columns[1], row_of(FEDREP, "Fed-MTL"), VARIANTS["authors"])
+    assert (fedmtl.options, fedmtl.settings["partition"]) == ({"strength": 0.0}, "shards:repeats=yes")
     assert not VARIANTS["flute-authors"].fits("fedrep", "cifar10", {})
     assert not VARIANTS["ft-5"].fits("fedrep", "cifar10", {})
     assert not VARIANTS["dropout-after-1"].fits("fedrep", "cifar10", {})
@@ -360,6 +374,16 @@ def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture
     assert hours is not None
     assert min(minutes) / 30 <= hours <= max(minutes) / 30
     assert hours_left(table, store, 2, "cuda") is hours_left(table, store, 2, "cpu", "bf16") is None
+
+
+def test_ways_to_measure_one_printed_value_are_no_rivals(filled: Path) -> None:
+    again, store = Row("FedRep, again", "fedrep", printed="FedRep"), CellStore(filled)
+    (first, *_) = (cell for cell in store.all() if cell.method == "FedRep")
+    store.add(replace(first, method=again.name), [0.5], {})
+    table = replace(TABLE, rows=(*ROWS, again), champions=("FedRep", "FedRep, again"))
+    claims = [claim.claim for claim in outcome_of(table, store).claims]
+    assert "FedRep, again above FedAvg on digits (6, 2)" in claims
+    assert not [text for text in claims if "above FedRep" in text]
 
 
 def test_the_time_left_is_that_of_the_fastest_runs_alike(filled: Path, tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ class FLUTE(Algorithm):
     code takes λ1 = 0.0005 on the sum of a batch's squared feature norms and the step 0.5 on the mean of NC_i. The
     paper's formulas have a mean and a sum; the defaults here are what the code's values amount to in its setting of
     batches of 10 and 10 participants. ``feature_norms="sum", feature_penalty=0.0005, server_penalty="mean",
-    server_lr=0.5`` is the code's own form. The code also takes the epochs of FLUTE* on the head before, not after,
-    those on both parts, adds weight decay 1e-4, and tests before the server's step on the heads.
+    server_lr=0.5`` is the code's own form. The code also adds weight decay 1e-4, and tests before the server's step on
+    the heads. It takes the epochs of FLUTE* on the head before those on both parts (``head_first``), where the paper
+    has them behind: then heads end fitted to a body of the client's own, and meet the averaged one only in the test.
 
     Args:
         feature_penalty: λ1, of squared feature norms.
@@ -61,7 +62,8 @@ class FLUTE(Algorithm):
         server_lr: η_r, the server's step on the heads.
         feature_norms: whether a batch's squared feature norms are averaged (eq. (49)) or added up (the code).
         server_penalty: whether R adds up (the paper) or averages (the code) the participants' NC_i.
-        head_epochs: further epochs on the head alone after those on both (FLUTE*, §7.2); none for FLUTE.
+        head_epochs: further epochs on the head alone (FLUTE*, §7.2); none for FLUTE.
+        head_first: whether these come before the epochs on both (the code) or after them (the paper).
     """
 
     feature_penalty: float = 0.005
@@ -71,6 +73,7 @@ class FLUTE(Algorithm):
     feature_norms: Literal["mean", "sum"] = "mean"
     server_penalty: Literal["sum", "mean"] = "sum"
     head_epochs: int = 0
+    head_first: bool = False
 
     name = "flute"
     title = "FLUTE"
@@ -100,7 +103,7 @@ class FLUTE(Algorithm):
         return {name: received[name] for name in sent if name in received}
 
     def client_update(self, client: Client, round: int) -> Tensors:
-        """Epochs on body and head for eq. (49), then those on the head alone, if any."""
+        """Epochs on body and head for eq. (49), and those on the head alone, if any, behind or before them."""
         head = client.get("head")
         weight, task = _weight(head), client.task
 
@@ -114,10 +117,15 @@ class FLUTE(Algorithm):
             collapse = neural_collapse(own[weight], present, len(present))
             return self.head_penalty * own[weight].square().sum() + self.collapse_penalty * collapse
 
-        client.fit("all", loss=loss, penalty=penalty)
-        if self.head_epochs:
+        def fit_head() -> None:
             # The features do not depend on the head, so λ1‖ψ(x)‖² has no gradient here.
             client.fit("head", epochs=self.head_epochs, penalty=penalty)
+
+        if self.head_epochs and self.head_first:
+            fit_head()
+        client.fit("all", loss=loss, penalty=penalty)
+        if self.head_epochs and not self.head_first:
+            fit_head()
         return client.send(("body", "head")) | {CLASSES: (client.class_counts > 0).to(head[weight].dtype)}
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:

@@ -11,8 +11,8 @@ from commonground.algorithms.flute import FLUTE
 class FLUTEStar(FLUTE):
     """FLUTE*: FLUTE with ten more epochs on the head alone (Liu et al. 2024, §7.2).
 
-    On CIFAR-10 one epoch on body and head, then 10 on the head; on CIFAR-100 five (``--local-epochs 5``), then 10.
-    Settings are those of FLUTE.
+    On CIFAR-10 one epoch on body and head, then 10 on the head; on CIFAR-100 five (``--local-epochs 5``), then 10. The
+    authors' code takes the 10 first: ``head_first``. Settings are those of FLUTE.
     """
 
     head_epochs: int = 10

@@ -150,12 +150,16 @@ def _cell(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) ->
 
 
 def _claims(table: PaperTable, store: CellStore, column: PaperColumn, there: Sequence[Row]) -> list[Claim]:
-    """Every champion against every other row, over the seeds that both have."""
+    """Every champion against every other row, over the seeds that both have; rows of one printed value are ways to
+    measure it, not rivals.
+    """
     found = []
     rows = {row.name: row for row in there}
     for number, champion in enumerate(table.champions):
         for row in there:
             if champion not in rows or row.name in table.champions[: number + 1]:
+                continue
+            if (rows[champion].printed or champion) == (row.printed or row.name):
                 continue
             one, other = (reported(store, column, r) for r in (rows[champion], row))
             seeds = sorted(one.keys() & other.keys())

@@ -71,8 +71,11 @@ def taken(algorithm: str, settings: Mapping[str, Any], changes: Mapping[str, Any
 PAPER = Variant("", "the paper's own setting")
 
 _DECAY = {"weight_decay": 1e-4, "no_decay_bias": True}
-_AUTHORS = {"augment": "flip-crop", **_DECAY}
+_REPEATED = {"partition": "shards:repeats=yes"}
+_AUTHORS = {"augment": "flip-crop", **_DECAY, **_REPEATED}
 _FLUTE = {"feature_norms": "sum", "feature_penalty": 0.0005, "server_penalty": "mean", "server_lr": 0.5}
+_BOTH_FLUTES = {"flute": _FLUTE, "flute-star": _FLUTE}
+_CODES: Mapping[str, Mapping[str, Any]] = {"l2gd": {"authors_code": True, "lr": 0.025}, "fedmtl": {"strength": 0.0}}
 _CIFAR = ("cifar10", "cifar100")
 _LETTERS = ("emnist-letters",)
 _CONSECUTIVE = "lognormal:min=50,classes=3,consecutive=yes"
@@ -86,18 +89,28 @@ VARIANTS: dict[str, Variant] = {
                 "both where a method takes plain steps)",
                 _DECAY),
         Variant("repeated-classes", "shards dealt as the authors' code does, so that two may be of one class",
-                {"partition": "shards:repeats=yes"}, data=_CIFAR),
+                _REPEATED, data=_CIFAR),
         Variant("by-samples", "updates averaged by the clients' numbers of samples, as in the authors' code",
                 {"weighting": "samples"}),
-        Variant("authors", "crop and flip, weight decay and repeated classes together",
-                {**_AUTHORS, "partition": "shards:repeats=yes"}, by_algorithm={"flute": _FLUTE, "flute-star": _FLUTE},
+        Variant("authors", "crop and flip, weight decay and repeated classes together, and FLUTE's penalties, L2GD's "
+                "and Fed-MTL's constants as in the authors' code", _AUTHORS, by_algorithm={**_BOTH_FLUTES, **_CODES},
                 data=_CIFAR),
+        Variant("authors-data", "crop and flip and repeated classes together, without weight decay, as the authors' "
+                "code trains Local Only", {"augment": "flip-crop", **_REPEATED}, data=_CIFAR),
+        Variant("authors-half", "crop and flip, weight decay and repeated classes together, and 500 of a client's "
+                "1,000 images, as FLUTE's code trains at 50 clients", {**_AUTHORS, "train_samples": 500},
+                by_algorithm=_BOTH_FLUTES, data=_CIFAR),
+        Variant("authors-constants", "L2GD's local rate α/(n(1 − p)) = 0.025 and its factor αλ/(n(1 − p)); Fed-MTL's "
+                "regulariser times 1e-7, which is none: as in the authors' code",
+                by_algorithm=_CODES, data=("cifar10",)),
         Variant("every-round", "tested in every round, before and after local training (the same run)",
                 {"eval_every": 1, "metrics": "full"}),
         Variant("lr-0.003", "a third of the learning rate", {"lr": 0.003}),
         Variant("lr-0.03", "three times the learning rate", {"lr": 0.03}),
         Variant("ft-5", "5 epochs of fine-tuning instead of 10", {"finetune_epochs": 5}, tuned_only=True),
         Variant("ft-20", "20 epochs of fine-tuning instead of 10", {"finetune_epochs": 20}, tuned_only=True),
+        Variant("body-5", "5 epochs on the body, as in the authors' script for (100, 5)",
+                by_algorithm={"fedrep": {"body_epochs": 5}}, data=_CIFAR),
         Variant("no-head-bias", "a last layer without biases", {"model_options": {"head_bias": False}}, data=_CIFAR),
         Variant("own-statistics", "images normalised by CIFAR-10's own statistics, not by ImageNet's",
                 {"normalize": "cifar10"}, data=("cifar10",)),
@@ -107,7 +120,7 @@ VARIANTS: dict[str, Variant] = {
                 data=("cifar100",)),
         Variant("no-momentum", "plain SGD", {"momentum": 0.0}),
         Variant("flute-authors", "FLUTE's penalties as in its authors' code: a sum over feature norms, a mean over "
-                "clients", by_algorithm={"flute": _FLUTE, "flute-star": _FLUTE}),
+                "clients", by_algorithm=_BOTH_FLUTES),
         Variant("softmax", "probabilities leave the network and the cross-entropy takes their softmax once more, as in "
                 "the authors' code", {"model_options": {"softmax": True}}, data=_LETTERS),
         Variant("consecutive-classes", "client i holds letters i, i + 1 and i + 2 in equal parts, as in the authors' "
