@@ -24,7 +24,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Comparison": _of("seeds reference to_accuracy grids validation local_only"),
     "Rounds": _of(
         "rounds participation weighting aggregate server_optimizer server_lr server_momentum server_beta2 "
-        "server_epsilon finetune_epochs"
+        "server_epsilon finetune_epochs finetune"
     ),
     "Privacy": _of("dp dp_clip dp_noise dp_epsilon dp_delta dp_where dp_adaptive_clip dp_secret_noise"),
     "Local training": _of(

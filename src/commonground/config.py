@@ -172,7 +172,12 @@ class RunConfig(BaseModel):
     dp_secret_noise: bool = Field(
         False, description="noise from a secret of the operating system, not from the seed: nobody can draw it again"
     )
-    finetune_epochs: int = Field(0, ge=0, description="epochs on the head after the last round (+FT)")
+    finetune_epochs: int = Field(
+        0, ge=0, description="epochs of fine-tuning on each client, after the last round (+FT)"
+    )
+    finetune: Literal["head", "all"] = Field(
+        "head", description="what --finetune-epochs trains: the head on a fixed body, or the whole model"
+    )
     engine: Literal["auto", "serial", "processes", "batched", "messages", "ray"] = Field(
         "auto", description="how to compute"
     )

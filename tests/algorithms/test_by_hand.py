@@ -145,6 +145,21 @@ def test_fine_tuning_of_fedavg(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_fine_tuning_of_all_layers(engine: str) -> None:
+    """Epochs on the whole of the final global model at every client, which then has a model of its own."""
+    data = problem()
+    final, _ = fedavg(data, [1.0, 1.0, 1.0])
+    models = [sgd(final, ALL, plan_batches(data, c, 2, 1, epochs=4)) for c in range(3)]
+    got = run("fedavg", engine, finetune_epochs=4, finetune="all")
+    assert got.run.shared == {}
+    for mine, wanted in zip(got.personal, models, strict=True):
+        assert_tensors_close(mine, wanted, TOLERANCE)
+    assert got.run.summary["personal_accuracy_of"] == (
+        "the final global model after 4 epochs on all its layers by each client"
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_head_tuning_alone(engine: str) -> None:
     """HeadTuning moves the heads only and sends nothing."""
     data = problem()

@@ -34,7 +34,7 @@ from tests.algorithms.reference import (
 )
 from tests.helpers import ENGINES, EXACT, TwoLayer, assert_same_run, assert_tensors_close, seeded, train_whole
 
-SHARES = {"feature_penalty": 0.03, "head_penalty": 0.02, "collapse_penalty": 0.4, "server_lr": 0.7}
+SHARES: dict[str, Any] = {"feature_penalty": 0.03, "head_penalty": 0.02, "collapse_penalty": 0.4, "server_lr": 0.7}
 
 
 def collapse(w: Any, u: Any) -> tuple[float, Any]:

@@ -183,9 +183,10 @@ def test_killed_before_the_first_checkpoint(engine: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_killed_between_the_rounds_and_the_results(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("finetune", ["head", "all"])
+def test_killed_between_the_rounds_and_the_results(finetune: str, engine: str, tmp_path: Path) -> None:
     """All rounds are done, the summary is not written."""
-    changes = {"algorithm": "fedavg", "options": {}, "finetune_epochs": 3}
+    changes = {"algorithm": "fedavg", "options": {}, "finetune_epochs": 3, "finetune": finetune}
     whole = go(tmp_path, engine, **changes)
     (tmp_path / "summary.json").unlink()
     assert_unbroken(go(tmp_path, engine, resume=True, **changes), whole, tmp_path)

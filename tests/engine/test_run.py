@@ -80,9 +80,10 @@ def test_every_method_from_memory_and_from_its_folder(algorithm: str, tmp_path: 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_fine_tuned_runs_give_each_client_its_tuned_head(engine: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("finetune", ["head", "all"])
+def test_fine_tuned_runs_give_each_client_its_tuned_model(finetune: str, engine: str, tmp_path: Path) -> None:
     data = digits()
-    run = cg.train("fedavg", data, engine=engine, out=tmp_path, finetune_epochs=2, **DIGITS)
+    run = cg.train("fedavg", data, engine=engine, out=tmp_path, finetune_epochs=2, finetune=finetune, **DIGITS)
     assert_same_models(run, cg.load_run(tmp_path), data.x_test[:5], data.clients)
     heads = [run.model(client).state_dict() for client in range(2)]
     assert any(not torch.equal(heads[0][name], heads[1][name]) for name in heads[0])

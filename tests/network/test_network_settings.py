@@ -49,7 +49,9 @@ def test_validation_rows_judge_rounds_as_on_one_machine(algorithm: str, more: di
     assert not stopped[0] or stopped[0]["best_round"] < len(here.history)
 
 
-@pytest.mark.parametrize("more", [{}, {"validation_fraction": 0.3, "early_stopping": 1, "rounds": 6, "lr": 0.9}])
+@pytest.mark.parametrize(
+    "more", [{}, {"finetune": "all"}, {"validation_fraction": 0.3, "early_stopping": 1, "rounds": 6, "lr": 0.9}]
+)
 def test_heads_are_tuned_as_on_one_machine(more: dict[str, Any], tmp_path: Path) -> None:
     settings = {**SETTINGS, "finetune_epochs": 2, **more}
     here = cg.train("fedavg", data_of(), engine="serial", out=tmp_path / "here", **settings)
@@ -199,7 +201,7 @@ def test_a_client_takes_part_where_its_owners_demands_are_met(
 @pytest.mark.parametrize("kind", ["missing", "shape", "nan", "text", "unasked"])
 def test_heads_that_cannot_be_are_refused(kind: str) -> None:
     setup = setup_of(finetune_epochs=0 if kind == "unasked" else 1)
-    right = tuning_of("ab" * 16, setup_of().tuning_heads(setup.initial))
+    right = tuning_of("ab" * 16, setup_of().fine_tuning(setup.initial))
     head = unpack(base64.b64decode(right.head))[1]
     assert set(head) == {"head.weight", "head.bias"}
     changed = {

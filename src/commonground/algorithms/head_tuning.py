@@ -1,8 +1,9 @@
-"""Fine-tuning of the head: what the +FT forms of global methods do after their last round."""
+"""Fine-tuning: what the +FT forms of global methods do after their last round."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from commonground.algorithms.base import Algorithm, Client, Tensors
 
@@ -23,12 +24,13 @@ class HeadTuning(Algorithm):
 
     title = "head fine-tuning"
     source = "Collins, Hassani, Mokhtari, Shakkottai 2021"
-    shared = ("body",)
-    personal = ("head",)
+    shared: ClassVar[tuple[str, ...]] = ("body",)
+    personal: ClassVar[tuple[str, ...]] = ("head",)
+    trains: ClassVar[str] = "head"
 
     def client_update(self, client: Client, round: int) -> Tensors:
-        """Epochs on the head; nothing is sent."""
-        client.fit("head", epochs=self.epochs)
+        """Epochs on what is trained; nothing is sent."""
+        client.fit(self.trains, epochs=self.epochs)
         return client.send({})
 
     def lr_factor(self, done: float) -> float:
@@ -37,3 +39,21 @@ class HeadTuning(Algorithm):
     def sends(self, round: int) -> tuple[str, ...]:
         """Nothing."""
         return ()
+
+
+@dataclass(frozen=True)
+class ModelTuning(HeadTuning):
+    """Every client trains the whole of a finished model on its own data.
+
+    It is what the published code of Collins et al. 2021 and of Liu et al. 2024 does, whose papers fine-tune the head.
+    """
+
+    title = "fine-tuning"
+    shared = ()
+    personal = ("all",)
+    trains = "all"
+
+
+def tuning(what: Literal["head", "all"], epochs: int, factor: float = 1.0) -> HeadTuning:
+    """What ``--finetune`` names; other arguments as of :class:`HeadTuning`."""
+    return (HeadTuning if what == "head" else ModelTuning)(epochs, factor)

@@ -14,7 +14,7 @@ from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
-from commonground.compare.methods import COMMON, Method, as_text, folder_name, shown
+from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, folder_name, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Diverged, Tuning
 from commonground.config import RunConfig
@@ -151,7 +151,7 @@ class Comparing:
                 method.title
                 for method in self.methods.values()
                 if method.name != "local"
-                and key in method.passes_over(self.common) - {"finetune_epochs"}
+                and key in method.passes_over(self.common) - set(FINE_TUNING)
                 and key not in method.settings
             ]
             if without and key in RunConfig.model_fields and is_chosen(key, value):

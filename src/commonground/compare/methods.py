@@ -14,9 +14,10 @@ from commonground.errors import ConfigError
 from commonground.literals import literal
 from commonground.suggest import meant
 
-__all__ = ["COMMON", "FINETUNE_EPOCHS", "Method", "as_text", "folder_name"]
+__all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "Method", "as_text", "folder_name"]
 
 FINETUNE_EPOCHS = 10
+FINE_TUNING = ("finetune_epochs", "finetune")  # for methods with one global model alone
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
 
 SYNTAX = "NAME[+ft][:KEY=VALUE,KEY=VALUE…], for example fedavg, fedavg+ft, fedavg:lr=0.03"
@@ -161,7 +162,7 @@ class Method:
         own = self.settings if own is None else own
         both = {**common, **own}
         tuned = both.get("finetune_epochs") if "finetune_epochs" in own or self._tunes(both) else 0
-        found = {*unused(self._algorithm, tuned or 0), *(() if tuned else ["finetune_epochs"])}
+        found = {*unused(self._algorithm, tuned or 0), *(() if tuned else FINE_TUNING)}
         return found | ({"momentum"} if both.get("optimizer") in ("adam", "adamw") else set())
 
     def _tunes(self, settings: Mapping[str, Any]) -> bool:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from commonground.compare.grid import edge_notes, on_edge
-from commonground.compare.methods import Method
+from commonground.compare.methods import FINE_TUNING, Method
 from commonground.counted import counted_between
 from commonground.engine import Run
+from commonground.engine.option_checks import is_chosen
 from commonground.keys import numpy_stream
 from commonground.privacy import short_epsilon
 from commonground.statistics import holm, paired_difference, smallest_p, spread
@@ -219,7 +220,7 @@ def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
         config = run.config.model_dump()
         own = {key: value for key, value in method.settings.items() if key in config}
         optimizer = {"optimizer": run.config.optimizer} if adaptive else {}
-        tuned = {"finetune_epochs": run.config.finetune_epochs} if run.config.finetune_epochs else {}
+        tuned = {key: config[key] for key in FINE_TUNING if run.config.finetune_epochs and is_chosen(key, config[key])}
         told.append(_told(config) | optimizer | tuned | own | vars(method.make(run.config.options)))
     return {
         key: value if all(other[key] == value for other in told) else [other[key] for other in told]

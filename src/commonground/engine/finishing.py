@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from commonground.algorithms import Tensors
-from commonground.algorithms.head_tuning import HeadTuning
+from commonground.algorithms.head_tuning import tuning
 from commonground.engine.backends.base import Engine, Which
 from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
@@ -158,7 +158,7 @@ def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States 
         path: the run's folder, if it has one.
         shared: the server's final tensors.
         kept: how to read the clients' state.
-        tuned: whether every client's head was fine-tuned after the last round.
+        tuned: whether every client's model was fine-tuned after the last round.
     """
     config, model, noise = setup.config, setup.model.cpu(), setup.data.noise
     with torch.no_grad():
@@ -171,7 +171,7 @@ def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States 
     return Trained(
         path,
         config,
-        HeadTuning(config.finetune_epochs) if tuned else setup.algorithm,
+        tuning(config.finetune, config.finetune_epochs) if tuned else setup.algorithm,
         model,
         setup.groups,
         {name: value.cpu() for name, value in shared.items()},

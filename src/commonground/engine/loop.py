@@ -356,14 +356,15 @@ class Loop:
         return scores.count >= self.config.worst_min_rows
 
     def _finetune(self, engine: Engine) -> tuple[Engine, Tensors]:
-        """Train every client's head on the final global model: one round more, in which all take part.
+        """Train every client's head, or all layers, of the final global model: one round more, in which all take part.
 
         Returns:
-            The engine that holds the heads, and the body.
+            The engine that holds what was trained, and the shared rest.
         """
         began, round = time.perf_counter(), self.config.rounds + 1
-        self.observer.note(f"fine-tuning every client's head for {counted(self.config.finetune_epochs, 'epoch')}")
-        setup = self.setup.tuning_heads(self.progress.shared)
+        what = {"head": "head", "all": "model"}[self.config.finetune]
+        self.observer.note(f"fine-tuning every client's {what} for {counted(self.config.finetune_epochs, 'epoch')}")
+        setup = self.setup.fine_tuning(self.progress.shared)
         made = self.engine_of or make_engine
         tuned = made(engine.name, setup, self.folder.path / "finetuning" if self.folder else None)
         tuned.check_stop, tuned.note = engine.check_stop, engine.note

@@ -130,6 +130,11 @@ def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> 
         check_methods(type(algorithm))
     check_numbers(vars(algorithm), algorithm.title)
     check_in_vain(config, algorithm)
+    if config.finetune != "head" and not config.finetune_epochs:
+        raise ConfigError(
+            f"--finetune {config.finetune} says what fine-tuning trains, and there is none; add --finetune-epochs 10, "
+            "or leave it out"
+        )
     if config.finetune_epochs and not algorithm.has_global_model:
         raise ConfigError(
             f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from commonground.algorithms import Algorithm, make_algorithm
-from commonground.algorithms.head_tuning import HeadTuning
+from commonground.algorithms.head_tuning import tuning
 from commonground.config import RunConfig
 from commonground.data.formats import read_format
 from commonground.engine.prepare import base_model, build_network
@@ -90,7 +90,7 @@ def read_trained(
         raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
     schema = folder.schema() if SCHEMA in checkpoint.files else None
     if tuned:
-        algorithm = HeadTuning(config.finetune_epochs)
+        algorithm = tuning(config.finetune, config.finetune_epochs)
     about = {name: value for name, value in split.items() if name not in ("train", "test")}
     return Trained(
         path,

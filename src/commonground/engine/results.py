@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from commonground.algorithms import Algorithm, Tensors
+from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.data.class_counts import class_totals, classes_held
 from commonground.engine.backends.base import Engine
@@ -136,7 +137,7 @@ def summarise(
             **headline,
             "last10": headline["mean"] if tuned else _last10(until, f"personal_{metric}"),
         },
-        f"personal_{metric}_of": _what_is_personal(setup, config.finetune_epochs if tuned else 0),
+        f"personal_{metric}_of": _what_is_personal(setup, tuned),
         **setup.algorithm.summary_fields(),
         **({"table": dict(setup.data.about)} if setup.data.about else {}),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
@@ -255,9 +256,10 @@ def _as_many(algorithm: Algorithm) -> str:
     return "as its setting says" if given is not None else "as many as a round's clients take together"
 
 
-def _what_is_personal(setup: Setup, finetune_epochs: int) -> str:
-    if finetune_epochs:
-        return f"the final global model after {finetune_epochs} epochs on each client's head"
+def _what_is_personal(setup: Setup, tuned: bool) -> str:
+    if tuned:
+        what = {"head": "each client's head", "all": "all its layers by each client"}[setup.config.finetune]
+        return f"the final global model after {counted(setup.config.finetune_epochs, 'epoch')} on {what}"
     algorithm, local = setup.algorithm, bool(setup.groups.local_statistics)
     if algorithm.pools:
         return (

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from commonground.algorithms import Algorithm, Tensors
-from commonground.algorithms.head_tuning import HeadTuning
+from commonground.algorithms.head_tuning import tuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.class_counts import class_totals
@@ -462,10 +462,10 @@ class Setup:
         spared = [name for name, value in self.initial.items() if value.ndim < 2]
         return frozenset(spared if self.config.no_decay_bias else ())
 
-    def tuning_heads(self, shared: Tensors) -> Setup:
-        """The setup of the round more in which every client tunes the head of the last global model."""
-        tuning = HeadTuning(self.config.finetune_epochs, self.algorithm.last_lr_factor(self.config.rounds))
-        return self.with_algorithm(tuning, dict(shared))
+    def fine_tuning(self, shared: Tensors) -> Setup:
+        """The setup of the round more in which every client tunes the last global model, or its head."""
+        factor = self.algorithm.last_lr_factor(self.config.rounds)
+        return self.with_algorithm(tuning(self.config.finetune, self.config.finetune_epochs, factor), dict(shared))
 
     def with_algorithm(self, algorithm: Algorithm, initial: Tensors) -> Setup:
         """The same data and model under another algorithm, starting from other weights."""

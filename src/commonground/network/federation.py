@@ -213,7 +213,7 @@ def end_run(
         return {}
     messages, round, shared = {}, last.round, last.shared
     if setup.config.finetune_epochs:
-        setup, round = setup.tuning_heads(shared), setup.config.rounds + 1
+        setup, round = setup.fine_tuning(shared), setup.config.rounds + 1
         shared = {name: shared[name] for name in setup.shared_names}
     for client, heard in enumerate(last.clients["heard"].clamp(min=0).tolist()):
         heard = heard if round == last.round else 0 if client in untuned else round

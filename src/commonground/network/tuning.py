@@ -63,7 +63,7 @@ def tuning_setup(setup: Setup, tuning: Tuning) -> Setup:
         head = unpack(base64.b64decode(tuning.head, validate=True))[1]
     except ValueError:
         raise UpdateError("the heads that are to be tuned cannot be read") from None
-    tuned = setup.tuning_heads(setup.initial)
+    tuned = setup.fine_tuning(setup.initial)
     known = {name: value for name, value in tuned.initial.items() if name not in tuned.shared_names}
     if set(head) != set(known):
         raise UpdateError(f"the heads that are to be tuned are {quoted(', '.join(head))}, not {', '.join(known)}")
@@ -71,4 +71,4 @@ def tuning_setup(setup: Setup, tuning: Tuning) -> Setup:
         check_tensor("a head that is to be tuned", name, value, known[name])
         if not bool(value.isfinite().all()):
             raise UpdateError(f"a head that is to be tuned has a value in {quoted(name)} that is not finite")
-    return setup.tuning_heads({**setup.initial, **head})
+    return setup.fine_tuning({**setup.initial, **head})

@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 # Parameters that are settings of the run by the same name; None leaves a setting to the library.
 _SETTINGS = (
     "rounds", "participation", "local_epochs", "local_steps", "batch_size", "lr", "head_lr", "body_lr", "optimizer",
-    "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "weighting", "finetune_epochs",
+    "momentum", "weight_decay", "clip_norm", "lr_schedule", "warmup", "weighting", "finetune_epochs", "finetune",
     "validation_fraction", "early_stopping", "engine", "device",
 )  # fmt: skip
 _NESTED = ("options", "model_options")
@@ -60,7 +60,8 @@ class FederatedEstimator(BaseEstimator):
         optimizer: ``sgd``, ``adam`` or ``adamw``.
         momentum, weight_decay, clip_norm, lr_schedule, warmup: of local training (see ``commonground train --help``).
         weighting: how updates are averaged: ``uniform`` or ``samples``.
-        finetune_epochs: epochs on each client's head after the last round.
+        finetune_epochs: epochs of fine-tuning on each client, after the last round.
+        finetune: what they train, ``head`` or ``all``.
         validation_fraction, early_stopping: share of each client's rows that judges rounds; end after so many tests
             without a better one.
         engine, device: how and on what it computes.
@@ -109,6 +110,7 @@ class FederatedEstimator(BaseEstimator):
         warmup: int = 0,
         weighting: Literal["uniform", "samples"] = "uniform",
         finetune_epochs: int = 0,
+        finetune: str = "head",
         validation_fraction: float = 0.0,
         early_stopping: int | None = None,
         engine: str = "auto",
@@ -141,6 +143,7 @@ class FederatedEstimator(BaseEstimator):
         self.warmup = warmup
         self.weighting = weighting
         self.finetune_epochs = finetune_epochs
+        self.finetune = finetune
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping
         self.engine = engine
