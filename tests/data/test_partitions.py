@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -260,6 +261,21 @@ def test_lognormal_without_mean_uses_all_that_fits() -> None:
     skewed = deal(labelled([100] * 5, [40] * 5), LogNormal(None, 1.0, 10, 1), 5, 0)
     assert skewed.train_sizes.max() <= 100  # one class each: the largest client sets the scale of all
     assert skewed.train_sizes.max() >= 85
+
+
+@pytest.mark.parametrize("consecutive", [False, True])
+def test_lognormal_with_fewer_samples_than_asked_for(consecutive: bool) -> None:
+    """What there is, dealt as without a mean; the mean where there is enough."""
+    few, many = labelled([1_500] * 10, [800] * 10), labelled([4_800] * 10, [800] * 10)
+    asked = LogNormal(148, 1.0, 50, 3, consecutive, fewer=True)
+    assert parse_partition(str(asked)) == asked
+    for source, same in ((few, replace(asked, mean=None, fewer=False)), (many, replace(asked, fewer=False))):
+        found, wanted = deal(source, asked, 150, 7), deal(source, same, 150, 7)
+        assert found.train_sizes.sum() == wanted.train_sizes.sum() > 14_000
+        assert all(np.array_equal(found.train_indices(c), wanted.train_indices(c)) for c in range(150))
+        assert all(np.array_equal(found.test_indices(c), wanted.test_indices(c)) for c in range(150))
+    with pytest.raises(ConfigError, match="need the mean, as in lognormal:mean=148,fewer=yes"):
+        parse_partition("lognormal:fewer=yes")
 
 
 def test_lognormal_with_consecutive_classes_in_equal_parts() -> None:

@@ -14,7 +14,7 @@ __all__ = ["parse_partition"]
 
 _FORMS = (
     "iid, shards:CLASSES,repeats=no, labels, dirichlet:ALPHA, "
-    "lognormal:mean=M,sigma=S,min=K,classes=C,consecutive=no, features:H, column:NAME"
+    "lognormal:mean=M,sigma=S,min=K,classes=C,consecutive=no,fewer=no, features:H, column:NAME"
 )
 
 
@@ -62,7 +62,7 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
             raise ConfigError("the features partition needs its h, as in features:0.5")
         return Features(values["h"])
     if kind == "lognormal":
-        kinds = {"mean": float, "sigma": float, "min": int, "classes": int, "consecutive": str}
+        kinds = {"mean": float, "sigma": float, "min": int, "classes": int, "consecutive": str, "fewer": str}
         values = _values(text, rest, kinds)
         classes = _one_of(text, values.get("classes"), classes_per_client)
         return LogNormal(
@@ -71,6 +71,7 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
             minimum=int(values.get("min", max(LogNormal.minimum, classes or 0))),
             classes_per_client=classes,
             consecutive=_yes_or_no(text, "consecutive", values.get("consecutive", "no")),
+            fewer=_yes_or_no(text, "fewer", values.get("fewer", "no")),
         )
     near = meant(kind, ("shards", "labels", "iid", "dirichlet", "lognormal", "features", "column"))
     raise ConfigError(f"unknown partition {text!r}{near}; it is one of: {_FORMS}")

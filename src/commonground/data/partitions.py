@@ -9,7 +9,7 @@ Most partitions come down to one matrix: how many samples of each class every cl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -242,6 +242,8 @@ class LogNormal:
         consecutive: whether client i holds the classes i, i + 1, …, i + S − 1 (modulo their number), in equal parts as
             far as there are samples, as in the script behind FedRep's FEMNIST, rather than drawn classes in random
             proportions.
+        fewer: whether as much as fits is dealt where the data have less than ``mean`` for each client; otherwise that
+            is refused.
     """
 
     mean: float | None = None
@@ -249,6 +251,7 @@ class LogNormal:
     minimum: int = 10
     classes_per_client: int | None = None
     consecutive: bool = False
+    fewer: bool = False
 
     def __post_init__(self) -> None:
         positive("sigma", self.sigma)
@@ -257,6 +260,8 @@ class LogNormal:
             positive("mean", self.mean)
             if self.mean < self.minimum:
                 raise ConfigError(f"the mean size {self.mean:g} is below the smallest size {self.minimum}")
+        elif self.fewer:
+            raise ConfigError("fewer samples than a mean need the mean, as in lognormal:mean=148,fewer=yes")
         if self.classes_per_client is not None:
             at_least_one("classes per client", self.classes_per_client)
             if self.minimum < self.classes_per_client:
@@ -272,6 +277,8 @@ class LogNormal:
         n = number_of_clients(clients, source)
         there = len(source.y_train)
         total = there if self.mean is None else round(n * self.mean)
+        if self.mean is not None and self.fewer and total > there:
+            return replace(self, mean=None, fewer=False)(source, clients, seed)
         if total > there:
             raise DataError(
                 f"{n} clients of {self.mean:g} samples on average ask for {total} training samples; "
@@ -346,6 +353,7 @@ class LogNormal:
         parts += [f"sigma={number_text(self.sigma)}", f"min={self.minimum}"]
         parts += [] if self.classes_per_client is None else [f"classes={self.classes_per_client}"]
         parts += ["consecutive=yes"] if self.consecutive else []
+        parts += ["fewer=yes"] if self.fewer else []
         return "lognormal:" + ",".join(parts)
 
 

@@ -30,7 +30,7 @@ METHODS = {
 }
 TRAINING: dict[str, Any] = {
     "clients": 150,
-    "partition": "lognormal:min=50,classes=3",
+    "partition": "lognormal:mean=148,fewer=yes,min=50,classes=3",
     "model": "mlp",
     "participation": 0.1,
     "rounds": 200,

@@ -78,7 +78,7 @@ _BOTH_FLUTES = {"flute": _FLUTE, "flute-star": _FLUTE}
 _CODES: Mapping[str, Mapping[str, Any]] = {"l2gd": {"authors_code": True, "lr": 0.025}, "fedmtl": {"strength": 0.0}}
 _CIFAR = ("cifar10", "cifar100")
 _LETTERS = ("emnist-letters",)
-_CONSECUTIVE = "lognormal:min=50,classes=3,consecutive=yes"
+_CONSECUTIVE = "lognormal:mean=148,fewer=yes,min=50,classes=3,consecutive=yes"
 
 VARIANTS: dict[str, Variant] = {
     one.name: one
