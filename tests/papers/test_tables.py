@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -25,7 +26,7 @@ from commonground.papers.fedrep.table1 import TABLE as FEDREP
 from commonground.papers.flute.table1 import TABLE as FLUTE
 from commonground.papers.outcome import Outcome
 from commonground.papers.tables.cells import CellStore
-from commonground.papers.tables.differences import far_cells
+from commonground.papers.tables.differences import OWN_BODY, differences_table, far_cells
 from commonground.papers.tables.fill import fill, work_for
 from commonground.papers.tables.judge import outcome_of, reported, run_table
 from commonground.papers.tables.queue import ORDER, next_stage, stages
@@ -376,14 +377,29 @@ def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture
     assert hours_left(table, store, 2, "cuda") is hours_left(table, store, 2, "cpu", "bf16") is None
 
 
-def test_ways_to_measure_one_printed_value_are_no_rivals(filled: Path) -> None:
-    again, store = Row("FedRep, again", "fedrep", printed="FedRep"), CellStore(filled)
+def test_ways_to_measure_one_printed_value_are_no_rivals(filled: Path, tmp_path: Path) -> None:
+    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
+    again, store = Row("FedRep, again", "fedrep", printed="FedRep"), CellStore(tmp_path)
     (first, *_) = (cell for cell in store.all() if cell.method == "FedRep")
     store.add(replace(first, method=again.name), [0.5], {})
     table = replace(TABLE, rows=(*ROWS, again), champions=("FedRep", "FedRep, again"))
     claims = [claim.claim for claim in outcome_of(table, store).claims]
     assert "FedRep, again above FedAvg on digits (6, 2)" in claims
     assert not [text for text in claims if "above FedRep" in text]
+
+
+def test_a_test_on_participants_own_bodies_is_a_reading_of_the_same_run(filled: Path, tmp_path: Path) -> None:
+    """By the gain of local training in the last ten rounds; fine-tuned and global figures have no such reading."""
+    store = CellStore(tmp_path)
+    for cell in CellStore(filled).all():
+        curves = {
+            r: {"accuracy": 0.5, "before_local": 0.5, "after_local": gain + 0.5}
+            for r, gain in ((5, 0.4), (95, 0.02), (100, 0.04))
+        }
+        store.add(replace(cell, rounds=100), [0.5], curves)
+    rows = [row for row in differences_table(TABLE, store).rows if row["change"] == OWN_BODY]
+    assert {row["method"] for row in rows} == {"FedRep", "APFL"} & {cell.method for cell in store.all()}
+    assert {row["moves it by"] for row in rows} == {3.0}
 
 
 def test_the_time_left_is_that_of_the_fastest_runs_alike(filled: Path, tmp_path: Path) -> None:

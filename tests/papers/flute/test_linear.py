@@ -78,8 +78,9 @@ def reproduced(name: str, out: Path, *settings: str, seed: int = 0, tiny: bool =
 
 
 def test_a_diverging_seed_of_figure_4_is_counted(tmp_path: Path) -> None:
-    # With seed 98 FLUTE diverges for γ1 = 2γ2 and N = 8; it used to end the experiment.
-    paper = ("d=10", "k=6", "clients=10", "samples=8", "rounds=500", "long_rounds=500", "diverging=4.0", "every=100")
+    # With seed 98 and gradients of the square FLUTE diverges for γ1 = 2γ2 and N = 8; it used to end the experiment.
+    sizes = ("d=10", "k=6", "clients=10", "samples=8", "rounds=500", "long_rounds=500", "diverging=4.0", "every=100")
+    paper = (*sizes, "loss=square")
     found = reproduced("flute-fig4", tmp_path / "out", *paper, "generators=spectrum", seed=97)
     rows = found["tables"]["error after the last round"]
     assert [(row["γ1/γ2"], row["seeds that diverge"]) for row in rows] == [
@@ -98,6 +99,30 @@ def test_what_diverges_later_is_counted_later(tmp_path: Path) -> None:
     assert row["with an objective unbounded below"] == 3
     shares = {c["claim"].split("within ")[1]: c["measured"] for c in found["claims"] if "diverges" in c["claim"]}
     assert shares["5 rounds, at least half"] == 0.0 < shares["80 rounds, at least half"]
+
+
+def test_figure_4_diverges_with_the_gradients_of_the_appendix(tmp_path: Path) -> None:
+    """Beside gradients half as large the penalty weighs twice as much; N = 11 is shown and not claimed."""
+    paper = (
+        "d=10",
+        "k=6",
+        "clients=10",
+        "samples=[8,11]",
+        "rounds=500",
+        "long_rounds=500",
+        "diverging=2.5",
+        "every=100",
+    )
+    shares = {}
+    for loss in ("half-square", "square"):
+        more = (f"loss={loss}", "generators=spectrum", "fixed=gamma1")
+        found = reproduced("flute-fig4", tmp_path / loss, *paper, *more, seed=3)
+        claims = {claim["claim"]: claim["measured"] for claim in found["claims"]}
+        shares[loss] = next(value for text, value in claims.items() if "diverges" in text)
+        assert any("N = 8" in text for text in claims)
+        assert not any("N = 11" in text for text in claims)
+        assert {row["N"] for row in found["tables"]["error after the last round"]} == {8, 11}
+    assert (shares["half-square"], shares["square"]) == (1.0, 0.0)
 
 
 def test_penalties_of_a_ratio_keep_the_fixed_one() -> None:

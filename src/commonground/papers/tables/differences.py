@@ -20,6 +20,7 @@ READINGS = {
     "the last round, not the mean of ten": "final",
     "the best tested round, not the mean of ten": "best",
 }
+OWN_BODY = "tested by participants as they end a round, on the body they trained, not on the average they began with"
 
 
 def differences_table(table: PaperTable, store: CellStore) -> Table:
@@ -31,7 +32,8 @@ def differences_table(table: PaperTable, store: CellStore) -> Table:
     rows = []
     for column in table.columns:
         for row in table.rows:
-            rows += [*_readings(table, store, column, row), *_switches(table, store, column, row)]
+            rows += [*_readings(table, store, column, row), *_own_body(table, store, column, row)]
+            rows += _switches(table, store, column, row)
     names = ("column", "method", "paper", "measured", "change", "moves it by", "95 %", "seeds")
     return Table(TITLE, tuple(Column(name, name in ("paper", "measured", "moves it by")) for name in names), rows)
 
@@ -78,6 +80,23 @@ def _readings(table: PaperTable, store: CellStore, column: PaperColumn, row: Row
         if seeds:
             found.append(_line(table, column, row, what, [base[s] for s in seeds], [other[s] for s in seeds]))
     return found
+
+
+def _own_body(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:
+    """What a test after local training says, by the participants of the last ten rounds, where curves have both."""
+    if row.reads != "personal" or row.settings.get("finetune_epochs"):
+        return []  # which are tested with what no round's participant has
+    base, changed, curves = _values(store, column, row, ""), {}, store.curves(column.label)
+    for seed in base:
+        key = (column.label, row.name, "", seed)
+        cell = store.get(key)
+        late = [] if cell is None else [at for r, at in curves.get(key, {}).items() if r > cell.rounds - 10]
+        gains = [at["after_local"] - at["before_local"] for at in late if {"after_local", "before_local"} <= at.keys()]
+        if gains:
+            changed[seed] = base[seed] + 100 * sum(gains) / len(gains)
+    if not changed:
+        return []
+    return [_line(table, column, row, OWN_BODY, [base[seed] for seed in changed], list(changed.values()))]
 
 
 def _line(
