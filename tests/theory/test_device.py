@@ -96,6 +96,7 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "a start by moments": lambda device: start(device, "moments"),
     "a start by fresh moments": lambda device: start(device, "moments-fresh"),
     "a random start": lambda device: start(device, "random"),
+    "a Gaussian start": lambda device: start(device, "gaussian"),
     "Gaussian models": lambda device: flute(
         in_flute(device, "gaussian"), 2, 3, 0.01, flute_start(in_flute(device), 2, 0.1)
     ),

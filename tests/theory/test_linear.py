@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
-from commonground.theory.draws import permutations
+from commonground.theory.draws import normal, permutations
 from commonground.theory.linear import (
     Alternation,
     Problem,
@@ -24,6 +24,7 @@ from commonground.theory.linear import (
     drawn_extremes,
     expected_error,
     fedsgd,
+    gaussian_start,
     least_squares,
     local_only,
     make_start,
@@ -354,6 +355,42 @@ def test_without_qr_gd_gd_descends_on_the_training_loss() -> None:
     start = random_start(problem)
     plain = alternate(problem, Alternation(1, 0.05, 0.05, orthonormalise=False), start, 60, data=data)
     assert bool((plain.training[:, 1:] <= plain.training[:, :-1]).all())
+
+
+def test_a_gaussian_start_is_left_as_drawn() -> None:
+    problem = draw_problem(range(300), 10, 2, 7)
+    start = make_start("gaussian", problem, draw_samples(problem, 4))
+    assert start.B.shape == (300, 10, 2)
+    assert start.W.shape == (300, 7, 2)
+    assert torch.equal(start.B, normal(problem.seeds, "linear start B", 10, 2))
+    squares = start.B.square().sum(1)  # chi-squared with d = 10 degrees of freedom: mean 10, variance 20
+    assert float(squares.mean()) == pytest.approx(10, abs=4 * (20 / 600) ** 0.5)
+    assert float(squares.var()) == pytest.approx(20, rel=0.3)
+    ours = make_start("random", problem, draw_samples(problem, 4))
+    assert torch.equal(ours.W, start.W)
+    assert float((ours.B.square().sum(1) - 1).abs().max()) < 1e-12
+    assert float(principal_angle_distance(ours.B, start.B).max()) < 1e-12  # the same space
+    with pytest.raises(ConfigError, match=r"start is 'zero'; known are .*, random and gaussian"):
+        make_start("zero", problem, draw_samples(problem, 4))  # type: ignore[arg-type]
+
+
+def test_from_a_gaussian_start_fedrep_arrives_and_gd_gd_without_qr_diverges() -> None:
+    problem = draw_problem(SEEDS, 10, 2, 100)
+    data = draw_samples(problem, 10)
+    start, upright = gaussian_start(problem), random_start(problem)
+    fedrep, other = (alternate(problem, Alternation(None, 1.0), each, 100, data=data) for each in (start, upright))
+    assert torch.equal(fedrep.distance[:, 0], other.distance[:, 0])
+    assert torch.allclose(fedrep.value[:, -1], other.value[:, -1], rtol=1e-3)
+    first = alternate(problem, Alternation(None, 1.0), start, 1, data=data).B
+    assert torch.allclose(first.mT @ first, torch.eye(2, dtype=first.dtype).expand(len(SEEDS), 2, 2), atol=1e-12)
+    # By what a head sees: |1 − 0.25 λ| with λ up to (√d + √k)² and more of a Gaussian B, about 1 of an orthonormal one.
+    plain = Alternation(1, 1.0, 0.25, orthonormalise=False)
+    assert not (alternate(problem, plain, upright, 100, data=data).diverged >= 0).any()
+    gone = alternate(problem, plain, start, 100, data=data, on_divergence="record")
+    assert (gone.diverged >= 0).all()
+    assert (gone.value[:, -1] == 1e12).all()
+    with pytest.raises(DivergenceError, match="GD-GD without QR"):
+        alternate(problem, plain, start, 100, data=data, on_divergence="most")
 
 
 def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:

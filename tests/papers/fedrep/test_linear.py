@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from commonground.cli import main
-from commonground.papers.fedrep.linear import first_round, show_rounds
+from commonground.papers.fedrep import fig7
+from commonground.papers.fedrep.fig7 import Fig7Settings
+from commonground.papers.fedrep.linear import Case, first_round, show_rounds
+from commonground.theory.linear import Alternation, Trajectory
 
 TINY = {
     "fedrep-fig1": ["m=[2,4,8]", "n=20", "d=6", "rounds=15"],
@@ -123,3 +126,49 @@ def test_a_step_that_is_too_large_names_the_setting_that_helps(
     assert "use a smaller step size, such as step=30" in " ".join(capsys.readouterr().err.split())
     assert reproduce("fedrep-fig7", tmp_path / "b", "step=0.2", "head_step=9", "n=20", "m=5") == 2
     assert "such as " in capsys.readouterr().err
+
+
+def test_figure_7_counts_the_seeds_that_a_gaussian_start_drives_away(tmp_path: Path) -> None:
+    settings = ["n=[20,40]", "m=10", "tuning_seeds=2", "steps=[1.0]", "head_step_grid=[0.25]", "rounds=60"]
+    found = {}
+    for start in ("gaussian", "random", "false"):
+        assert reproduce("fedrep-fig7", tmp_path / start, *settings, f"random_start={start}") == 0
+        found[start] = json.loads((tmp_path / start / "reproduction.json").read_text())
+    table = "starts, step sizes and where they lead"
+    rows = {
+        start: {(r["n"], r["method"], r["start"]): r for r in each["tables"][table]} for start, each in found.items()
+    }
+    assert {start for _, _, start in rows["false"]} == {"projected-gradient"}
+    for start, diverging in (("gaussian", "3 of 3"), ("random", "0 of 3")):
+        assert rows[start][40, "GD-GD without QR", start]["seeds that diverge"] == diverging
+        assert rows[start][40, "FedRep", start]["seeds that diverge"] == "0 of 3"
+        assert rows[start][40, "FedRep", start]["seeds within 1.5 × the other start's"] == "3 of 3"
+    claims = {claim["claim"]: claim for claim in found["gaussian"]["claims"]}
+    far = {text: claim for text, claim in claims.items() if text.startswith("From a Gaussian start (B and heads stan")}
+    assert len(far) == 6
+    (without,) = (claim for text, claim in far.items() if "GD-GD without QR does" in text and "n = 40" in text)
+    assert without["measured"] == 1.0
+    assert without["source"] == "Collins et al. 2021, Figure 7 and Appendix A.1"
+    assert without["paper"] == "often not converging"
+    # GD-GD with QR is no method of the paper.
+    for text, claim in claims.items():
+        assert (claim["source"] == "ours, after Collins et al. 2021, Figure 7") is (
+            "GD-GD " in text.replace(WITHOUT, "")
+        )
+    assert not [text for text in (c["claim"] for c in found["false"]["claims"]) if text.startswith("From")]
+
+
+WITHOUT = "GD-GD without QR"
+
+
+def test_a_seed_that_overflows_from_both_starts_has_not_got_as_far() -> None:
+    run, near = (
+        Trajectory(values, values, values, torch.empty(3, 1, 1), torch.empty(3, 1, 1), torch.tensor(diverged))
+        for values, diverged in (
+            (torch.tensor([[1.0], [1e12], [1e12]]), [-1, 4, 4]),
+            (torch.tensor([[1.0], [1.0], [1e12]]), [-1, -1, 2]),
+        )
+    )
+    row = fig7._row(Case(Fig7Settings(), 20, 5), Alternation(1, 1.0, 0.25), "gaussian", run, near)
+    assert row["_arrived"] == [True, False, False]
+    assert row["seeds that diverge"] == "2 of 3"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from commonground.errors import DivergenceError
 from commonground.papers.claims import claim, most
 from commonground.papers.experiment import Experiment, Request
 from commonground.papers.fedrep.linear import (
@@ -34,6 +32,11 @@ from commonground.theory.threads import one_thread
 __all__: list[str] = []
 
 SOURCE = "Collins et al. 2021, Figure 7 and Appendix A.1"
+OURS = "ours, after Collins et al. 2021, Figure 7"
+STARTS = {
+    "gaussian": "a Gaussian start (B and heads standard normal)",
+    "random": "a random orthonormal start (the Q of a Gaussian B)",
+}
 
 
 class Fig7Settings(GridSettings):
@@ -42,15 +45,17 @@ class Fig7Settings(GridSettings):
     Attributes:
         n, m: numbers of clients and of samples per client; the paper has them in the picture only.
         step, head_step: as in ``fedrep-fig3``, with function values in the place of distances.
-        without_qr: also run GD-GD without the QR at the end of a round, as in ``fedrep-fig3``.
-        random_start: also run the methods from a Gaussian start (Appendix A.1's last remark).
+        without_qr: also run GD-GD without the QR at the end of a round. That is the authors': no method
+            of their notebook takes one (it has Figures 1, 3 and 4). With it, GD-GD is ours.
+        random_start: also run the methods from this start (Appendix A.1's last remark), with the step sizes they have
+            from the other: ``gaussian`` as in the paper, ``random`` for its B orthonormalised, false for neither.
     """
 
     n: Counts = (20, 100, 400)
     m: Counts = (5, 10)
     head_step_grid: Positives = (0.125, 0.25)
     without_qr: bool = True
-    random_start: bool = True
+    random_start: Literal["gaussian", "random", False] = "gaussian"
 
     @property
     def kinds(self) -> list[Alternation]:
@@ -80,7 +85,7 @@ def run(request: Request) -> Outcome:
     runs: Runs = {}
     same: Runs = {}
     starts: list[dict[str, Any]] = []
-    random = settings.random_start and settings.start != "random"
+    random = "" if settings.random_start == settings.start else settings.random_start or ""
     for case in request.progress(cases, "n and m"):
         drawn = case.draw(seeds)
         chosen = _methods(request, settings, case)
@@ -88,9 +93,10 @@ def run(request: Request) -> Outcome:
         for name, ranked in chosen.items():
             method, result = run_best(case, drawn, ranked)
             runs[case.m, case.n][name] = result
-            starts.append(_row(case, method, result))
+            starts.append(_row(case, method, settings.start, result))
             if random:
-                starts.append(_row(case, method, *_from_random(case, seeds, method, result)))
+                begun = case.run(case.draw(seeds, random), method, on_divergence="record")
+                starts.append(_row(case, method, random, begun, result))
         if settings.step is None:
             head_step = settings.head_step or min(common, HEAD_LIMIT)
             same[case.m, case.n] = _same_step(settings, case, drawn, common, head_step)
@@ -103,8 +109,7 @@ def run(request: Request) -> Outcome:
                 f"FedRep's function value is below that of {name} in rounds {_window(settings)}, m = {m}, n = {n} "
                 "(mean "
                 "log10 of the ratio; median)",
-                SOURCE,
-                "below",
+                *_said(name, "below"),
                 _lead(settings, each, name),
                 "above",
                 center="median",
@@ -119,15 +124,19 @@ def run(request: Request) -> Outcome:
             reads="Lines are geometric means over seeds, bands their 95 % intervals.",
         )
     outcome.claims += _floors(settings, runs)
-    if random:
-        outcome.claims += _start_claims(settings, starts)
+    outcome.claims += _start_claims(settings, starts)
     outcome.add_table("median function values", _values(settings, runs))
     outcome.add_table(
         "starts, step sizes and where they lead",
         [{k: v for k, v in row.items() if not k.startswith("_")} for row in starts],
     )
-    outcome.notes = _notes(settings, how, common)
+    outcome.notes = _notes(settings, how, common, random)
     return outcome
+
+
+def _said(name: str, words: str) -> tuple[str, str | None]:
+    """Whose method it is, and what the paper says of it: of GD-GD with QR nothing."""
+    return (OURS, None) if name == "GD-GD" else (SOURCE, words)
 
 
 def _window(settings: Fig7Settings) -> str:
@@ -176,30 +185,27 @@ def _same_step(
     return found
 
 
-def _from_random(
-    case: Case, seeds: Sequence[int], method: Alternation, other: Trajectory
-) -> tuple[Trajectory | None, Trajectory]:
-    try:
-        return case.run(case.draw(seeds, "random"), method), other
-    except DivergenceError:
-        return None, other
+def _row(
+    case: Case, method: Alternation, start: str, run: Trajectory, other: Trajectory | None = None
+) -> dict[str, Any]:
+    """Where a start leads; ``other`` is the same method from the start of the figure.
 
-
-def _row(case: Case, method: Alternation, run: Trajectory | None, other: Trajectory | None = None) -> dict[str, Any]:
-    """Where a start leads; ``other`` is the same method from the paper's start."""
-    last = None if run is None else run.value[:, -1]
-    arrived = [] if other is None or last is None else (last <= 1.5 * other.value[:, -1]).tolist()
+    A seed that overflows has not got as far, even if it does so from the other start as well.
+    """
+    last, gone = run.value[:, -1], run.diverged >= 0
+    arrived = [] if other is None else (~gone & (last <= 1.5 * other.value[:, -1])).tolist()
     return {
         "m": case.m,
         "n": case.n,
         "method": method.name,
         "step": method.step,
         "head step": "exact" if method.head_steps is None else f"{method.head_step or method.step:g}",
-        "start": case.settings.start if other is None else "random",
-        "last function value (median)": "diverges" if last is None else float(last.median()),
-        "last function value (largest)": "diverges" if last is None else float(last.max()),
-        "seeds within 1.5 × the other start's": "–" if other is None else f"{sum(arrived)} of {len(other.value)}",
-        "_arrived": arrived or [False] * (0 if other is None else len(other.value)),
+        "start": start,
+        "seeds that diverge": f"{int(gone.sum())} of {len(last)}",
+        "last function value (median)": float(last.median()),
+        "last function value (largest)": float(last.max()),
+        "seeds within 1.5 × the other start's": "–" if other is None else f"{sum(arrived)} of {len(last)}",
+        "_arrived": arrived,
     }
 
 
@@ -211,8 +217,7 @@ def _growth(settings: Fig7Settings, runs: Runs, how: str) -> list[Claim]:
         claim(
             f"FedRep's relative improvement over {name} grows with clients in rounds {_window(settings)}, m = {m}, n "
             f"= {many} against {few}, {how} (difference of mean log10 ratios; median)",
-            SOURCE,
-            "increases with n",
+            *_said(name, "increases with n"),
             (_lead(settings, runs[m, many], name) - _lead(settings, runs[m, few], name)),
             "above",
             center="median",
@@ -249,21 +254,21 @@ def _start_claims(settings: Fig7Settings, starts: list[dict[str, Any]]) -> list[
     claims = []
     rounds = settings.rounds
     for row in starts:
-        if row["start"] != "random" or not row["_arrived"]:
+        if not row["_arrived"]:
             continue
+        start = STARTS[row["start"]]
         where = (
             f"m = {row['m']}, n = {row['n']} (share of seeds whose last function value is within 1.5 × the other "
             "start's)"
         )
         if row["method"] == "FedRep":
-            text = f"From a random start FedRep gets as far in {rounds} rounds as from the other, {where}"
+            text = f"From {start} FedRep gets as far in {rounds} rounds as from the other, {where}"
             claims.append(most(text, SOURCE, "same trajectories from either start", row["_arrived"]))
         else:
             where = where.replace("is within", "is not within")
-            text = (
-                f"From a random start {row['method']} does not get as far in {rounds} rounds as from the other, {where}"
-            )
-            claims.append(most(text, SOURCE, "often not converging", np.logical_not(row["_arrived"])))
+            text = f"From {start} {row['method']} does not get as far in {rounds} rounds as from the other, {where}"
+            said = _said(row["method"], "often not converging")
+            claims.append(most(text, *said, np.logical_not(row["_arrived"])))
     return claims
 
 
@@ -281,7 +286,7 @@ def _values(settings: Fig7Settings, runs: Runs) -> list[dict[str, Any]]:
     return rows
 
 
-def _notes(settings: Fig7Settings, how: str, common: float) -> list[str]:
+def _notes(settings: Fig7Settings, how: str, common: float, random: str) -> list[str]:
     notes = [
         f"Both scales are the paper's setting with {SEEDS} seeds for its 10; d and k are Section 5.1's, the values "
         "of n "
@@ -294,6 +299,17 @@ def _notes(settings: Fig7Settings, how: str, common: float) -> list[str]:
         "1e12. On training samples the floor is σ²(m − k)/(2m), less what the "
         "representation fits of the noise.",
     ]
+    notes.append(
+        "GD-GD without QR is the authors' (no method of their notebook, which has Figures 1, 3 and 4, takes a QR). "
+        "GD-GD with one at the end of a round, as Algorithm 2 has it for FedRep, is ours, and so is what is claimed of "
+        "it."
+    )
+    if random:
+        notes.append(
+            f"The other start of the last claims is {STARTS[random]}; the paper's is of 'random Gaussian samples'. "
+            "Every method goes on with the step sizes it has from the figure's start. A seed that overflows counts as "
+            "one that does not get as far, and an experiment in which most do goes on."
+        )
     notes += uneven([settings.r], settings.n)
     if settings.step is None:
         notes.append(

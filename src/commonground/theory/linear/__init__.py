@@ -24,6 +24,7 @@ from commonground.theory.linear.problem import (
 from commonground.theory.linear.starts import (
     Start,
     StartName,
+    gaussian_start,
     make_start,
     method_of_moments,
     projected_gradient,
@@ -60,6 +61,7 @@ __all__ = [
     "drawn_extremes",
     "expected_error",
     "fedsgd",
+    "gaussian_start",
     "least_squares",
     "local_only",
     "make_start",

@@ -13,9 +13,17 @@ from commonground.theory.draws import normal
 from commonground.theory.linear.problem import Problem, Samples, draw_samples
 from commonground.theory.subspace import orthonormal
 
-__all__ = ["Start", "StartName", "make_start", "method_of_moments", "projected_gradient", "random_start"]
+__all__ = [
+    "Start",
+    "StartName",
+    "gaussian_start",
+    "make_start",
+    "method_of_moments",
+    "projected_gradient",
+    "random_start",
+]
 
-StartName = Literal["projected-gradient", "moments", "moments-fresh", "random"]
+StartName = Literal["projected-gradient", "moments", "moments-fresh", "random", "gaussian"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Start:
     """First iterates.
 
     Attributes:
-        B: [S, d, k], orthonormal.
+        B: [S, d, k], orthonormal but for the Gaussian start.
         W: [S, n, k]; only methods that take gradient steps on the heads look at it.
     """
 
@@ -36,7 +44,7 @@ def make_start(name: StartName, problem: Problem, data: Samples) -> Start:
 
     ``projected-gradient`` is that of the paper's figures, ``moments`` that of Algorithm 2 from the training samples
     ``data``, ``moments-fresh`` the same from as many samples drawn for it alone (as the theory has it), ``random`` a
-    Gaussian one.
+    random orthonormal one, ``gaussian`` the Gaussian samples of Appendix A.1's last remark, as they are drawn.
     """
     if name == "projected-gradient":
         return projected_gradient(problem, data)
@@ -46,7 +54,9 @@ def make_start(name: StartName, problem: Problem, data: Samples) -> Start:
         return method_of_moments(problem, draw_samples(problem, data.m, "start"))
     if name == "random":
         return random_start(problem)
-    raise ConfigError(f"start is '{name}'; known are projected-gradient, moments, moments-fresh and random")
+    if name == "gaussian":
+        return gaussian_start(problem)
+    raise ConfigError(f"start is '{name}'; known are projected-gradient, moments, moments-fresh, random and gaussian")
 
 
 def method_of_moments(problem: Problem, samples: Samples) -> Start:
@@ -100,6 +110,17 @@ def projected_gradient(problem: Problem, samples: Samples, rounds: int = 10, ste
 
 
 def random_start(problem: Problem) -> Start:
-    """B the Q of a Gaussian matrix, heads standard normal (about as long as the true ones)."""
-    B = orthonormal(normal(problem.seeds, "linear start B", problem.d, problem.k, device=problem.device))
+    """The Gaussian start's B orthonormalised, its heads as they are (about as long as the true ones)."""
+    start = gaussian_start(problem)
+    return Start(orthonormal(start.B), start.W)
+
+
+def gaussian_start(problem: Problem) -> Start:
+    """B and heads of independent standard normal entries ("random Gaussian samples", Collins et al. 2021, A.1).
+
+    B's columns have the squared length d in the mean, so that a head's curvature is about d times that on an
+    orthonormal B, and so is the limit of its gradient steps smaller. FedRep's first round makes B orthonormal; a method
+    without QR has to cope with it.
+    """
+    B = normal(problem.seeds, "linear start B", problem.d, problem.k, device=problem.device)
     return Start(B, normal(problem.seeds, "linear start W", problem.n, problem.k, device=problem.device))
