@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from commonground.cli import main
+from commonground.errors import DivergenceError
 from commonground.papers.fedrep import fig7
+from commonground.papers.fedrep.fig3 import Fig3Settings
 from commonground.papers.fedrep.fig7 import Fig7Settings
-from commonground.papers.fedrep.linear import Case, first_round, show_rounds
+from commonground.papers.fedrep.linear import Case, choose_step, first_round, show_rounds
 from commonground.theory.linear import Alternation, Trajectory
 
 TINY = {
@@ -172,3 +174,48 @@ def test_a_seed_that_overflows_from_both_starts_has_not_got_as_far() -> None:
     row = fig7._row(Case(Fig7Settings(), 20, 5), Alternation(1, 1.0, 0.25), "gaussian", run, near)
     assert row["_arrived"] == [True, False, False]
     assert row["seeds that diverge"] == "2 of 3"
+
+
+def test_figure_3_with_tied_steps(tmp_path: Path) -> None:
+    settings = ["n=[20,40]", "rounds=20", "tuning_seeds=3", "steps=[0.1,0.2]", "head_step_grid=[0.05,0.15]"]
+    found = {}
+    for tied in ("false", "true"):
+        assert reproduce("fedrep-fig3", tmp_path / tied, *settings, f"tied={tied}") == 0
+        found[tied] = json.loads((tmp_path / tied / "reproduction.json").read_text())
+    # By default the comparison from a random start is tied, and the other is not.
+    for tied, table in (("false", "tied step sizes"), ("true", "step sizes"), ("true", "tied step sizes")):
+        rows = {(row["n"], row["method"]): row for row in found[tied]["tables"][table]}
+        for n in (20, 40):
+            for form in ("", " without QR"):
+                single, ten = rows[n, f"GD-GD{form}"], rows[n, f"10GD-GD{form}"]
+                assert single["step"] in (0.1, 0.2)
+                assert single["head step"] == f"{single['step']:g}"
+                assert ten["step"] == single["step"]
+                assert ten["head step"] in ("0.05", "0.15")
+    assert {row["head step"] for row in found["false"]["tables"]["step sizes"]} <= {"exact", "0.05", "0.15"}
+    leads = {(row["n"], row["method"]): row for row in found["false"]["tables"]["with tied steps, from a random start"]}
+    assert leads[20, "FedRep"]["lead of FedRep (log10)"] == 0
+    claims = [
+        claim for claim in found["false"]["claims"] if "one step for GD-GD's heads and representation" in claim["claim"]
+    ]
+    (grows,) = (claim for claim in claims if "over 10GD-GD without QR grows" in claim["claim"])
+    lead = [leads[n, "10GD-GD without QR"]["lead of FedRep (log10)"] for n in (20, 40)]
+    assert grows["measured"] == pytest.approx(lead[1] - lead[0])
+    assert grows["source"] == "Collins et al. 2021, Figure 3"
+    (ours,) = (claim for claim in claims if "over 10GD-GD grows" in claim["claim"])
+    assert (ours["source"], ours["paper"]) == ("ours, after Collins et al. 2021, Figure 3", None)
+
+
+def test_steps_from_afar_are_those_with_which_the_fewest_seeds_go_astray() -> None:
+    case = Case(Fig3Settings(), 20, 5)
+    kind = Alternation(1, 1.0, orthonormalise=False)
+    grid, seeds, window = (0.25, 1.0, 0.125), range(8), (10, 50)
+    with pytest.raises(DivergenceError, match="GD-GD without QR diverges at every step size"):
+        choose_step(case, kind, (1.0, 4.0), (None,), seeds, window, lambda run: run.distance)
+    ranked = choose_step(case, kind, grid, (None,), seeds, window, lambda run: run.distance, far=True)
+    assert all(method.head_step is None for method in ranked)
+    drawn = case.draw(seeds, "random")
+    away = [int(case.run(drawn, method, 50, on_divergence="record").went_away.sum()) for method in ranked]
+    assert len(away) == 3
+    assert away == sorted(away)
+    assert away[0] < away[-1] == 8

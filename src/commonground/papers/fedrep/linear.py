@@ -196,38 +196,44 @@ def choose_step(
     case: Case,
     kind: Alternation,
     steps: Sequence[float],
-    head_step_grid: Sequence[float],
+    head_step_grid: Sequence[float | None],
     seeds: Sequence[int],
     window: tuple[int, int],
     measure: Measure,
+    far: bool = False,
 ) -> list[Alternation]:
     """A method with each pair of step sizes, the best first, as measured on seeds of its own.
 
     Best is the least mean over the rounds of ``window`` of the median over seeds of log ``measure``; the step sizes of
     ``kind`` itself do not count. A pair with which any seed overflows or ends farther from the truth than it started is
-    left out; only ever what is left is used.
+    left out; only ever what is left is used. None in ``head_step_grid`` is the representation's step for the heads too.
+
+    Args:
+        far: choose from a random start, where a seed may go astray with any pair: none is left out, and those with the
+            fewest such seeds come first.
 
     Raises:
         DivergenceError: nothing is left.
     """
-    drawn = case.draw(seeds)
-    found: list[tuple[float, int, Alternation]] = []
+    drawn = case.draw(seeds, "random" if far else None)
+    found: list[tuple[int, float, int, Alternation]] = []
     for step, size in itertools.product(steps, [None] if kind.head_steps is None else head_step_grid):
         method = replace(kind, step=step, head_step=size)
         try:
-            run = case.run(drawn, method, window[1])
+            run = case.run(drawn, method, window[1], "record" if far else "most")
         except DivergenceError:
             continue
-        if bool(run.went_away.any()):
+        away = int(run.went_away.sum())
+        if away and not far:
             continue
         values = measure(run)[:, window[0] :].clamp(min=1e-300).log()
-        found.append((float(values.median(dim=0).values.mean()), len(found), method))
+        found.append((away, float(values.median(dim=0).values.mean()), len(found), method))
     if not found:
         raise DivergenceError(
             f"{kind.name} diverges at every step size of {list(steps)} ({case}); add a smaller one, such as "
             f"steps={min(steps) / 2:.3g}"
         )
-    return [method for _, _, method in sorted(found)]
+    return [method for *_, method in sorted(found, key=lambda each: each[:3])]
 
 
 def run_best(
