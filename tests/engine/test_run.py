@@ -79,6 +79,14 @@ def test_every_method_from_memory_and_from_its_folder(algorithm: str, tmp_path: 
         assert_same_models(cg.train(algorithm, data, engine=engine, **settings), run, data.x_test[:5], data.clients)
 
 
+def test_clients_that_are_not_tested_keep_their_number_of_test_samples() -> None:
+    data = digits()
+    run = cg.train("fedavg", data, engine="serial", eval_clients=2, final_eval_clients=2, **DIGITS)
+    tested = [row["personal_accuracy"] != "" for row in run.clients]
+    assert (sum(tested), len(tested)) == (2, data.clients)
+    assert [row["test_samples"] for row in run.clients] == data.test_sizes.tolist()
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("finetune", ["head", "all"])
 def test_fine_tuned_runs_give_each_client_its_tuned_model(finetune: str, engine: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -184,3 +185,23 @@ def test_what_still_cannot_be_stacked_is_named(layer: nn.Module, says: str) -> N
 def test_small_models_with_batch_norm_are_stacked_by_default() -> None:
     config = RunConfig.make({"algorithm": "fedavg", "model": "custom", "data": "custom"})
     assert choose_engine(prepare_setup(config, made_data((4, 4, 4)), seeded(normed))) == "batched"
+
+
+class JoinsRows(nn.Module):
+    """Normalises pairs of numbers of all rows as one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(2), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x.reshape(-1, 2)).reshape(len(x), -1))
+
+
+@pytest.mark.parametrize("sizes", [(1, 13, 14, 15), (13, 14, 1, 15)])
+def test_a_first_client_of_one_row_does_not_hide_that_rows_are_joined(sizes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    parts = [(rng.normal(size=(n, 6)).astype(np.float32), np.arange(n) % 3) for n in sizes]
+    data = FederatedDataset.from_arrays([(x, y, x, y) for x, y in parts], classes=3)
+    setup = prepare_setup(RunConfig.make({"algorithm": "fedavg", "model": "m", "data": "d"}), data, JoinsRows())
+    assert choose_engine(setup) != "batched"

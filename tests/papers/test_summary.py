@@ -136,6 +136,15 @@ def test_cells_and_their_differences(tmp_path: Path) -> None:
     assert "| plain SGD |" in differences
 
 
+def test_what_was_set_otherwise_is_said_beside_the_scale(tmp_path: Path) -> None:
+    leave(tmp_path / "results" / "x", "paper", claim("yes", True))
+    file = tmp_path / "results" / "x" / "reproduction.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"set": ["lr=0.3", "rounds=3"]}))
+    write_summary(tmp_path / "results")
+    text = (tmp_path / "results" / "README.md").read_text()
+    assert text.count("| paper, with lr=0.3, rounds=3 |") == 2  # of the claim and of the experiment
+
+
 def test_nothing_there_and_damage_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "--summary", str(tmp_path)]) == 2
     assert "holds no results" in capsys.readouterr().err

@@ -414,6 +414,25 @@ def test_the_time_left_is_that_of_the_fastest_runs_alike(filled: Path, tmp_path:
     assert hours == pytest.approx((2 * 8 + 3 * median([4, 8])) / 60)  # FedAvg's seeds 1 and 2, APFL's three
 
 
+def test_cells_of_another_precision_are_told_and_not_measured_again(filled: Path, tmp_path: Path) -> None:
+    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
+    before = (tmp_path / "cells.csv").read_text()
+    outcome = run_table(TABLE, request(tmp_path, precision="bf16", methods=("fedrep",)))
+    (note,) = (note for note in outcome.notes if "not in bf16" in note)
+    assert note.startswith("Computed in fp32, not in bf16, as measured before and not again: FedRep (seed 0);")
+    assert (tmp_path / "cells.csv").read_text() == before
+    assert not any("not in fp32" in note for note in run_table(TABLE, request(tmp_path)).notes)
+
+
+def test_the_status_counts_seeds_beyond_the_papers_apart(filled: Path, tmp_path: Path) -> None:
+    (cell, *_) = (cell for cell in CellStore(filled).all() if cell.method == "FedRep" and cell.seed == 0)
+    store = CellStore(tmp_path)
+    store.add(replace(cell, seed=41), [0.5], {})
+    table = status_table(replace(TABLE, seeds=2), store)
+    assert table.title == "a-table: 0 of 8 cells"
+    assert table.rows[0]["digits (6, 2)"] == "0 of 2; also 41"
+
+
 def test_the_queue_takes_what_is_missing_in_its_order(tmp_path: Path) -> None:
     known = {"fedrep-table1": FEDREP, "flute-table1": FLUTE}
     for table, stage in stages(known):

@@ -68,6 +68,15 @@ def test_bytes_are_the_ledgers(method: str, more: dict[str, Any]) -> None:
     assert (told.up[0], told.down[0]) == (run.summary["bytes_up"], run.summary["bytes_down"])
 
 
+@pytest.mark.parametrize("method", ["fedrep", "fedavg", "ditto", "fedmtl", "scaffold", "lora"])
+def test_a_run_of_messages_can_be_planned(method: str) -> None:
+    """A plan computes a round twice, for which clients must not be asked for the state they had after it."""
+    given = {**SETTINGS, "engine": "messages"}
+    told = plan(method, clients(), **given).sent
+    run = train(method, clients(), **given)
+    assert (told.up[0], told.down[0]) == (run.summary["bytes_up"], run.summary["bytes_down"])
+
+
 def test_bytes_of_a_method_that_may_be_silent_and_does_not_say_when_are_a_range() -> None:
     @dataclass(frozen=True)
     class Sometimes(Algorithm):

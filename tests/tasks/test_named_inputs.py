@@ -129,8 +129,35 @@ def test_numbers_of_any_kind() -> None:
         {"a": np.ones(2, np.float16), "b": [1.5, 2.5], "c": np.array([True, False]), "d": np.ones((2, 3), np.uint8)}
     )
     kinds = {name: packed.dtype[name].base for name in packed.dtype.names or ()}
-    assert kinds == {"a": np.float32, "b": np.float64, "c": np.int64, "d": np.int64}
+    assert kinds == {"a": np.float32, "b": np.float64, "c": np.int64, "d": np.uint8}
     assert packed["c"].tolist() == [1, 0]
+
+
+def test_bytes_are_stored_as_bytes_and_reach_the_model_as_whole_numbers() -> None:
+    x: dict[str, Any] = {"word": np.array([0, 3, 250], np.uint8), "image": np.ones((3, 2), np.float32)}
+    data = FederatedDataset.from_arrays([(x, [0, 1, 0], x, [1, 0, 1])])
+    assert data.x_train.dtype["word"] == np.uint8
+    inputs = ModelInputs(data, torch.float32)
+    rows = inputs.arrange(inputs.rows("train", data.train_indices(0))[0])
+    assert (rows["word"].dtype, rows["word"].tolist()) == (torch.int64, [0, 3, 250])
+
+
+def test_predict_takes_numbers_of_either_kind() -> None:
+    run = train("fedrep", three_inputs(), model=seeded(Named), rounds=1, engine="serial")
+    x: dict[str, Any] = {
+        "image": np.ones((2, 2, 4, 4), np.float32),
+        "word": np.array([1, 4]),
+        "table": np.ones((2, 4), np.float32),
+    }
+    wanted = run.predict(x, client=0)
+    for other in (
+        {**x, "image": np.ones((2, 2, 4, 4), int), "table": [[1] * 4] * 2},
+        {**x, "word": np.array([1.0, 4.0])},
+        {**x, "word": np.array([1, 4], np.uint8)},
+    ):
+        assert np.array_equal(run.predict(other, client=0), wanted)
+    with pytest.raises(DataError, match="the input 'word' takes whole numbers, and float64 with fractions was given"):
+        run.predict({**x, "word": [1.5, 4]}, client=0)
 
 
 @pytest.mark.parametrize(

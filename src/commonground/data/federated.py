@@ -153,8 +153,8 @@ class FederatedDataset:
         Args:
             clients: one ``(x_train, y_train, x_test, y_test)`` per client; all samples of one shape and type. Several
                 inputs are given as a mapping from names to arrays. Rows of tokens are numbered anew. Memory-mapped
-                samples are not read into memory (:func:`~commonground.data.rows.joined`); checks and the fingerprint
-                go over them once, in pieces.
+                samples of one input are not read into memory (:func:`~commonground.data.rows.joined`; several inputs
+                are copied into one array); checks and the fingerprint go over them once, in pieces.
             name: for people.
             classes: number of classes; by default the largest label plus one (of other tasks, their targets).
             class_names: by default "0", "1", ….

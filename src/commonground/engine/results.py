@@ -48,7 +48,7 @@ def client_rows(
         "client": int,
         "name": data.client_name,
         "train_samples": data.train_sizes,
-        "test_samples": scores.count,
+        "test_samples": np.where(scores.count > 0, scores.count, data.test_sizes),  # held, tested or not
         "classes": None if data.described else classes_held(data.class_counts_in_parts()),
         "rounds": np.asarray(took_part),
         **own,

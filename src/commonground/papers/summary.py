@@ -41,6 +41,7 @@ class Verdict:
         scale: ``paper`` or ``small``.
         status: ``yes``, ``no``, ``open``, or ``withdrawn``: judged otherwise at the paper's scale, which counts.
         place: folder of its files, below the summary's.
+        set: what was set otherwise than the scale has it, in words.
     """
 
     claim: str
@@ -53,6 +54,7 @@ class Verdict:
     scale: str
     status: str
     place: str
+    set: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,18 @@ def _verdicts(place: str, about: dict[str, Any]) -> list[Verdict]:
                 str(about["scale"]),
                 {True: "yes", False: "no", None: "open"}[claim["holds"]],
                 place,
+                _set(about),
             )
             for claim in about["claims"]
         ]
     except (KeyError, TypeError, ValueError):
         raise RunError(f"'{place}/{REPRODUCTION}' is damaged: a claim lacks its figures") from None
+
+
+def _set(about: dict[str, Any]) -> str:
+    """What the command's ``--set`` changed of the scale's settings, behind the scale's name."""
+    changed = about.get("set") or []
+    return f", with {', '.join(changed)}" if changed else ""
 
 
 def _on_enough(verdict: Verdict, about: dict[str, Any]) -> Verdict:
@@ -188,7 +197,7 @@ def _experiments(results: Results) -> Table:
             {
                 "experiment": about["experiment"],
                 "source": about["source"],
-                "scale": about["scale"],
+                "scale": about["scale"] + _set(about),
                 "hold": sum(v.status == "yes" for v in own),
                 "do not": sum(v.status == "no" for v in own),
                 "open": sum(v.status == "open" for v in own),
@@ -226,7 +235,7 @@ def _claims(title: str, verdicts: Sequence[Verdict]) -> Table:
             "measured": _short(v.measured),
             "95 %": "one seed" if v.seeds < 2 else f"{_short(v.low)} to {_short(v.high)}",
             "seeds": v.seeds,
-            "scale": v.scale,
+            "scale": v.scale + v.set,
             "source": v.source,
             "files": v.place,
         }
@@ -275,7 +284,7 @@ def _cells(results: Results) -> Table:
                     "95 %": "one seed" if cell["low"] is None else f"{_short(cell['low'])} to {_short(cell['high'])}",
                     "off by": _short(off),
                     "seeds": cell["seeds"],
-                    "scale": about["scale"],
+                    "scale": about["scale"] + _set(about),
                     "files": place,
                 }
             )
@@ -362,8 +371,8 @@ def _differences(results: Results, place: Path) -> str:
     for folder, store in results.stores.items():
         about = results.abouts[folder]
         chosen = experiments.get(str(about["experiment"]))
-        if Path(folder).parent != place or chosen is None or chosen.table is None:
-            continue
+        if Path(folder).parent != place or chosen is None or chosen.table is None or _set(about):
+            continue  # cells of other settings than the paper's explain nothing of its values
         table = chosen.table.at_scale(str(about["scale"]))
         effects = differences_table(table, store)
         explored = {(row["column"], row["method"]) for row in effects.rows}

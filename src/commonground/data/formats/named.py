@@ -67,13 +67,33 @@ class NamedArrays(InputFormat):
                 f"{where} was trained on samples that are a mapping of the arrays {_written(self.fields)}, and "
                 f"{type(given).__name__} was given"
             )
-        packed = pack_named(ordered(given, self.names))
+        packed = pack_named(self._kinds(ordered(given, self.names)))
         if _fields(packed) != self.fields:
             raise DataError(
                 f"samples of the arrays {_written(_fields(packed))} were given, but the run was trained on "
                 f"{_written(self.fields)}"
             )
         return packed
+
+    def _kinds(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Numbers as the run has them: whole ones where it was trained on these, floating ones elsewhere.
+
+        Raises:
+            DataError: a number with a fraction where whole ones are needed.
+        """
+        found = {}
+        for name, value in given.items():
+            array = np.asarray(value)
+            if array.dtype.kind == "f" and name in self.whole:
+                if not (array == np.trunc(array)).all():
+                    raise DataError(
+                        f"the input '{name}' takes whole numbers, and {array.dtype} with fractions was given"
+                    )
+                array = array.astype(np.int64)
+            elif array.dtype.kind in "iub" and name in self.names and name not in self.whole:
+                array = array.astype(np.float32)
+            found[name] = array
+        return found
 
     def check_like(self, other: InputFormat, name: str, where: str) -> None:
         """See :meth:`InputFormat.check_like`."""
@@ -117,7 +137,8 @@ def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:
 
     Args:
         inputs: arrays with a row per sample: numbers (floating ones become float32 or stay float64) or whole numbers
-            (which stay what they are: places in a table of embeddings, say).
+            (which stay what they are, and reach the model as int64: places in a table of embeddings, say). They are
+            copied into one array; bytes stay bytes in it. Pictures among several inputs are given as floating numbers.
 
     Raises:
         DataError: no input, a name that is no identifier, arrays of different lengths or of another kind.
@@ -130,7 +151,7 @@ def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:
             raise DataError(f"the input '{name}' is {value.dtype} of shape {value.shape}; rows of numbers are needed")
         if value.dtype.kind == "f" and value.dtype != np.float64:
             arrays[name] = value.astype(np.float32)
-        elif value.dtype.kind in "iub":
+        elif value.dtype != np.uint8 and value.dtype.kind in "iub":
             arrays[name] = value.astype(np.int64)
     if len({len(value) for value in arrays.values()}) != 1:
         sizes = ", ".join(f"{len(value)} of '{name}'" for name, value in arrays.items()) or "none"
@@ -147,7 +168,7 @@ def _fields(x: Array) -> Fields:
 
 
 def _whole(x: Array) -> tuple[str, ...]:
-    return tuple(name for name in x.dtype.names or () if x[name].dtype.kind == "i")
+    return tuple(name for name in x.dtype.names or () if x[name].dtype.kind in "iu")
 
 
 def _written(fields: Fields) -> str:

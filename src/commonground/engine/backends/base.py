@@ -135,6 +135,9 @@ class Engine(ABC):
     def states(self) -> Callable[[int], Tensors]:
         """How a finished run reads a client's personal tensors and state, also after :meth:`close`."""
 
+    def again(self, round: int) -> None:
+        """A round, and those after it, are going to be computed once more, as a plan does."""
+
     def close(self) -> None:
         """Give back processes and files."""
 

@@ -269,6 +269,10 @@ class MessageEngine(Engine):
         self._safe = 0
         self._counted = {}
 
+    def again(self, round: int) -> None:
+        """See :meth:`Engine.again`: clients are asked for the state they had before it."""
+        self._counted = {client: last for client, last in self._counted.items() if last < round}
+
     def states(self) -> Callable[[int], Tensors]:
         """See :meth:`Engine.states`; they are read from the clients' folders."""
         self._read_later = True

@@ -24,6 +24,7 @@ from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.captured import refuse_stacked
 from commonground.engine.clients.checked import checked_loss, checked_penalty
+from commonground.engine.clients.common import Common, plain
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
@@ -74,7 +75,8 @@ class StackedClients(LocalTraining):
         shared = {name: value for name, value in shared.items() if not is_private_part(name)}  # no business of a method
         shared, personal = self.setup.moved(shared), self.setup.moved(personal)
         own = {name: torch.stack([e[name] for e in extra]) for name in (extra[0] if extra else {})}
-        self.received, self._received_stacked = self.setup.in_order({**shared, **own}), set(own)
+        common = {name: value.as_subclass(Common) for name, value in shared.items()}
+        self.received, self._received_stacked = self.setup.in_order({**common, **own}), set(own)
         names = self.setup.initial
         self.state = {name: personal[name].clone() for name in self.setup.state_names}
         mine = {name: value.clone() for name, value in personal.items() if name in names}
@@ -114,7 +116,8 @@ class StackedClients(LocalTraining):
         self.stack(list(tensors))
         for name, value in tensors.items():
             old = self.values[name]
-            self.values[name] = keep_inactive(self._active, old, value.expand_as(old)).clone()
+            new = plain(value).to(old.dtype).expand_as(old)
+            self.values[name] = keep_inactive(self._active, old, new).clone()
 
     def send(self, group: str | Sequence[str] | Tensors) -> Tensors:
         """See :meth:`commonground.algorithms.Client.send`; what is common to all gets its leading axis."""
@@ -125,13 +128,21 @@ class StackedClients(LocalTraining):
     def keep(self, state: Tensors) -> None:
         """See :meth:`commonground.algorithms.Client.keep`."""
         for name, value in self._kept(state):
-            self.state[name] = keep_inactive(self._active, self.state[name], value).clone()
+            old = self.state[name]
+            self.state[name] = keep_inactive(self._active, old, plain(value).to(old.dtype)).clone()
 
     def scale(self, tensors: Tensors, factor: Tensor | float) -> Tensors:
         """See :meth:`commonground.algorithms.Client.scale`."""
         if not isinstance(factor, Tensor) or factor.ndim == 0:
             return {name: value * factor for name, value in tensors.items()}
-        return {name: value * factor.view(-1, *[1] * self._rank(name, value)) for name, value in tensors.items()}
+        return {
+            # As a single number does, the factor takes the tensor's number type.
+            name: value
+            * factor.to(value.dtype if value.is_floating_point() else factor.dtype).view(
+                -1, *[1] * self._rank(name, value)
+            )
+            for name, value in tensors.items()
+        }
 
     def dot(self, one: Tensors, other: Tensors) -> Tensor:
         """See :meth:`commonground.algorithms.Client.dot`."""
@@ -140,22 +151,23 @@ class StackedClients(LocalTraining):
         return self._giving({"dot": sums})["dot"]
 
     def _rank(self, name: str, value: Tensor) -> int:
-        """Dimensions of one client's tensor. Under a name of the method's own, what was received by all and what has
-        no place for a leading axis is common; the rest is stacked.
+        """Dimensions of one client's tensor. Under a name of the method's own, what is known to be common and what has
+        no place for a leading axis has none; the rest is stacked.
         """
         declared = self.setup.declared.get(name)
         if declared is not None:
             return declared.ndim
-        same = any(value is known for key, known in self.received.items() if key not in self._received_stacked)
-        return value.ndim if same or value.shape[:1] != (len(self.keys),) else value.ndim - 1
+        alone = isinstance(value, Common) or value.shape[:1] != (len(self.keys),)
+        return value.ndim if alone else value.ndim - 1
 
     def _of_all(self, name: str, value: Tensor) -> Tensor:
         """The tensor with its leading axis, also where it is common to all."""
         whole = self._with_axis(name, value)
-        return value if whole is value else whole.clone()
+        return whole if whole.ndim == value.ndim else whole.clone()
 
     def _with_axis(self, name: str, value: Tensor) -> Tensor:
-        return value.expand(len(self.keys), *value.shape) if value.ndim == self._rank(name, value) else value
+        whole = plain(value)
+        return whole.expand(len(self.keys), *value.shape) if value.ndim == self._rank(name, value) else whole
 
     def _own(self, values: Tensors) -> tuple[Tensors, Tensors]:
         """What loss and penalty see of the client: stacked entries, and common ones."""

@@ -42,7 +42,9 @@ def try_stacking(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be computed and trained for two clients at once (its forward branches on
     values).
     """
-    index = setup.data.train_indices(0)[:2]
+    # Of one row it would not be seen that a model joins rows: it fits every number of them.
+    client = int((setup.data.train_sizes > 1).argmax())
+    index = setup.data.train_indices(client)[:2]
     rows, _ = setup.inputs.rows("train", index)
     x = setup.inputs.arrange(rows)
     values = {name: value.expand(2, *value.shape) for name, value in setup.moved(setup.initial).items()}

@@ -78,10 +78,12 @@ class TheoremSettings(Settings):
         """
         at_least("d", self.d, 1, "inputs")
         at_least("clients", self.clients, 1)
-        for k in (self.k, *self.practical_ks):
-            at_least("k", k, 1, "columns of the representation B")
-            if k > min(self.d, self.clients):
-                raise ConfigError(f"k is {k}; it must be at most min(d, M) = {min(self.d, self.clients)}")
+        most = min(self.d, self.clients)
+        for name, k in (("k", self.k), *(("practical_ks", k) for k in self.practical_ks)):
+            at_least(name, k, 1, "columns of the representation B")
+            if k > most:
+                holds = f"k is {k}" if name == "k" else f"practical_ks holds {k}"
+                raise ConfigError(f"{holds}; it must be at most min(d, M) = {most} (--set {name}=…)")
         if not self.lambda_1 >= self.lambda_k > self.lambda_after >= 0:
             raise ConfigError(
                 f"lambda_1, lambda_k and lambda_after are {self.lambda_1:g}, {self.lambda_k:g} and "

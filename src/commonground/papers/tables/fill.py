@@ -132,9 +132,25 @@ def fill(
                 without.add(one.arm.column.label)
                 notes.append(f"{one.arm.column.label} was left out: {error}")
     store.read()
+    notes += _in_other_precision(work, store, request.precision)
     left = [one for one in others if any(key not in store for key in one.cells())]
     notes += [f"{one.arm.title}, seed {one.seed}, was being measured by another process." for one in left]
     return notes, True
+
+
+def _in_other_precision(work: Sequence[Work], store: CellStore, asked: str) -> list[str]:
+    """A sentence about cells that were there already, computed in another precision than is asked for."""
+    found: dict[str, list[str]] = {}
+    for one in work:
+        for key in one.cells():
+            cell, wanted = store.get(key), one.arm.settings.get("precision", asked)
+            if cell is not None and cell.precision != wanted:
+                found.setdefault(cell.precision, []).append(f"{cell.method} (seed {cell.seed})")
+    return [
+        f"Computed in {precision}, not in {asked}, as measured before and not again: {', '.join(names)}; another --out "
+        "has room for both, and --variants bf16 for what bf16 changes."
+        for precision, names in found.items()
+    ]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -53,7 +54,7 @@ def status_lines(folder: Path) -> tuple[Table, list[str]]:
         lines.append(f"Measured as well with one thing changed: {', '.join(changed)}.")
     for seeds in sorted({1, 3, table.seeds}):
         missing = missing_work(table, store, seeds)
-        device, precision = str(about.get("device", "cpu")), str(about.get("precision", "fp32"))
+        device, precision = _usual(store) or (str(about.get("device", "cpu")), str(about.get("precision", "fp32")))
         hours = hours_left(table, store, seeds, device, precision) if missing else 0.0
         how_long = "unknown" if hours is None else f"about {hours:.1f} hours on a quiet {device} in {precision}"
         lines.append(
@@ -61,6 +62,12 @@ def status_lines(folder: Path) -> tuple[Table, list[str]]:
             + (f": {how_long}." if missing else ".")
         )
     return status_table(table, store), lines
+
+
+def _usual(store: CellStore) -> tuple[str, str] | None:
+    """Device and precision of most cells of the paper's setting."""
+    kinds = Counter((cell.device, cell.precision) for cell in store.all() if not cell.variant)
+    return kinds.most_common(1)[0][0] if kinds else None
 
 
 def status_table(table: PaperTable, store: CellStore) -> Table:
@@ -81,7 +88,10 @@ def status_table(table: PaperTable, store: CellStore) -> Table:
 
 
 def _seeds(seeds: Sequence[int], of: int) -> str:
-    return f"{len(seeds)} of {of}: {', '.join(map(str, seeds))}" if seeds else f"0 of {of}"
+    own, others = ([seed for seed in seeds if (seed < of) == inside] for inside in (True, False))
+    parts = [f"{len(own)} of {of}" + (f": {', '.join(map(str, own))}" if own else "")]
+    parts += [f"also {', '.join(map(str, others))}"] if others else []
+    return "; ".join(parts)
 
 
 def missing_work(table: PaperTable, store: CellStore, seeds: int) -> list[Work]:
