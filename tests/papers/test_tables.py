@@ -320,7 +320,7 @@ def test_variants_change_what_they_say() -> None:
     assert not VARIANTS["ft-5"].fits("fedrep", "cifar10", {})
     assert not VARIANTS["dropout-after-1"].fits("fedrep", "cifar10", {})
     tuned = {work.arm.row.name for work in work_for(FLUTE, FLUTE.columns[:1], FLUTE.rows, [VARIANTS["ft-5"]], [0], {})}
-    assert tuned == {"FedAvg-FT"}
+    assert tuned == {"FedAvg-FT", "FedAvg-FT, all layers"}
     steps = work_for(FEDREP, FEDREP.columns[:1], FEDREP.rows, [VARIANTS["no-momentum"]], [0], {})
     plain = {arm.row.name for work in steps for arm in work.arms}
     assert {"SCAFFOLD+FT", "FedAvg", "FedAvg+FT"} <= plain  # a momentum moves SCAFFOLD's fine-tuning alone
@@ -375,6 +375,22 @@ def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture
     assert hours is not None
     assert min(minutes) / 30 <= hours <= max(minutes) / 30
     assert hours_left(table, store, 2, "cuda") is hours_left(table, store, 2, "cpu", "bf16") is None
+
+
+def test_another_way_to_measure_a_printed_value_is_a_difference(filled: Path, tmp_path: Path) -> None:
+    store = CellStore(tmp_path)
+    way = Row("FedRep, again", "fedrep", printed="FedRep")
+    first = {cell.seed: cell for cell in CellStore(filled).all() if cell.method == "FedRep"}
+    for seed, (before, after) in enumerate(((0.5, 0.53), (0.6, 0.65), (0.7, 0.9))):
+        precision = "bf16" if seed == 2 else "fp32"  # which says of the third seed nothing
+        for name, value, how in (("FedRep", before, "fp32"), (way.name, after, precision)):
+            cell = replace(first[0], method=name, seed=seed, personal_last10=value, precision=how)
+            store.add(cell, [value], {})
+    table = replace(TABLE, rows=(*ROWS, way))
+    (row,) = differences_table(table, store).rows
+    assert (row["method"], row["change"], row["moves it by"], row["seeds"]) == (
+        "FedRep", "measured as 'FedRep, again'", 4.0, 2,
+    )  # fmt: skip
 
 
 def test_ways_to_measure_one_printed_value_are_no_rivals(filled: Path, tmp_path: Path) -> None:

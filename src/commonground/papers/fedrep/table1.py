@@ -11,6 +11,7 @@ from commonground.papers.tables.table import COMMON, PaperColumn, PaperTable, Ro
 __all__ = ["TABLE"]
 
 TUNED = {"finetune_epochs": 10}  # App. A.2: the head of the final global model, 10 epochs
+ALL_TUNED = {**TUNED, "finetune": "all"}
 MOST_HETEROGENEOUS = {"apfl": {"alpha": 0.75}}
 CIFAR100: dict[str, Any] = {"ditto": {"strength": 1.0}}
 
@@ -65,6 +66,17 @@ TABLE = PaperTable(
         Row("APFL", "apfl"),
         Row("Ditto", "ditto"),
         Row("FedPer", "fedper"),
+        *(
+            Row(
+                f"{name}+FT, all layers",
+                algorithm,
+                settings=ALL_TUNED,
+                printed=f"{name}+FT",
+                note="the paper fine-tunes the head, the authors' code all layers: the names it means to freeze are a "
+                "list of lists, in which none is found",
+            )
+            for name, algorithm in (("FedAvg", "fedavg"), ("FedProx", "fedprox"), ("SCAFFOLD", "scaffold"))
+        ),
     ),
     columns=(
         cifar_column(10, 100, 2, epochs=1, methods=MOST_HETEROGENEOUS),

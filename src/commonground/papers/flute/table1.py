@@ -44,6 +44,13 @@ TABLE = PaperTable(
             "denominator of its balanced softmax",
         ),
         Row("FedCP", "fedcp"),
+        Row(
+            "FedAvg-FT, all layers",
+            "fedavg",
+            settings={**TUNED, "finetune": "all"},
+            printed="FedAvg-FT",
+            note="as the code published with FLUTE fine-tunes, which took that part over from FedRep's",
+        ),
     ),
     # The paper leaves the schedule to FedRep's settings: one local epoch on CIFAR-10, five on CIFAR-100 (§7.2).
     columns=tuple(

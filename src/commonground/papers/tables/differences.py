@@ -33,6 +33,7 @@ def differences_table(table: PaperTable, store: CellStore) -> Table:
     for column in table.columns:
         for row in table.rows:
             rows += [*_readings(table, store, column, row), *_own_body(table, store, column, row)]
+            rows += _other_ways(table, store, column, row)
             rows += _switches(table, store, column, row)
     names = ("column", "method", "paper", "measured", "change", "moves it by", "95 %", "seeds")
     return Table(TITLE, tuple(Column(name, name in ("paper", "measured", "moves it by")) for name in names), rows)
@@ -80,6 +81,24 @@ def _readings(table: PaperTable, store: CellStore, column: PaperColumn, row: Row
         if seeds:
             found.append(_line(table, column, row, what, [base[s] for s in seeds], [other[s] for s in seeds]))
     return found
+
+
+def _other_ways(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:
+    """What other rows say that measure the same printed value in another way."""
+    found = []
+    base = _values(store, column, row, "")
+    for other in table.rows:
+        ours = _values(store, column, other, "") if other.printed == row.name else {}
+        seeds = sorted(s for s in base.keys() & ours.keys() if _same_precision(store, column, (row, other), s))
+        if seeds:
+            what = f"measured as {other.name!r}"
+            found.append(_line(table, column, row, what, [base[s] for s in seeds], [ours[s] for s in seeds]))
+    return found
+
+
+def _same_precision(store: CellStore, column: PaperColumn, rows: tuple[Row, Row], seed: int) -> bool:
+    cells = [store.get((column.label, row.name, "", seed)) for row in rows]
+    return len({None if cell is None else cell.precision for cell in cells}) == 1
 
 
 def _own_body(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:

@@ -107,8 +107,6 @@ VARIANTS: dict[str, Variant] = {
                 {"eval_every": 1, "metrics": "full"}),
         Variant("lr-0.003", "a third of the learning rate", {"lr": 0.003}),
         Variant("lr-0.03", "three times the learning rate", {"lr": 0.03}),
-        Variant("ft-all", "fine-tuning of all layers, as in the authors' code, not of the head alone",
-                {"finetune": "all"}, tuned_only=True),
         Variant("ft-5", "5 epochs of fine-tuning instead of 10", {"finetune_epochs": 5}, tuned_only=True),
         Variant("ft-20", "20 epochs of fine-tuning instead of 10", {"finetune_epochs": 20}, tuned_only=True),
         Variant("body-5", "5 epochs on the body, as in the authors' script for (100, 5)",
