@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -72,6 +72,30 @@ def check_method(name: str) -> str:
     if ":" not in name:
         check_known("algorithm", name, {*methods(), *_loaded("algorithms.base", "registry", "yardsticks")})
     return name
+
+
+def check_settings(title: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse a hyperparameter that a method does not have.
+
+    Args:
+        title: of the method.
+        given: names of hyperparameters.
+        known: of those that it has.
+    """
+    for option in given:
+        if option not in known:
+            raise ConfigError(
+                f"{title} has no setting '{option}'{meant(option, known)}; it has {', '.join(known) or 'none'}"
+            )
+
+
+def check_declared(name: str, given: Iterable[str]) -> None:
+    """:func:`check_settings` of a method by name, as its file declares it; methods of a user's own are looked at
+    elsewhere.
+    """
+    declared = methods().get(name)
+    if declared is not None:
+        check_settings(str(declared.constant("title")), given, declared.field_names())
 
 
 def check_experiment(name: str) -> None:

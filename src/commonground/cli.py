@@ -14,7 +14,7 @@ import click
 from click.shell_completion import shell_complete
 
 from commonground.access import reason
-from commonground.catalogue import check_method
+from commonground.catalogue import check_declared, check_method
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_completion import completion
@@ -91,7 +91,8 @@ def train(
         raise ConfigError("--json prints what --dry-run finds; add --dry-run")
     if not resume and "algorithm" not in values:
         raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
-    RunConfig.make(values)  # so that a wrong setting is told at once: what follows loads PyTorch
+    # So that a wrong setting is told at once: what follows loads PyTorch.
+    check_declared(values.get("algorithm", ""), RunConfig.make(values).options)
     from commonground.console import ConsoleProgress, result_note, result_table
     from commonground.engine.prepare import prepare_setup
     from commonground.engine.state.folder import RunFolder

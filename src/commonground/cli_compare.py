@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from commonground.catalogue import check_method
 from commonground.cli_help import SectionedCommand
 from commonground.cli_options import run_options, run_values
 from commonground.completion import complete_algorithm, complete_setting
@@ -110,6 +111,10 @@ def compare(
     table.md, report.html and METHOD/seed-K/, each a run's folder; runs that are there already are taken or continued
     if their settings and data are the same.
     """  # noqa: D301 (\b is click's)
+    for method in methods:  # before PyTorch is loaded
+        name = method.partition(":")[0].strip().removesuffix("+ft")
+        if name and not name.endswith(".py"):
+            check_method(name)
     from commonground.compare import compare as run_comparison
     from commonground.compare.grid import parse_grid
     from commonground.compare.progress import ComparisonProgress

@@ -79,6 +79,8 @@ def test_mistakes(tmp_path: Path) -> None:
         "train fedrep --lr-schedule cosin": "did you mean 'cosine'",
         "train fedrpe": "unknown algorithm 'fedrpe' (did you mean 'fedrep'?); known are apfl,",
         "train fedrep --set lr": "is not of the form KEY=VALUE",
+        "train fedrep --set had_epochs=3": "FedRep has no setting 'had_epochs' (did you mean 'head_epochs'?)",
+        "compare fedrep fedavgg": "unknown algorithm 'fedavgg' (did you mean 'fedavg'?)",
         f"train --config {tmp_path / 'none.toml'}": "does not exist",
         "train": "name an algorithm",
         "train --resume": "--resume needs --out",

@@ -9,11 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from commonground.algorithms.base import Algorithm, registry, yardsticks
-from commonground.catalogue import check_known
+from commonground.catalogue import check_known, check_settings
 from commonground.errors import ConfigError, one_sentence
 from commonground.models import load_class
 from commonground.ranges import check_numbers
-from commonground.suggest import meant
 
 __all__ = ["check_methods", "make_algorithm"]
 
@@ -59,11 +58,7 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
         cls = named[name]
     check_methods(cls)
     known = cls.options()
-    for option in options:
-        if option not in known:
-            raise ConfigError(
-                f"{cls.title} has no setting '{option}'{meant(option, known)}; it has {', '.join(known) or 'none'}"
-            )
+    check_settings(cls.title, options, known)
     try:
         algorithm: Algorithm = TypeAdapter(cls).validate_python(dict(options))
     except ValidationError as error:
