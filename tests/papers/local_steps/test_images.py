@@ -26,6 +26,7 @@ from commonground.papers.local_steps.images import (
     training_accuracy,
 )
 from commonground.papers.local_steps.pictures import write_pictures
+from commonground.papers.local_steps.table1 import is_equal_in_training
 from commonground.papers.outcome import Outcome
 
 TINY: dict[str, Any] = {
@@ -139,7 +140,8 @@ def test_table1(tmp_path: Path) -> None:
     assert outcome.cells[0].paper == 77.73
     assert outcome.cells[1].paper is None
     texts = [claim.claim for claim in outcome.claims]
-    assert len(texts) == len(set(texts)) == 2 * (2 + 2 + 1)
+    assert len(texts) == len(set(texts)) == 2 * (2 + 1)  # and none of training accuracies after so few averages
+    assert len(outcome.tables[0].rows) == 6  # which are shown
     rises = "test accuracy rises with I: Local SGD (I = 5) above Local SGD (I = 2): no augmentation, h = 0.5 (points)"
     assert rises in texts
     cells = {c.method: c for c in outcome.cells if c.column == "no augmentation, h = 0.5"}
@@ -147,6 +149,24 @@ def test_table1(tmp_path: Path) -> None:
     assert above.measured == pytest.approx(cells["Local SGD (I = 2)"].measured - cells["Parallel SGD"].measured)
     assert set(outcome.figures) == {"test accuracy over the interval I", "training accuracy over the interval I"}
     assert any("worst seed" in note for note in outcome.notes)
+
+
+@pytest.mark.parametrize(
+    ("interval", "augment", "steps", "equal"),
+    [
+        (256, "none", 16_384, True),
+        (1024, "none", 16_384, False),
+        (64, "flip-crop", 65_536, True),
+        (256, "flip-crop", 65_536, False),
+        (16, "none", 1024, True),
+        (64, "none", 1024, False),
+    ],
+)
+def test_training_accuracies_are_claimed_equal_where_the_papers_are(
+    interval: int, augment: Any, steps: int, equal: bool
+) -> None:
+    """The first four are rows of the paper's tables: 100, 95.3, 99.7 and 98.6 %."""
+    assert is_equal_in_training(Case(interval, 0.5, augment), steps) is equal
 
 
 def test_fewer_than_three_seeds_leave_claims_open(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from commonground.statistics import student_interval
 __all__: list[str] = []
 
 SOURCE = "Bao, Crawshaw, Liu 2024, Tables 1 to 3"
+# Averages in a run, T/I, from which on the paper's training accuracies are equal; with a quarter of them they are not.
+AVERAGES = {"none": 64, "flip-crop": 1024}
 EQUAL = 1.0  # points of training accuracy, ours: the paper says "the same training accuracy" (at least 99.9 %)
 
 SMALL = small_settings(ImageSettings)
@@ -59,7 +61,7 @@ def _run(request: Request) -> Outcome:
             Cell(_column(arm), name_of(arm.interval), _paper(arm), mean, low, high, len(found[arm].test))
         )
     for way, h in columns:
-        _judge(outcome, [Case(i, h, way) for i in intervals], found)
+        _judge(outcome, [Case(i, h, way) for i in intervals], found, settings.total_steps)
     outcome.add_table("training accuracy (%)", [_training(arm, found[arm]) for arm in arms])
     outcome.add_table(
         "differences from Parallel SGD (points of test accuracy) and what so many seeds can show",
@@ -84,6 +86,11 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
+def is_equal_in_training(arm: Case, steps: int) -> bool:
+    """Whether the paper's training accuracies are those of Parallel SGD where so few of so many steps are averaged."""
+    return steps >= AVERAGES[arm.augment] * arm.interval
+
+
 def _column(arm: Case) -> str:
     return f"{'with' if arm.augment != 'none' else 'no'} augmentation, h = {arm.heterogeneity:g}"
 
@@ -102,7 +109,7 @@ def _training(arm: Case, measured: Accuracies) -> dict[str, object]:
     }
 
 
-def _judge(outcome: Outcome, arms: list[Case], found: dict[Case, Accuracies]) -> None:
+def _judge(outcome: Outcome, arms: list[Case], found: dict[Case, Accuracies], steps: int) -> None:
     """One column's claims; the first arm is Parallel SGD."""
     parallel, *local = arms
     where = _column(parallel)
@@ -115,8 +122,9 @@ def _judge(outcome: Outcome, arms: list[Case], found: dict[Case, Accuracies]) ->
     for arm in local:
         name = name_of(arm.interval)
         compare(f"{name} above Parallel SGD in test accuracy: {where} (points)", arm, parallel, "above")
-        text = f"{name} at Parallel SGD's training accuracy: {where} (points, within {EQUAL:g})"
-        compare(text, arm, parallel, "within", "train")
+        if is_equal_in_training(arm, steps):
+            text = f"{name} at Parallel SGD's training accuracy: {where} (points, within {EQUAL:g})"
+            compare(text, arm, parallel, "within", "train")
     middle = local[len(local) // 2]
     if middle != local[0]:
         names = f"{name_of(middle.interval)} above {name_of(local[0].interval)}"

@@ -65,6 +65,11 @@ PAPER = TwoLayers(rates=(0.003, 0.01, 0.03, 0.1, 0.3), momentum=0.0)
 SMALL = PAPER.model_copy(update={"rates": (0.01, 0.03, 0.1, 0.3), "rounds": 30, "train_samples": 6000})
 
 
+def source_of(name: str) -> str:
+    """Whose the comparison with a method is: the figure does not have FlexLoRA."""
+    return f"ours, beside {SOURCE}" if name == "FlexLoRA" else SOURCE
+
+
 def _run(request: Request) -> Outcome:
     settings = request.choose(SMALL, PAPER)
     settings.check()
@@ -157,7 +162,7 @@ def _judge(found: Conditions, settings: TwoLayers, names: list[str]) -> None:
             if rolora is not None and other is not None and name != "RoLoRA":
                 text = f"RoLoRA above {name} with {n} clients (points)"
                 word = None if name == "FlexLoRA" else "above"
-                judge(outcome, text, SOURCE, word, paired(rolora, other), "above")
+                judge(outcome, text, source_of(name), word, paired(rolora, other), "above")
     if few == many:
         return
     falls = {}
@@ -172,7 +177,7 @@ def _judge(found: Conditions, settings: TwoLayers, names: list[str]) -> None:
         if name != "RoLoRA" and "RoLoRA" in falls:
             text = f"RoLoRA is more robust than {name}: it loses fewer points from {few} to {many} clients"
             word = None if name == "FlexLoRA" else "most robust"
-            judge(outcome, text, SOURCE, word, falls[name] - falls["RoLoRA"], "above")
+            judge(outcome, text, source_of(name), word, falls[name] - falls["RoLoRA"], "above")
 
 
 def _notes(settings: TwoLayers, request: Request) -> list[str]:
