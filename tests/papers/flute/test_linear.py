@@ -50,6 +50,7 @@ def test_experiments_run_small(name: str, tmp_path: Path) -> None:
     ("name", "setting", "text"),
     [
         ("flute-fig1", "ks=[11]", "k is 11"),
+        ("flute-fig1", "gamma2=0.0", "gamma2 is 0"),
         ("flute-fig3", "samples=[0]", "samples is 0"),
         ("flute-fig3", "noise_variance=-1", "noise_variance is -1"),
         ("flute-fig4", "ratios=[1.0, 2.5]", "at most 2"),
@@ -123,6 +124,16 @@ def test_figure_4_diverges_with_the_gradients_of_the_appendix(tmp_path: Path) ->
         assert not any("N = 11" in text for text in claims)
         assert {row["N"] for row in found["tables"]["error after the last round"]} == {8, 11}
     assert (shares["half-square"], shares["square"]) == (1.0, 0.0)
+
+
+def test_the_penalties_of_figure_1_are_settings(tmp_path: Path) -> None:
+    """What the figure does not name decides by how much FLUTE is ahead."""
+    gains = []
+    for gamma2 in (0.125, 0.25):
+        found = reproduced("flute-fig1", tmp_path / str(gamma2), f"gamma2={gamma2}")
+        assert any(f"γ1 = 0.25, γ2 = {gamma2}, " in note for note in found["notes"])
+        gains.append([claim["measured"] for claim in found["claims"]])
+    assert gains[0] != gains[1]
 
 
 def test_penalties_of_a_ratio_keep_the_fixed_one() -> None:

@@ -52,8 +52,9 @@ def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, sourc
         f"settings, FLUTE in {above}, judged by the median of the paired difference; a rank-k model cannot go below "
         "about the rank-k floor, however many samples there are. Where N is close to d, the mean of Local least "
         "squares is heavy-tailed: its median is drawn.",
-        f"FLUTE: eqs. (5) and (6) with γ1 = 1/4, γ2 = 1/8, {convention}, η_l = η_r = {settings.step:g}, "
-        f"α = {settings.start_deviation:g}. Samples are drawn once and used in every round.",
+        f"FLUTE: eqs. (5) and (6) with γ1 = {settings.gamma1:g}, γ2 = {settings.gamma2:g}, {convention}, "
+        f"η_l = η_r = {settings.step:g}, α = {settings.start_deviation:g}. Samples are drawn once and used in every "
+        "round.",
         "The paper does not say how it ran FedRep. Here: Collins et al.'s Algorithm 2 with all clients, the mean over "
         f"clients, the same step η = {settings.step:g} on the same loss, from the method-of-moments start; FedRep(RI) "
         "from the QR factor of FLUTE's random B. FedRep's best step is the one of least training loss at the end "

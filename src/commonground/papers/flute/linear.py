@@ -40,6 +40,8 @@ class ComparisonSettings(Settings):
     clients: tuple[int, ...] = (15, 30)
     samples: tuple[int, ...] = (12, 20)
     noise_variance: float = 0.3
+    gamma1: float = 0.25  # Theorem 5.1's, as γ2; the figures name neither
+    gamma2: float = 0.125
     step: float = 0.03
     alpha: float | None = None  # 1/(10d)
     rounds: int = 500
@@ -72,6 +74,8 @@ class ComparisonSettings(Settings):
         at_least("rounds", self.rounds, 1)
         at_least("every", self.every, 1)
         at_least("within", self.within, 0)
+        positive("gamma1", self.gamma1)
+        positive("gamma2", self.gamma2)
         for step in (self.step, *self.fedrep_steps):
             positive("a step size", step)
         positive("alpha", self.start_deviation)
@@ -189,7 +193,8 @@ def _runs(
     start = random_start(problem, k, settings.start_deviation)
     how: dict[str, Any] = {"every": settings.every, "on_divergence": "most"}
     try:
-        path = flute(problem, k, settings.rounds, settings.step, start, convention=convention, **how)
+        penalty: dict[str, Any] = {"gamma1": settings.gamma1, "gamma2": settings.gamma2}
+        path = flute(problem, k, settings.rounds, settings.step, start, convention=convention, **penalty, **how)
         moments = moment_start(problem, k)
         tried = [fedrep(problem, k, settings.rounds, step, moments, **how) for step in steps]
         random = fedrep(problem, k, settings.rounds, settings.step, start[0], **how)
