@@ -143,7 +143,8 @@ def test_a_client_that_is_lost_for_good_is_named(tmp_path: Path) -> None:
     assert "These figures are without 1 client, whose last test did not count" in page
     assert run.summary["refused"]["site 1"]["rounds"] == 3
     assert np.isfinite(run.summary["personal_accuracy"]["mean"])
-    assert [row["test_samples"] > 0 for row in run.clients] == [True, False, True, True]
+    assert [row["personal_accuracy"] != "" for row in run.clients] == [True, False, True, True]
+    assert all(row["test_samples"] > 0 for row in run.clients)  # which it holds all the same
 
 
 def test_why_a_client_was_not_tested_is_told_of_a_global_model_too(tmp_path: Path) -> None:
