@@ -26,7 +26,7 @@ from commonground.papers.fedrep.table1 import TABLE as FEDREP
 from commonground.papers.flute.table1 import TABLE as FLUTE
 from commonground.papers.outcome import Outcome
 from commonground.papers.tables.cells import CellStore
-from commonground.papers.tables.differences import OWN_BODY, differences_table, far_cells
+from commonground.papers.tables.differences import far_cells
 from commonground.papers.tables.fill import fill, work_for
 from commonground.papers.tables.judge import outcome_of, reported, run_table
 from commonground.papers.tables.queue import ORDER, next_stage, stages
@@ -375,47 +375,6 @@ def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture
     assert hours is not None
     assert min(minutes) / 30 <= hours <= max(minutes) / 30
     assert hours_left(table, store, 2, "cuda") is hours_left(table, store, 2, "cpu", "bf16") is None
-
-
-def test_another_way_to_measure_a_printed_value_is_a_difference(filled: Path, tmp_path: Path) -> None:
-    store = CellStore(tmp_path)
-    way = Row("FedRep, again", "fedrep", printed="FedRep")
-    first = {cell.seed: cell for cell in CellStore(filled).all() if cell.method == "FedRep"}
-    for seed, (before, after) in enumerate(((0.5, 0.53), (0.6, 0.65), (0.7, 0.9))):
-        precision = "bf16" if seed == 2 else "fp32"  # which says of the third seed nothing
-        for name, value, how in (("FedRep", before, "fp32"), (way.name, after, precision)):
-            cell = replace(first[0], method=name, seed=seed, personal_last10=value, precision=how)
-            store.add(cell, [value], {})
-    table = replace(TABLE, rows=(*ROWS, way))
-    (row,) = differences_table(table, store).rows
-    assert (row["method"], row["change"], row["moves it by"], row["seeds"]) == (
-        "FedRep", "measured as 'FedRep, again'", 4.0, 2,
-    )  # fmt: skip
-
-
-def test_ways_to_measure_one_printed_value_are_no_rivals(filled: Path, tmp_path: Path) -> None:
-    shutil.copytree(filled, tmp_path, dirs_exist_ok=True)
-    again, store = Row("FedRep, again", "fedrep", printed="FedRep"), CellStore(tmp_path)
-    (first, *_) = (cell for cell in store.all() if cell.method == "FedRep")
-    store.add(replace(first, method=again.name), [0.5], {})
-    table = replace(TABLE, rows=(*ROWS, again), champions=("FedRep", "FedRep, again"))
-    claims = [claim.claim for claim in outcome_of(table, store).claims]
-    assert "FedRep, again above FedAvg on digits (6, 2)" in claims
-    assert not [text for text in claims if "above FedRep" in text]
-
-
-def test_a_test_on_participants_own_bodies_is_a_reading_of_the_same_run(filled: Path, tmp_path: Path) -> None:
-    """By the gain of local training in the last ten rounds; fine-tuned and global figures have no such reading."""
-    store = CellStore(tmp_path)
-    for cell in CellStore(filled).all():
-        curves = {
-            r: {"accuracy": 0.5, "before_local": 0.5, "after_local": gain + 0.5}
-            for r, gain in ((5, 0.4), (95, 0.02), (100, 0.04))
-        }
-        store.add(replace(cell, rounds=100), [0.5], curves)
-    rows = [row for row in differences_table(TABLE, store).rows if row["change"] == OWN_BODY]
-    assert {row["method"] for row in rows} == {"FedRep", "APFL"} & {cell.method for cell in store.all()}
-    assert {row["moves it by"] for row in rows} == {3.0}
 
 
 def test_the_time_left_is_that_of_the_fastest_runs_alike(filled: Path, tmp_path: Path) -> None:
