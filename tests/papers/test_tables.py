@@ -22,14 +22,17 @@ from commonground.errors import ConfigError, RunError
 from commonground.models.networks import MLP, ConvNet
 from commonground.papers import experiments
 from commonground.papers.experiment import Experiment
+from commonground.papers.fedrep.fig5 import TABLE as FIGURE_5
+from commonground.papers.fedrep.fig6 import TABLE as FIGURE_6
 from commonground.papers.fedrep.table1 import TABLE as FEDREP
 from commonground.papers.flute.table1 import TABLE as FLUTE
 from commonground.papers.outcome import Outcome
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import far_cells
 from commonground.papers.tables.fill import fill, work_for
-from commonground.papers.tables.judge import outcome_of, reported, run_table
+from commonground.papers.tables.judge import outcome_of, run_table
 from commonground.papers.tables.queue import ORDER, next_stage, stages
+from commonground.papers.tables.readings import reported
 from commonground.papers.tables.status import hours_left, missing_work, status_table, tables_in
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import PAPER, VARIANTS, variant
@@ -330,7 +333,7 @@ def test_variants_change_what_they_say() -> None:
     assert not VARIANTS["no-momentum"].fits("scaffold", "cifar10", {})
 
 
-@pytest.mark.parametrize("table", [FEDREP, FLUTE], ids=["fedrep", "flute"])
+@pytest.mark.parametrize("table", [FEDREP, FLUTE, FIGURE_5, FIGURE_6], ids=lambda table: table.name)
 def test_every_run_of_a_table_is_one_that_its_method_takes(table: PaperTable) -> None:
     for column in table.columns:
         for one in VARIANTS.values():
@@ -387,6 +390,9 @@ def test_the_time_left_is_that_of_the_fastest_runs_alike(filled: Path, tmp_path:
         store.add(replace(first[name], minutes=8.0, weights_sha256="a"), [0.5], {})
     hours = hours_left(TABLE, store, 3)
     assert hours == pytest.approx((2 * 8 + 3 * median([4, 8])) / 60)  # FedAvg's seeds 1 and 2, APFL's three
+    longer = [replace(r, settings={"local_epochs": 5}) if r.name == "APFL" else r for r in TABLE.rows]
+    hours = hours_left(replace(TABLE, rows=longer), store, 3)
+    assert hours == pytest.approx((2 * 8 + 3 * 5 * median([4, 8])) / 60)  # by its epochs
 
 
 def test_cells_of_another_precision_are_told_and_not_measured_again(filled: Path, tmp_path: Path) -> None:
@@ -409,7 +415,7 @@ def test_the_status_counts_seeds_beyond_the_papers_apart(filled: Path, tmp_path:
 
 
 def test_the_queue_takes_what_is_missing_in_its_order(tmp_path: Path) -> None:
-    known = {"fedrep-table1": FEDREP, "flute-table1": FLUTE}
+    known = {name: one.table for name, one in experiments.items() if one.table is not None}
     for table, stage in stages(known):
         assert set(stage.columns) <= {column.label for column in table.columns}
         assert next_stage(table, stage, tmp_path)

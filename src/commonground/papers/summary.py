@@ -375,6 +375,8 @@ def _differences(results: Results, place: Path) -> str:
             continue  # cells of other settings than the paper's explain nothing of its values
         table = chosen.table.at_scale(str(about["scale"]))
         effects = differences_table(table, store)
+        if not table.values and not effects.rows:
+            continue  # a figure prints no values
         explored = {(row["column"], row["method"]) for row in effects.rows}
         rows = [
             {
@@ -387,7 +389,8 @@ def _differences(results: Results, place: Path) -> str:
             for column, row, off in sorted(far_cells(table, store), key=lambda far: -abs(far[2]))
         ]
         parts.append(f"## {about['source']}")
-        parts.append(_markdown(Table.of("far", rows)) if rows else "No cell is further off.")
+        if table.values:
+            parts.append(_markdown(Table.of("far", rows)) if rows else "No cell is further off.")
         if effects.rows:
             parts += ["### What moves them", _markdown(effects)]
     return "\n\n".join(parts) + "\n"

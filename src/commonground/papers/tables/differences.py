@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from commonground.papers.tables.cells import CellStore, Measurement
+from commonground.papers.tables.cells import CellStore
+from commonground.papers.tables.readings import LAST, Which, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import VARIANTS, Variant
 from commonground.statistics import student_interval
@@ -16,7 +17,7 @@ FAR = 2.0
 """Percentage points from the printed value beyond which a cell's difference is looked into."""
 
 TITLE = "What moves a cell"
-READINGS = {
+READINGS: dict[str, Which] = {
     "the last round, not the mean of ten": "final",
     "the best tested round, not the mean of ten": "best",
 }
@@ -109,7 +110,7 @@ def _own_body(table: PaperTable, store: CellStore, column: PaperColumn, row: Row
     for seed in base:
         key = (column.label, row.name, "", seed)
         cell = store.get(key)
-        late = [] if cell is None else [at for r, at in curves.get(key, {}).items() if r > cell.rounds - 10]
+        late = [] if cell is None else [at for r, at in curves.get(key, {}).items() if r > cell.rounds - LAST]
         gains = [at["after_local"] - at["before_local"] for at in late if {"after_local", "before_local"} <= at.keys()]
         if gains:
             changed[seed] = base[seed] + 100 * sum(gains) / len(gains)
@@ -136,19 +137,6 @@ def _line(
     }
 
 
-def _values(store: CellStore, column: PaperColumn, row: Row, variant: str, which: str = "last10") -> dict[int, float]:
+def _values(store: CellStore, column: PaperColumn, row: Row, variant: str, which: Which = "last10") -> dict[int, float]:
     """By seed, in percent."""
-    found = {}
-    for seed in store.seeds(column.label, row.name, variant):
-        cell = store.get((column.label, row.name, variant, seed))
-        value = None if cell is None else _figure(cell, row, which)
-        if value is not None:
-            found[seed] = 100 * value
-    return found
-
-
-def _figure(cell: Measurement, row: Row, which: str) -> float | None:
-    if which == "best":
-        return cell.best
-    value: float | None = getattr(cell, f"{row.reads}_{which}")
-    return value
+    return {seed: 100 * value for seed, value in reported(store, column, row, variant, which).items()}

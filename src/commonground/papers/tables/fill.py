@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measure
 from commonground.papers.tables.table import Arm, PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import Variant
 from commonground.report.format import slug
+from commonground.statistics import Values
 
 __all__ = ["Work", "fill", "work_for"]
 
@@ -210,10 +211,11 @@ def _measure(
         diverged = str(error)
     if run is not None and not run.finished:
         return False
+    served = None if run is None or table.served is None else table.served(run, one.seed, request)
     for arm in one.arms:
+        found = _Found() if run is None else _of_new_clients(served) if served else _of_training(run, arm)
         minutes = (time.monotonic() - began) / 60 if run is None else _minutes(run)
-        cell = _cell(table, arm, one.seed, run, diverged, minutes, request)
-        store.add(cell, *_details(run, arm))
+        store.add(_cell(table, arm, one.seed, run, found, diverged, minutes, request), found.clients, found.curves)
     for inside in folder.iterdir():  # the folder itself goes with the lock
         shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
     return True
@@ -223,30 +225,57 @@ def _minutes(run: Run) -> float:
     return float(sum(row["seconds"] for row in run.history)) / 60
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A cell's accuracies: its figures by their names in :class:`Measurement`, every client's, and the curves."""
+
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    clients: Sequence[float] = ()
+    curves: Curves = field(default_factory=dict)
+
+
+def _of_training(run: Run, arm: Arm) -> _Found:
+    """Of the clients that the run has trained."""
+    summary = run.summary
+    figures = {
+        "personal_last10": summary["personal_accuracy"]["last10"],
+        "personal_final": summary["personal_accuracy"]["mean"],
+        "global_last10": summary["global_accuracy_last10"],
+        "global_final": summary["global_accuracy"],
+    }
+    # Of models that only participants have, no round has every client's.
+    each = [] if arm.row.reads == "trained" else [float(one[f"{arm.row.reads}_accuracy"]) for one in run.clients]
+    return _Found(figures, each, _curves(run, arm))
+
+
+def _of_new_clients(served: Sequence[Values]) -> _Found:
+    """Of clients that come after training, by the epochs of their tuning."""
+    means = [float(each.mean()) for each in served]
+    last = {"personal_last10": means[-1], "personal_final": means[-1]}
+    return _Found(last, served[-1].tolist(), {epoch: {"accuracy": mean} for epoch, mean in enumerate(means, 1)})
+
+
 def _cell(
-    table: PaperTable, arm: Arm, seed: int, run: Run | None, diverged: str, minutes: float, request: Request
+    table: PaperTable,
+    arm: Arm,
+    seed: int,
+    run: Run | None,
+    found: _Found,
+    diverged: str,
+    minutes: float,
+    request: Request,
 ) -> Measurement:
     """The measurement that a finished run gives a row."""
-    figures: dict[str, float | None] = dict.fromkeys(
-        ("personal_last10", "personal_final", "global_last10", "global_final", "best")
-    )
-    if run is not None:
-        summary = run.summary
-        figures |= {
-            "personal_last10": summary["personal_accuracy"]["last10"],
-            "personal_final": summary["personal_accuracy"]["mean"],
-            "global_last10": summary["global_accuracy_last10"],
-            "global_final": summary["global_accuracy"],
-        }
-        tested = [at["accuracy"] for at in _curves(run, arm).values() if "accuracy" in at]
-        figures["best"] = max(tested, default=None)
+    names = ("personal_last10", "personal_final", "global_last10", "global_final")
+    tested = [at["accuracy"] for at in found.curves.values() if "accuracy" in at]
     return Measurement(
         column=arm.column.label,
         method=arm.row.name,
         variant=arm.variant.name,
         seed=seed,
         scale=request.scale,
-        **figures,
+        **{name: found.figures.get(name) for name in names},
+        best=max(tested, default=None),
         diverged=diverged,
         rounds=int(arm.settings["rounds"]),
         minutes=round(minutes, 2),
@@ -272,17 +301,11 @@ def _command(table: PaperTable, arm: Arm, seed: int, request: Request) -> str:
     return shlex.join([*parts, "--out", "OUT"])
 
 
-def _details(run: Run | None, arm: Arm) -> tuple[list[float], Curves]:
-    """Every client's accuracy, and the curves."""
-    if run is None:
-        return [], {}
-    return [float(client[f"{arm.row.reads}_accuracy"]) for client in run.clients], _curves(run, arm)
-
-
 def _curves(run: Run, arm: Arm) -> Curves:
     """What was tested, by round. Fine-tuned models are tested once, after the last round."""
+    reads = "after_local" if arm.row.reads == "trained" else arm.row.reads
     names = {
-        "accuracy": f"{arm.row.reads}_accuracy",
+        "accuracy": f"{reads}_accuracy",
         "before_local": "before_local_accuracy",
         "after_local": "after_local_accuracy",
         "global_nc2": "global_nc2",

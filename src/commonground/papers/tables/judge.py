@@ -13,14 +13,15 @@ from commonground.papers.claims import claim
 from commonground.papers.experiment import Request
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Cell, Claim, Outcome
-from commonground.papers.tables.cells import CellStore, Measurement
+from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
 from commonground.papers.tables.fill import Work, fill, work_for
+from commonground.papers.tables.readings import reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.statistics import Values, student_interval
 
-__all__ = ["outcome_of", "reported", "run_table", "there"]
+__all__ = ["outcome_of", "run_table", "there"]
 
 CURVES = {
     "accuracy": ("accuracy", True),
@@ -84,24 +85,6 @@ def there(table: PaperTable, request: Request) -> Outcome:
     return outcome_of(table.at_scale(request.scale), CellStore(request.folder))
 
 
-def reported(store: CellStore, column: PaperColumn, row: Row, name: str = "") -> dict[int, float]:
-    """What the papers report of a cell, by seed: the accuracy averaged over the last ten rounds, as a share.
-
-    Local Only by passes and fine-tuned models are tested once, after the last round.
-    """
-    found = {}
-    for seed in store.seeds(column.label, row.name, name):
-        cell = store.get((column.label, row.name, name, seed))
-        value = None if cell is None else _last10(cell, row)
-        if value is not None:
-            found[seed] = value
-    return found
-
-
-def _last10(cell: Measurement, row: Row) -> float | None:
-    return cell.personal_last10 if row.reads == "personal" else cell.global_last10
-
-
 def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
     """All that the cells of a folder say of a table."""
     outcome = Outcome()
@@ -112,7 +95,10 @@ def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
         if there and column.note:
             outcome.notes.append(f"{column.label}: {column.note}")
         outcome.claims += _claims(table, store, column, there)
-        outcome.figures |= _figures(store, column, there)
+        outcome.claims += _comparisons(table, store, column)
+        outcome.figures |= _figures(table, store, column, there)
+    if table.drawn is not None:
+        outcome.figures = {**table.drawn(table, store), **outcome.figures}
     measured = {cell.method for cell in outcome.cells}
     outcome.notes += [f"{row.name}: {row.note}" for row in table.rows if row.note and row.name in measured]
     outcome.notes += table.notes
@@ -174,9 +160,22 @@ def _claims(table: PaperTable, store: CellStore, column: PaperColumn, there: Seq
     return found
 
 
-def _figures(store: CellStore, column: PaperColumn, rows: Sequence[Row]) -> dict[str, Figure]:
-    """Accuracy and neural collapse by round, where they were measured in more than the last rounds."""
-    curves = store.curves(column.label)
+def _comparisons(table: PaperTable, store: CellStore, column: PaperColumn) -> list[Claim]:
+    """One row above another, over the seeds that both have."""
+    found, rows = [], {row.name: row for row in table.rows}
+    for asked in table.comparisons:
+        one, other = (reported(store, column, rows[name]) for name in (asked.one, asked.other))
+        if seeds := sorted(one.keys() & other.keys()):
+            gaps = [100 * (one[s] - other[s]) for s in seeds]
+            found.append(claim(asked.text.replace("COLUMN", column.label), table.source, None, gaps, "above"))
+    return found
+
+
+def _figures(table: PaperTable, store: CellStore, column: PaperColumn, rows: Sequence[Row]) -> dict[str, Figure]:
+    """Accuracy and neural collapse by round, where they were measured in more than the last rounds; new clients'
+    accuracy by epoch.
+    """
+    curves, over = store.curves(column.label), "round" if table.served is None else "epoch"
     figures = {}
     for name, (title, percent) in CURVES.items():
         lines = {}
@@ -189,7 +188,7 @@ def _figures(store: CellStore, column: PaperColumn, rows: Sequence[Row]) -> dict
                 lines[row.name] = Curve(rounds, *(v.tolist() for v in student_interval(values)))
         if lines:
             reads = f"Means over {_seeds(store, column, rows)}; bands are their 95 % intervals."
-            figures[f"{title} by round, {column.label}"] = Figure("round", title, lines, percent=percent, reads=reads)
+            figures[f"{title} by {over}, {column.label}"] = Figure(over, title, lines, percent=percent, reads=reads)
     return figures
 
 

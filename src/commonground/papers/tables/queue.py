@@ -41,6 +41,8 @@ ORDER = (
     Stage("fedrep-table1", _FEDREP, 3),
     Stage("flute-table1", _FLUTE, 3),
     Stage("fedrep-table1", ("FEMNIST (150, 3)",), 3),
+    Stage("fedrep-fig6", ("FEMNIST letters, then digits",), 3),
+    Stage("fedrep-fig5", ("CIFAR-10 (100, 2)",), 3),
     Stage("fedrep-table1", ("CIFAR-10 (1000, 2)", "CIFAR-100 (100, 5)", "CIFAR-100 (100, 20)"), 3),
     Stage("flute-table1", _FEDREP, 3),
     Stage("flute-table1", _FLUTE_REST, 3),

@@ -11,7 +11,7 @@ from statistics import median
 from commonground.errors import RunError
 from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.fill import Work, work_for
-from commonground.papers.tables.table import PaperTable
+from commonground.papers.tables.table import Arm, PaperTable
 from commonground.papers.tables.variants import PAPER
 from commonground.report.read import read_json
 from commonground.table import Column, Table
@@ -106,8 +106,8 @@ def hours_left(
     """Hours that the missing runs would take on a quiet machine, from the minutes of those measured on such a device so
     precisely. Beside other work a run takes longer, never shorter: of runs alike the fastest counts.
 
-    A run takes what runs of its method took in its column; else what its column's runs took; else what others took, by
-    rounds, local epochs and samples.
+    A run takes what runs of its method took in its column; else what its column's runs took, else all, by rounds, local
+    epochs and samples.
 
     Returns:
         None where nothing was measured like that yet.
@@ -129,15 +129,16 @@ def _minutes(table: PaperTable, one: Work, runs: Sequence[Measurement]) -> float
         kind = (run.column, run.method)
         fastest[kind] = min(run.minutes, fastest.get(kind, math.inf))
     own = [minutes for (there, method), minutes in fastest.items() if there == column and method in names]
-    beside = [minutes for (there, _), minutes in fastest.items() if there == column]
-    if own or beside:
-        return min(own) if own else median(beside)
-    sizes = {c.label: _size(table, c.label) for c in table.columns}
-    return sizes[column] * median(m / sizes[there] for (there, _), m in fastest.items() if there in sizes)
+    if own:
+        return min(own)
+    arms = {(c.label, row.name): (c, row) for c in table.columns for row in table.rows}
+    rates = {kind: m / _size(table.arm(*arms[kind])) for kind, m in fastest.items() if kind in arms}
+    beside = [rate for (there, _), rate in rates.items() if there == column]
+    return _size(one.arm) * median(beside or rates.values())
 
 
-def _size(table: PaperTable, label: str) -> float:
-    """Passes over the training data in a run, times the data."""
-    settings = next(column.settings for column in table.columns if column.label == label)
+def _size(arm: Arm) -> float:
+    """Passes of whole models over the training data in a run, times the data; those of heads alone cost little."""
+    settings = arm.settings
     share = settings["participation"] * settings["rounds"] * settings.get("local_epochs", 1)
     return float(share * min(1.0, settings.get("train_samples", 1e9) * settings.get("clients", 100) / 50_000))

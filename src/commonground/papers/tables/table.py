@@ -1,12 +1,15 @@
-"""What a printed table of accuracies is: rows (methods), columns (partitions), and the settings of both."""
+"""What a printed table of accuracies is: rows (methods), columns (partitions), and the settings of both.
+
+A figure whose points are trained models is one as well: without printed values, with comparisons of its own.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from commonground.errors import ConfigError
 from commonground.papers.printed_values import printed
@@ -14,7 +17,14 @@ from commonground.papers.tables.variants import PAPER, Variant, taken
 from commonground.report.format import slug
 from commonground.suggest import meant
 
-__all__ = ["COMMON", "SMALL", "Arm", "FromColumn", "PaperColumn", "PaperTable", "Row", "cifar_column"]
+if TYPE_CHECKING:
+    from commonground.engine import Run
+    from commonground.papers.experiment import Request
+    from commonground.papers.figures import Figure
+    from commonground.papers.tables.cells import CellStore
+    from commonground.statistics import Values
+
+__all__ = ["COMMON", "SMALL", "Arm", "Comparison", "FromColumn", "PaperColumn", "PaperTable", "Row", "cifar_column"]
 
 # Collins et al. 2021, App. A.2.
 COMMON: dict[str, Any] = {
@@ -53,8 +63,9 @@ class Row:
         algorithm: ours.
         options: its hyperparameters.
         settings: of its runs, where they differ from the column's.
-        reads: the accuracy that is reported: of each client's own model (after fine-tuning for +FT), or of the
-            global one. Rows that differ in this alone share their runs.
+        reads: the accuracy that is reported: of each client's own model (after fine-tuning for +FT), of the global
+            one, or of the models that a round's participants have as their local training ends (``trained``, for which
+            the runs need ``metrics: full``). Rows that differ in this alone share their runs.
         printed: the name in the printed table, if another.
         note: how it differs from what the paper says.
     """
@@ -63,7 +74,7 @@ class Row:
     algorithm: str
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
-    reads: Literal["personal", "global"] = "personal"
+    reads: Literal["personal", "global", "trained"] = "personal"
     printed: str = ""
     note: str = ""
 
@@ -123,12 +134,26 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A claim about two rows, where a table's champions do not say it: one above the other, in every column.
+
+    Attributes:
+        one, other: names of the rows.
+        text: the claim; ``COLUMN`` in it stands for the column's label.
+    """
+
+    one: str
+    other: str
+    text: str
+
+
+@dataclass(frozen=True)
 class PaperTable:
-    """A printed table and how to measure it.
+    """A printed table, or a figure of trained models, and how to measure it.
 
     Attributes:
         name: of its experiment.
-        printed: name of the printed table.
+        printed: name of the printed table; empty for a figure, which prints no numbers.
         source: paper and number of the table.
         rows: its methods.
         columns: its partitions.
@@ -136,6 +161,11 @@ class PaperTable:
         small: how many of the first columns ``--scale small`` measures.
         seeds: the paper's number of repetitions.
         notes: what holds for every cell.
+        comparisons: what is claimed beside the champions' leads.
+        served: where a cell is about clients that come after training: from a finished run, its seed and what was asked
+            for, their accuracies after every epoch of tuning [clients]; these are the cell's, by epoch.
+        drawn: figures of the whole table, by title, from its cells.
+        reduced, reduced_text: what ``--scale small`` changes of every column, and how it is told.
     """
 
     name: str
@@ -147,10 +177,17 @@ class PaperTable:
     small: int = 2
     seeds: int = 5
     notes: Sequence[str] = ()
+    comparisons: Sequence[Comparison] = ()
+    served: Callable[[Run, int, Request], Sequence[Values]] | None = None
+    drawn: Callable[[PaperTable, CellStore], Mapping[str, Figure]] | None = None
+    reduced: Mapping[str, Any] = field(default_factory=lambda: SMALL)
+    reduced_text: str = SMALL_TEXT
 
     @cached_property
     def values(self) -> dict[tuple[str, str, str, str], float]:
         """The printed accuracies in percent, by (method, dataset, clients, classes per client)."""
+        if not self.printed:
+            return {}
         return {
             (r["method"], r["dataset"], r["clients"], r["classes_per_client"]): float(r["accuracy_percent"])
             for r in printed(self.printed)
@@ -164,8 +201,8 @@ class PaperTable:
         """The table as a scale measures it."""
         if scale == "paper":
             return self
-        columns = [replace(c, settings={**c.settings, **SMALL}) for c in self.columns[: self.small]]
-        return replace(self, columns=columns, seeds=3, notes=[SMALL_TEXT, *self.notes])
+        columns = [replace(c, settings={**c.settings, **self.reduced}) for c in self.columns[: self.small]]
+        return replace(self, columns=columns, seeds=3, notes=[self.reduced_text, *self.notes])
 
     def choose_columns(self, asked: Sequence[str]) -> list[PaperColumn]:
         """The columns asked for by label (any spelling), all if none is.
@@ -181,15 +218,18 @@ class PaperTable:
     def choose_rows(self, asked: Sequence[str]) -> list[Row]:
         """The rows asked for by printed name, the same as it is easily typed, or algorithm; all if none is.
 
+        An algorithm that is no row's name stands for all its rows, but for those that measure another row's printed
+        value in another way.
+
         Raises:
             ConfigError: there is no such row.
         """
         known: dict[str, list[Row]] = {}
         for row in self.rows:
             known.setdefault(row.key, []).append(row)
+            known.setdefault(row.name.lower(), [row])
         for row in self.rows:
-            for name in (row.name.lower(), row.algorithm):
-                known.setdefault(name, [row])
+            known.setdefault(row.algorithm, [r for r in self.rows if r.algorithm == row.algorithm and not r.printed])
         found: dict[str, Row] = {}
         for text in asked:
             key = _known(text.strip().lower(), text, known, "method", [row.key for row in self.rows])

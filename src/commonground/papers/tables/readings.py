@@ -1,0 +1,47 @@
+"""What is read from a cell: which of a run's accuracies the papers report."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from commonground.papers.tables.cells import CellStore, Measurement
+from commonground.papers.tables.table import PaperColumn, Row
+
+__all__ = ["LAST", "Which", "reported"]
+
+LAST = 10
+"""Rounds whose accuracies the papers average."""
+
+Which = Literal["last10", "final", "best"]
+
+
+def reported(
+    store: CellStore, column: PaperColumn, row: Row, variant: str = "", which: Which = "last10"
+) -> dict[int, float]:
+    """What the papers report of a cell, by seed: the accuracy averaged over the last ten rounds, as a share.
+
+    Local Only by passes, fine-tuned models and new clients are tested once, after the last round.
+
+    Args:
+        store: with the cells.
+        column, row, variant: which cell.
+        which: ``final`` for the last round alone, ``best`` for the best of the tested rounds.
+    """
+    found = {}
+    for seed in store.seeds(column.label, row.name, variant):
+        cell = store.get((column.label, row.name, variant, seed))
+        value = None if cell is None else _figure(store, cell, row, which)
+        if value is not None:
+            found[seed] = value
+    return found
+
+
+def _figure(store: CellStore, cell: Measurement, row: Row, which: Which) -> float | None:
+    if which == "best":
+        return cell.best
+    if row.reads == "trained":  # which a run's summary has no figure of
+        first = cell.rounds - (LAST if which == "last10" else 1)
+        at = [one["accuracy"] for r, one in store.curves(cell.column).get(cell.key, {}).items() if r > first]
+        return sum(at) / len(at) if at else None
+    value: float | None = getattr(cell, f"{row.reads}_{which}")
+    return value
