@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from commonground.declared import ROOT, Declared, calls_of, declared_classes, evaluated, named_value
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 from commonground.suggest import meant
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "check_experiment",
     "check_known",
     "check_method",
+    "check_names",
     "data_entries",
     "data_names",
     "experiment_entries",
@@ -29,6 +30,9 @@ __all__ = [
     "model_arguments",
     "model_texts",
     "models",
+    "unknown_data",
+    "unknown_model",
+    "unknown_partition",
 ]
 
 PRETRAINED = "hf:"
@@ -37,6 +41,8 @@ PRETRAINED = "hf:"
 _SOURCES = ROOT / "data" / "sources" / "named.py"
 _GLUE = ROOT / "data" / "sources" / "glue.py"
 _BUILD = ROOT / "models" / "build.py"
+_TABLES = ROOT / "data" / "tables" / "read.py"
+_PARTITIONS = ROOT / "data" / "partition_texts.py"
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,57 @@ def check_declared(name: str, given: Iterable[str]) -> None:
     declared = methods().get(name)
     if declared is not None:
         check_settings(str(declared.constant("title")), given, declared.field_names())
+
+
+def check_names(values: Mapping[str, Any]) -> None:
+    """Refuse data, a model or a partition of which a run's settings give a name that is none; paths, pretrained models
+    and code of a user's own are looked at elsewhere.
+
+    Raises:
+        DataError, ConfigError: the same that loading, building or dealing them would raise.
+    """
+    data, model, partition = (values.get(key) for key in ("data", "model", "partition"))
+    if isinstance(data, str) and _is_word(data) and data not in data_names() and not Path(data).exists():
+        raise unknown_data(data)
+    if isinstance(model, str) and _is_word(model) and model not in models():
+        raise unknown_model(model)
+    if isinstance(partition, str) and partition.partition(":")[0].strip() not in _partitions():
+        raise unknown_partition(partition)
+
+
+def _is_word(name: str) -> bool:
+    """Whether it can be nothing but a name: neither a path nor of a form with a colon."""
+    return name.replace("-", "").replace("_", "").isalnum()
+
+
+def unknown_data(name: str) -> DataError:
+    """What a name of data is told that stands for nothing."""
+    tables: str = evaluated(named_value("FORMS", _TABLES), _TABLES)
+    return DataError(
+        f"unknown data {name!r}{meant(name, data_names())}; it is one of {', '.join(data_names())}, the path of a "
+        f"table ({tables}), of a folder of pictures, of a .json or .jsonl file of instructions, hf:OWNER/NAME, or "
+        "file.py:function"
+    )
+
+
+def unknown_model(name: str) -> ConfigError:
+    """What a name of a model is told that is none."""
+    known = [each for each in models() if each != PRETRAINED]
+    return ConfigError(
+        f"unknown model '{name}'{meant(name, known)}; known are {', '.join(known)}, hf:NAME_OR_FOLDER and file.py:Class"
+    )
+
+
+def unknown_partition(text: str) -> ConfigError:
+    """What a text is told that begins as no partition does."""
+    near = meant(text.partition(":")[0].strip(), _partitions())
+    return ConfigError(f"unknown partition {text!r}{near}; it is one of: {', '.join(_partitions().values())}")
+
+
+def _partitions() -> dict[str, str]:
+    """The forms of partitions, by the word they begin with."""
+    forms: dict[str, str] = evaluated(named_value("FORMS", _PARTITIONS), _PARTITIONS)
+    return forms
 
 
 def check_experiment(name: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from commonground.access import check_run
 from commonground.cli_options import trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
@@ -94,6 +95,12 @@ def adapt(
     in mind that a split of the same data set shares its training samples. A table's columns are found by name and
     encoded as in the run. Clients with fewer training samples than the most --shots are left out and named.
     """
+    check_run(run_dir)
+    if shots is None and not keep:
+        raise ConfigError("give --shots K[,K…], --keep, or both")
+    wanted = [] if shots is None else list(dict.fromkeys(_numbers(shots, "--shots")))
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"'{out}' is a file; --out needs a folder")
     from commonground.adapt.few_shot import adapt as adapt_run
     from commonground.data import add_feature_noise, load_data
     from commonground.data.limits import with_enough
@@ -104,11 +111,6 @@ def adapt(
     from commonground.terminal import standard_output
     from commonground.user_code import is_code
 
-    if shots is None and not keep:
-        raise ConfigError("give --shots K[,K…], --keep, or both")
-    wanted = [] if shots is None else list(dict.fromkeys(_numbers(shots, "--shots")))
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(f"'{out}' is a file; --out needs a folder")
     run = load_run(run_dir, trust_code=trust_code)
     if data is None and is_code(run.config.data) and not trust_code:
         raise ConfigError(
@@ -270,16 +272,17 @@ def predict(
     .txt file; pairs are two columns, named as in GLUE. A language model takes instructions (.json, .jsonl, a table with
     a column instruction, .txt) and answers greedily.
     """
-    from commonground.adapt.predictors import predictor_of
-    from commonground.adapt.tables import predict_table
-    from commonground.engine.run import load_run
-    from commonground.engine.state.files import write_atomically
-
+    check_run(run_dir)
     file = table or input_file
     if file is None or (table is not None and input_file is not None):
         raise ConfigError("name one file with the samples, as TABLE or with --input")
     if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
+    from commonground.adapt.predictors import predictor_of
+    from commonground.adapt.tables import predict_table
+    from commonground.engine.run import load_run
+    from commonground.engine.state.files import write_atomically
+
     run = load_run(run_dir, trust_code=trust_code)
     number = None if client is None else run.trained.client(client)
     if not (run_dir / "summary.json").is_file():

@@ -115,11 +115,6 @@ def compare(
         name = method.partition(":")[0].strip().removesuffix("+ft")
         if name and not name.endswith(".py"):
             check_method(name)
-    from commonground.compare import compare as run_comparison
-    from commonground.compare.grid import parse_grid
-    from commonground.compare.progress import ComparisonProgress
-    from commonground.terminal import standard_output
-
     unnamed = _NOT_ITS_NAME
     if to_accuracy is None and _is_number(flags.get("target")):
         to_accuracy, unnamed = float(flags.pop("target")), {*unnamed, "target"}
@@ -134,6 +129,11 @@ def compare(
         text = repr((_given(context, unnamed), config_file and values))
         key = hashlib.sha256(text.encode()).hexdigest()[:8]
         out = Path("runs") / f"compare-{Path(values.get('data', 'digits')).stem}-{key}"
+    from commonground.compare import compare as run_comparison
+    from commonground.compare.grid import parse_grid
+    from commonground.compare.progress import ComparisonProgress
+    from commonground.terminal import standard_output
+
     comparison = run_comparison(
         methods,
         seeds=seeds,

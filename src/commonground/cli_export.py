@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from commonground.access import check_run
 from commonground.cli_options import Named, trust_code
 from commonground.errors import ConfigError
 
@@ -47,12 +48,13 @@ def export(
     head of its own, the global adapter's is untrained. FLoRA merges dense sums of products, whose factors are recovered
     exactly; where their rank is too large for an adapter, --merge remains.
     """
+    check_run(run_dir)
+    if merge and format_ not in (None, "safetensors"):
+        raise ConfigError(f"--merge writes a plain transformers model as safetensors, not as {format_}")
     from commonground.engine import load_run
     from commonground.export import export_model
     from commonground.terminal import human_bytes, standard_output
 
-    if merge and format_ not in (None, "safetensors"):
-        raise ConfigError(f"--merge writes a plain transformers model as safetensors, not as {format_}")
     if merge:
         from commonground.export import export_adapter
 

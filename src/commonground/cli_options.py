@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from commonground.catalogue import check_names
 from commonground.completion import complete_data, complete_model, complete_setting
 from commonground.errors import ConfigError
 from commonground.literals import assigned
@@ -107,7 +108,11 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:
-    """Settings from a file, then flags, then ``--set``."""
+    """Settings from a file, then flags, then ``--set``.
+
+    Raises:
+        CommonGroundError: a setting is no such, or a name is unknown, which is told before PyTorch is loaded.
+    """
     from commonground.config import RunConfig
 
     values = RunConfig.read(config_file) if config_file is not None else {}
@@ -120,4 +125,5 @@ def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file:
         if not isinstance(values.get(place, {}), dict):
             raise ConfigError(f"'{place}' in the configuration file must be a table of settings, not {values[place]!r}")
         values[place] = {**values.get(place, {}), key: value}
+    check_names(values)
     return values

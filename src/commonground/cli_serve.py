@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from commonground.access import check_run
 from commonground.cli_options import listening, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
@@ -44,6 +45,9 @@ def serve(
     and a page to try it need none. The service speaks plain HTTP: put a proxy with TLS before it where others can reach
     it.
     """
+    check_run(run_dir)
+    if sum((token_for is not None, token_to_enrol, revoke is not None, revoke_to_enrol)) > 1:
+        raise ConfigError("give one of --token-for, --token-to-enrol, --revoke and --revoke-to-enrol")
     try:
         import uvicorn
 
@@ -53,8 +57,6 @@ def serve(
         raise ConfigError(f"serve needs the extra: {pip_install('serve')}") from None
     from commonground.engine.run import load_run
 
-    if sum((token_for is not None, token_to_enrol, revoke is not None, revoke_to_enrol)) > 1:
-        raise ConfigError("give one of --token-for, --token-to-enrol, --revoke and --revoke-to-enrol")
     run = load_run(run_dir, trust_code=trust_code)
     models, tokens = RunModels(run), Tokens(run_dir)
     if token_for is not None:

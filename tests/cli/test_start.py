@@ -12,7 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
+from commonground.catalogue import check_names
 from commonground.cli import cli
+from commonground.errors import CommonGroundError
 
 HEAVY = ("torch", "numpy", "pandas", "pyarrow", "sklearn", "matplotlib", "transformers", "scipy", "safetensors")
 
@@ -79,6 +81,14 @@ def test_mistakes(tmp_path: Path) -> None:
         "train fedrep --lr-schedule cosin": "did you mean 'cosine'",
         "train fedrpe": "unknown algorithm 'fedrpe' (did you mean 'fedrep'?); known are apfl,",
         "train fedrep --set lr": "is not of the form KEY=VALUE",
+        "train fedrep --data mnits": "unknown data 'mnits' (did you mean 'mnist'?); it is one of digits, mnist,",
+        "train fedrep --model nlp": "unknown model 'nlp' (did you mean 'mlp'?); known are linear, mlp,",
+        "train fedrep --partition diriclet:1": "unknown partition 'diriclet:1' (did you mean 'dirichlet'?)",
+        "compare fedrep --data nosuch": "unknown data 'nosuch'; it is one of",
+        "predict nowhere x.csv": "'nowhere' holds no run (it has no config.toml)",
+        "adapt nowhere --shots 5": "'nowhere' holds no run",
+        "export nowhere --out x": "'nowhere' holds no run",
+        "serve nowhere": "'nowhere' holds no run",
         "train fedrep --set had_epochs=3": "FedRep has no setting 'had_epochs' (did you mean 'head_epochs'?)",
         "compare fedrep fedavgg": "unknown algorithm 'fedavgg' (did you mean 'fedavg'?)",
         f"train --config {tmp_path / 'none.toml'}": "does not exist",
@@ -122,3 +132,44 @@ def test_the_first_round_comes_before_what_only_later_steps_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["['torch', 'numpy', 'safetensors']"]
+
+
+def test_an_unknown_name_is_told_alike_before_and_after_pytorch() -> None:
+    """What is looked up in files is what the registries have."""
+    from commonground import load_data
+    from commonground.data import parse_partition
+    from commonground.models import build_model
+
+    for key, call in (
+        ("data", lambda name: load_data(name, 2)),
+        ("model", lambda name: build_model(name, (4,), 2)),
+        ("partition", parse_partition),
+    ):
+        with pytest.raises(CommonGroundError) as early:
+            check_names({key: "nosuch"})
+        with pytest.raises(CommonGroundError) as late:
+            call("nosuch")
+        assert str(early.value) == str(late.value)
+        assert type(early.value) is type(late.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"data": "digits", "model": "mlp", "partition": "shards:2"},
+        {"data": "hf:owner/name", "model": "hf:roberta-base", "partition": " column:hospital"},
+        {"data": "table.csv", "model": "net.py:Net", "partition": "dirichlet:0.5"},
+        {"data": "own.py:function"},
+        {"data": "../pictures"},
+        {"data": "sub/folder"},
+        {},
+    ],
+)
+def test_what_may_be_known_elsewhere_is_not_refused_early(values: dict[str, str]) -> None:
+    check_names(values)
+
+
+def test_a_folder_with_the_name_of_no_data_set_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pictures").mkdir()
+    monkeypatch.chdir(tmp_path)
+    check_names({"data": "pictures"})

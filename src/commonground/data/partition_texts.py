@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from commonground.catalogue import unknown_partition
 from commonground.data.feature_partition import Features
 from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards
 from commonground.errors import ConfigError
-from commonground.suggest import meant
 
 __all__ = ["parse_partition"]
 
 
-_FORMS = (
-    "iid, shards:CLASSES,repeats=no, labels, dirichlet:ALPHA, "
-    "lognormal:mean=M,sigma=S,min=K,classes=C,consecutive=no,fewer=no, features:H, column:NAME"
-)
+FORMS = {
+    "iid": "iid",
+    "shards": "shards:CLASSES,repeats=no",
+    "labels": "labels",
+    "dirichlet": "dirichlet:ALPHA",
+    "lognormal": "lognormal:mean=M,sigma=S,min=K,classes=C,consecutive=no,fewer=no",
+    "features": "features:H",
+    "column": "column:NAME",
+}
+"""How a partition is written, by its first word."""
 
 
 def parse_partition(text: str, classes_per_client: int | None = None) -> Partition:
@@ -73,8 +79,7 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
             consecutive=_yes_or_no(text, "consecutive", values.get("consecutive", "no")),
             fewer=_yes_or_no(text, "fewer", values.get("fewer", "no")),
         )
-    near = meant(kind, ("shards", "labels", "iid", "dirichlet", "lognormal", "features", "column"))
-    raise ConfigError(f"unknown partition {text!r}{near}; it is one of: {_FORMS}")
+    raise unknown_partition(text)
 
 
 def _values(text: str, rest: str, kinds: dict[str, type], bare: str | None = None) -> dict[str, Any]:
@@ -85,7 +90,9 @@ def _values(text: str, rest: str, kinds: dict[str, type], bare: str | None = Non
         if not equals:
             key, value = bare or key, key
         if key not in kinds or key in values or not value:
-            raise ConfigError(f"partition {text!r}: {part!r} is not understood; the forms are: {_FORMS}")
+            raise ConfigError(
+                f"partition {text!r}: {part!r} is not understood; the forms are: {', '.join(FORMS.values())}"
+            )
         try:
             values[key] = kinds[key](value)
         except ValueError:

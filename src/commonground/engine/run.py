@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from commonground.access import check_run
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.counted import counted
@@ -273,9 +274,8 @@ def load_run(
         ConfigError: its model or method was given as a Python object, or would be made by running a file.
         ModelError: the given model does not fit; the first tensor that differs is named.
     """
+    check_run(folder)
     files = RunFolder(Path(folder))
-    if not files.exists:
-        raise RunError(f"'{folder}' holds no run (it has no config.toml)")
     trained = read_trained(files, model=model, algorithm=algorithm, trust_code=trust_code)
     files.check_results()
     summary = files.summary() or {}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from commonground.ambient import usual_numbers
+from commonground.catalogue import unknown_model
 from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
 from commonground.models.dropout import use_keyed_dropout
@@ -114,10 +115,7 @@ def build_model(
     elif ":" in name:
         return prepare(_from_file(name, shape, classes, seed, options or {}), shape, dtype)
     else:
-        raise ConfigError(
-            f"unknown model '{name}'{meant(name, _MODELS)}; known are {', '.join(_MODELS)}, hf:NAME_OR_FOLDER and "
-            "file.py:Class"
-        )
+        raise unknown_model(name)
     _check_options(name, cls, options or {})
     with keyed_weights(seed, "weights"):
         try:

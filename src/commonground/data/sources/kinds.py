@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from commonground.catalogue import unknown_data
 from commonground.data.sources.base import Source
 from commonground.data.sources.hub import PREFIX, load_hub
 from commonground.data.sources.images import CLIENT, has_clients, is_image_folder, load_images
@@ -20,18 +20,13 @@ from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
 from commonground.data.tables.load import LABEL, load_table
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.raw import RawTable
-from commonground.data.tables.read import FORMS, first_fields, is_table
+from commonground.data.tables.read import first_fields, is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.samples import TextData
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError
 from commonground.quoting import quoted
 
 __all__ = ["Asked", "DataKind", "kind_of"]
-
-_FORMS = (
-    f"the path of a table ({FORMS}), of a folder of pictures, of a .json or .jsonl file of instructions, "
-    "hf:OWNER/NAME, or file.py:function"
-)
 
 
 @dataclass(frozen=True)
@@ -250,9 +245,7 @@ class Unknown(DataKind):
         Raises:
             DataError: always.
         """
-        close = difflib.get_close_matches(self.name, NAMED, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise DataError(f"unknown data {self.name!r}{hint}; it is one of {', '.join(NAMED)}, {_FORMS}")
+        raise unknown_data(self.name)
 
     def load(self, asked: Asked) -> Source | TextData:
         """Never: it is refused before."""
