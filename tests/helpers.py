@@ -304,12 +304,19 @@ def assert_tensors_close(got: Tensors, wanted: Any, tolerance: float) -> None:
 
 
 def assert_same_run(one: Whole, other: Whole, tolerance: float) -> None:
-    """Shared tensors, every personal tensor and every round's loss agree."""
+    """Shared tensors, every personal tensor, every round's loss and, in double precision, every client's test agree."""
     assert_tensors_close(one.run.shared, other.run.shared, tolerance)
     assert len(one.personal) == len(other.personal)
     for mine, theirs in zip(one.personal, other.personal, strict=True):
         assert_tensors_close(mine, theirs, tolerance)
     np.testing.assert_allclose(one.losses, other.losses, rtol=0, atol=max(tolerance, 1e-12) * 10)
+    if tolerance <= 1e-8:  # in single precision a sample between two classes may be counted otherwise
+        assert [_tested(row) for row in one.run.clients] == [_tested(row) for row in other.run.clients]
+
+
+def _tested(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's accuracies."""
+    return {name: value for name, value in row.items() if name.endswith("accuracy")}
 
 
 # -- algorithms -----------------------------------------------------------------------------------------------------

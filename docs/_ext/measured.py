@@ -97,7 +97,7 @@ def _files(place: str) -> str:
 
 
 def cells(paper: str) -> str:
-    """The cells of a paper's tables at their own scale: printed, measured, and how far apart."""
+    """The cells of a paper's tables and figures at their own scale: printed, measured, and how far apart."""
     results = _results()
     parts = []
     for place in _places(paper):
@@ -105,6 +105,7 @@ def cells(paper: str) -> str:
             continue
         about = results.abouts[place]
         heads = ("column", "method", "paper", "measured", "off by", "seeds")
+        parts.append(f"**{about['source']}**: {about['title']}.")
         parts.append(table(heads, map(_cell, about["cells"]), numeric=range(2, 6)))
         parts.append(f"From [cells.csv](../../results/{place}/cells.csv), whose lines name command, commit and device.")
     return "\n\n".join(parts) or "No cell of this paper's tables has been measured at its own scale yet."

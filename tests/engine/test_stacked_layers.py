@@ -123,7 +123,7 @@ def test_every_method_with_batch_norm(algorithm: str) -> None:
     same(algorithm, normed, made_data((6, 4, 8, 2)))
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "pfedme"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "pfedme", "fedbabu", "fedala", "perfedavg"])
 def test_with_statistics_that_clients_keep(algorithm: str) -> None:
     same(algorithm, normed, made_data((6, 4, 8, 2)), batch_norm="local")
 
@@ -166,12 +166,15 @@ def test_a_batch_of_one_is_refused_by_client() -> None:
         (nn.BatchNorm1d(4, momentum=None), "momentum=None"),
         (nn.BatchNorm1d(4, track_running_stats=False), "keeps no statistics"),
         (nn.LSTM(4, 4, proj_size=2), "recurrent layer '0'"),
+        (nn.Embedding(4, 4, scale_grad_by_freq=True), "embedding '0'"),
+        (nn.Embedding(4, 4, sparse=True), "embedding '0'"),
     ],
 )
 def test_what_still_cannot_be_stacked_is_named(layer: nn.Module, says: str) -> None:
     class Model(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
-            out = self[0](x)
+            embeds = isinstance(self[0], nn.Embedding)
+            out = self[0](x.long().clamp(0, 3)).mean(1) if embeds else self[0](x)
             logits: Tensor = self[1](out[0] if isinstance(out, tuple) else out)
             return logits
 
@@ -205,3 +208,111 @@ def test_a_first_client_of_one_row_does_not_hide_that_rows_are_joined(sizes: tup
     data = FederatedDataset.from_arrays([(x, y, x, y) for x, y in parts], classes=3)
     setup = prepare_setup(RunConfig.make({"algorithm": "fedavg", "model": "m", "data": "d"}), data, JoinsRows())
     assert choose_engine(setup) != "batched"
+
+
+# -- what a row sees ------------------------------------------------------------------------------------------------
+
+
+class Centred(nn.Module):
+    """Each row's hidden numbers without the mean over the rows of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        logits: Tensor = self.head(torch.relu(hidden - hidden.mean(0)))
+        return logits
+
+
+class CentredInTraining(Centred):
+    """The same in training alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        logits: Tensor = self.head(torch.relu(hidden - hidden.mean(0) if self.training else hidden))
+        return logits
+
+
+def without_statistics() -> nn.Sequential:
+    return normed(track_running_stats=False)
+
+
+def set_up(model: nn.Module, data: FederatedDataset) -> Any:
+    return prepare_setup(RunConfig.make({"algorithm": "fedavg", "model": "m", "data": "d"}), data, model)
+
+
+@pytest.mark.parametrize("model", [Centred, CentredInTraining])
+def test_a_model_that_joins_rows_is_not_stacked(model: Callable[[], nn.Module]) -> None:
+    """Padding rows of shorter batches would be among those that a row sees."""
+    setup = set_up(seeded(model), made_data((6, 4, 8, 2)))
+    with pytest.raises(ModelError, match="outputs for a client are not the same beside other clients' and padding"):
+        check_stackable(setup)
+    assert choose_engine(setup) != "batched"
+    assert setup.behaviour.joins_tested is (model is Centred)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "fedbabu"])
+@pytest.mark.parametrize("model", [Centred, without_statistics])
+def test_rows_are_joined_with_those_of_their_client_alone(model: Callable[[], nn.Module], algorithm: str) -> None:
+    """A client's test is the same in every engine, and what a module on the client's rows says."""
+    data = made_data((6, 4, 8, 2), test=7)
+    go = partial(train_whole, algorithm, data, rounds=2, dtype="float64")
+    one, other = (go(model=seeded(model), engine=engine) for engine in ("serial", "messages"))
+    assert_same_run(one, other, 1e-12)
+    for client in range(4):
+        rows = data.test_indices(client)
+        own = one.run.model(client).eval()
+        right = own(torch.from_numpy(data.x_test[rows]).double()).argmax(1).numpy() == data.y_test[rows]
+        if algorithm != "fedbabu":  # whose client tunes its model for the test
+            assert one.run.clients[client]["personal_accuracy"] == pytest.approx(right.mean())
+
+
+def test_models_whose_rows_are_alone_are_tested_together() -> None:
+    for model in (nn.Linear(4, 3), seeded(normed), nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3))):
+        assert not set_up(model, made_data((6, 4))).behaviour.joins_tested
+
+
+class Words(nn.Module):
+    """The mean of a row's words; the first word is padding, by a layer or a function that knows it."""
+
+    def __init__(self, layer: bool) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(5, 4, padding_idx=0 if layer else None), nn.Linear(4, 3)
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        index = x.long().clamp(0, 4)
+        found = self.words(index) if self.layer else nn.functional.embedding(index, self.words.weight, padding_idx=0)
+        logits: Tensor = self.head(found.mean(1))
+        return logits
+
+
+def words(sizes: tuple[int, ...]) -> FederatedDataset:
+    rng = np.random.default_rng(1)
+    parts = [(rng.integers(0, 5, (n, 6)).astype(np.float32), rng.integers(0, 3, n)) for n in sizes]
+    return FederatedDataset.from_arrays([(x, y, x, y) for x, y in parts], classes=3)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "scaffold"])
+def test_the_padding_word_of_an_embedding_stays_where_it_is(algorithm: str) -> None:
+    go = partial(train_whole, algorithm, words((6, 4, 9)), rounds=2, dtype="float64")
+    one, other = (go(model=seeded(Words, True), engine=engine) for engine in ("serial", "batched"))
+    assert_same_run(one, other, 1e-12)
+    assert not one.run.model(0).words.weight[0].any()
+    assert one.run.model(0).words.weight[1].any()
+
+
+def test_what_has_another_gradient_mapped_over_clients_is_not_stacked() -> None:
+    setup = set_up(seeded(Words, False), words((6, 4, 9)))
+    with pytest.raises(ModelError, match="the model's gradients for a client are not the same"):
+        check_stackable(setup)
+    assert choose_engine(setup) != "batched"
+
+
+def test_a_trial_leaves_dropout_and_counters_alone() -> None:
+    """Engines are made anew for fine-tuning, with what the last step has left in the layers."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.ReLU(), nn.Linear(6, 3))
+    go = partial(train_whole, "fedavg", made_data((6, 4, 8, 2)), rounds=2, dtype="float64", finetune_epochs=2)
+    assert_same_run(go(model=net, engine="serial"), go(model=net, engine="batched"), 1e-9)

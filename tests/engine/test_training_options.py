@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from commonground import compare, load_run, train
+from commonground import compare, load_data, load_run, train
 from commonground.algorithms.fedrep import FedRep
 from commonground.errors import ConfigError, ModelError, RunError
 from tests.algorithms.reference import BATCH, BODY, HEAD, SEED, network, plan_batches, problem
@@ -130,6 +131,26 @@ def test_a_loss_of_ones_own(engine: str) -> None:
     assert own.run.summary["loss"] == "weighted"
     tested = [[row["test_loss"] for row in run.run.clients] for run in (own, other)]
     assert tested[0] == pytest.approx(tested[1], abs=1e-9)  # the task's own loss, without weights
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    """As a regression's own loss is written down."""
+    return (output - target).square().mean(1)
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_a_loss_of_standardised_numbers_has_both_in_one_unit(engine: str) -> None:
+    """Targets of a table, large and far from zero: the task's formula as one's own is the task's loss."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"x": rng.normal(size=90), "site": np.repeat(["a", "b", "c"], 30)})
+    rows["price"] = 4000 + 70 * rows.x + rng.normal(size=90)
+    data = load_data(rows, client_column="site", target="price", task="regression")
+    settings: dict[str, Any] = {"rounds": 3, "lr": 0.05, "dtype": "float64", "engine": engine, "seed": 1}
+    own, task = (train("fedavg", data, loss=loss, **settings) for loss in (squared, None))
+    assert_tensors_close(own.shared, task.shared, 1e-12)
+    assert own.summary["metrics"]["rmse"]["mean"] == pytest.approx(task.summary["metrics"]["rmse"]["mean"])
+    absolute = train("fedavg", data, loss=lambda o, t: (o - t).abs().mean(1), **(settings | {"rounds": 20}))
+    assert absolute.predict(rows, client="a").mean() == pytest.approx(4000, abs=50)
 
 
 def test_methods_that_add_to_the_loss_add_to_this_one() -> None:

@@ -71,7 +71,8 @@ def evaluate_block(
         key: of a single client: its number in the federation, which keys what its model draws; by default its position.
         detailed: tell the finer figures as well.
     """
-    if setup.behaviour.draws_tested and len(clients) > 1:  # what is drawn for a client hangs on no other
+    # What is drawn for a client hangs on no other, nor does what its rows look like to each other.
+    if (setup.behaviour.draws_tested or setup.behaviour.joins_tested) and len(clients) > 1:
         each = [{name: value[c : c + 1] for name, value in personal.items()} for c in range(len(clients))]
         pairs = zip(clients, each, strict=True)
         return Scores.join(

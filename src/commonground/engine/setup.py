@@ -416,8 +416,8 @@ class Setup:
         return self.split(trained) if once else None
 
     def _find_split(self, trained: frozenset[str]) -> Split | None:
-        if self.behaviour.draws_tested:
-            return None  # nothing is the same in two calls
+        if self.behaviour.draws_tested or self.behaviour.joins_tested:
+            return None  # a row's features are not the same in two calls, or not in other company
         with self.keyed("split"):
             found = find_split(self.model, trained, self.probe)
         if found is not None and self.data.format.lengths_differ:

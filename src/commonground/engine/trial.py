@@ -4,7 +4,7 @@ does it do besides (see :class:`~commonground.models.behaviour.Behaviour`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +104,8 @@ def try_model(model: nn.Module, trial: Trial) -> Behaviour:
             calls = _count_dropouts(model, trial)
         own = any(count > 1 for count in calls.values())
     if not own:
-        return Behaviour()
+        with torch.no_grad():
+            return Behaviour(joins_tested=_joins(model, trial, trial.answer(model)))
     with keyed_generators(0, "trial"):
         again = copied(model)
         before = held_by(again)
@@ -116,8 +117,8 @@ def try_model(model: nn.Module, trial: Trial) -> Behaviour:
                 layer = one.get_submodule(name)
                 assert isinstance(layer, KeyedDropout)
                 layer.alone = False
-        tested, more = _in_evaluation(again, trial)
-        return _in_training(again, trial, tested, more)
+        tested, joins, more = _in_evaluation(again, trial)
+        return _in_training(again, trial, Behaviour(True, tested, tested, joins), more)
 
 
 def _count_dropouts(model: nn.Module, trial: Trial) -> dict[str, int]:
@@ -138,8 +139,24 @@ def _count_dropouts(model: nn.Module, trial: Trial) -> dict[str, int]:
     return counts
 
 
-def _in_evaluation(model: nn.Module, trial: Trial) -> tuple[bool, dict[tuple[str, str], object]]:
-    """Whether a model draws in evaluation, and what it changes there that belongs to no client."""
+def _joins(model: nn.Module, trial: Trial, out: Tensor) -> bool:
+    """Whether a third row beside the two changes their outputs by more than rounding does. A model that cannot take
+    three rows is left to say so when it is given them.
+    """
+    samples = {name: torch.cat([value, value[:1]]) for name, value in trial.samples.items()}
+    try:
+        beside = call(model, samples)[: len(out)]
+    except Exception:  # whatever a user's forward raises
+        return False
+    if beside.shape != out.shape:
+        return False
+    return bool((beside - out).abs().max() > TOLERANCE * out.abs().max())
+
+
+def _in_evaluation(model: nn.Module, trial: Trial) -> tuple[bool, bool, dict[tuple[str, str], object]]:
+    """Whether a model draws in evaluation, whether it joins rows there, and what it changes that belongs to no
+    client.
+    """
     model.eval()
     before = held_by(model)
     outs, drew = [], False
@@ -157,10 +174,15 @@ def _in_evaluation(model: nn.Module, trial: Trial) -> tuple[bool, dict[tuple[str
         )
     _check_same(outs, "in evaluation")
     put_back(model, changed)
-    return drew, dict(changed)
+    joins = False
+    if not drew:  # with draws each client is tested by itself anyway
+        with torch.no_grad(), keyed_generators(0, "trial", others=held_generators(model)):
+            joins = _joins(model, trial, outs[0])
+        put_back(model, changes(model, before))
+    return drew, joins, dict(changed)
 
 
-def _in_training(model: nn.Module, trial: Trial, tested: bool, more: dict[tuple[str, str], object]) -> Behaviour:
+def _in_training(model: nn.Module, trial: Trial, tested: Behaviour, more: dict[tuple[str, str], object]) -> Behaviour:
     """The whole behaviour, given what evaluation has shown."""
     model.train()
     before = held_by(model)
@@ -176,7 +198,7 @@ def _in_training(model: nn.Module, trial: Trial, tested: bool, more: dict[tuple[
         put_back(model, changed)
     _check_same(outs, "in training")
     travelling, rest = named(model, {**more, **changed})
-    return Behaviour(True, drew or tested, tested, tuple(travelling), tuple(rest))
+    return replace(tested, draws=drew or tested.draws_tested, changed=tuple(travelling), start=tuple(rest))
 
 
 def _check_gradient(model: nn.Module, out: Tensor) -> None:

@@ -43,6 +43,8 @@ class Behaviour:
         own: whether it holds code of somebody else than this library and PyTorch, which may do anything.
         draws: whether it draws random numbers in training.
         draws_tested: whether it does so in evaluation as well.
+        joins_tested: whether in evaluation a row's output depends on the rows beside it (BatchNorm without running
+            statistics, attention over rows), so that each client's rows are to be tested by themselves.
         changed: names of tensors that travel and that it changes itself in training, such as statistics of its own.
         start: what else it changes, as it was at first; that belongs to no client.
     """
@@ -50,6 +52,7 @@ class Behaviour:
     own: bool = False
     draws: bool = False
     draws_tested: bool = False
+    joins_tested: bool = False
     changed: tuple[str, ...] = ()
     start: tuple[tuple[str, str, Any], ...] = ()
 

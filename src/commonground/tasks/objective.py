@@ -16,7 +16,8 @@ __all__ = ["Objective", "OwnLoss", "class_weights", "what_is"]
 
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
 """From a model's outputs [rows, …] and targets [rows, …] to one loss for each row [rows], each of its own row alone:
-rows of several clients may come together."""
+rows of several clients may come together. Both are in the units in which the model learns: targets of a task that
+standardises them, as that of tables' numbers does, are standardised (:meth:`~commonground.tasks.Task.learnt`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class Objective:
         Raises:
             ModelError: the user's loss gives something else.
         """
-        rows = self.task.loss(output, y) if self.own is None else self.own(output, y)
+        rows = self.task.loss(output, y) if self.own is None else self.own(output, self.task.learnt(y))
         if self.own is not None and (not isinstance(rows, Tensor) or rows.shape != y.shape[:1]):
             raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {what_is(rows)}")
         return rows if self.weights is None else rows * self.weights[y]

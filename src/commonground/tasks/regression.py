@@ -67,9 +67,10 @@ class Regression(Task):
         return torch.from_numpy(targets).to(dtype)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        if self.mean:
-            y = (y - y.new_tensor(self.mean)) / y.new_tensor(self.std)
-        return (output - y).square().mean(1)
+        return (output - self.learnt(y)).square().mean(1)
+
+    def learnt(self, y: Tensor) -> Tensor:
+        return (y - y.new_tensor(self.mean)) / y.new_tensor(self.std) if self.mean else y
 
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         y = y.double()

@@ -152,7 +152,7 @@ class BatchedEngine(StoreEngine):
                         self._cohort.begin(round, block, shared, self.store.gather(block))
                         self._cohort.at_home()
                         setup.algorithm.personalize(self._cohort, round)
-                        own = self._cohort.get("all")
+                        own = self._cohort.whole_models()
             yield evaluate_block(setup, block, shared, own, stack=True, split=split, detailed=detailed)
 
 

@@ -14,7 +14,7 @@ from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.pooled import PooledEngine
 from commonground.engine.backends.processes import ProcessEngine, default_workers
 from commonground.engine.backends.serial import SerialEngine
-from commonground.engine.clients.stacking import check_stackable, try_stacking
+from commonground.engine.clients.stacking import check_stackable
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
 
@@ -44,7 +44,6 @@ def choose_engine(setup: Setup) -> str:
     if accelerated or (not heavy and weights <= STACKED_WEIGHTS and sampled > 1):
         try:
             check_stackable(setup)
-            try_stacking(setup)
         except (ModelError, ConfigError):
             pass
         else:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from commonground.algorithms import Batch, Tensors
+from commonground.engine.clients.stacked_layers import stackable_layers
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ModelError
 from commonground.models import call_with
@@ -63,7 +64,7 @@ class ExampleGradients:
         def loss(leaves: Tensors, x: Tensors, y: Tensor, masks: Tensors) -> Tensor:
             one = {name: value.unsqueeze(0) for name, value in x.items()}
             here = {name: value.unsqueeze(0) for name, value in masks.items()}
-            with setup.autocast():
+            with setup.autocast(), stackable_layers(setup.model):
                 output: Tensor = call_with(setup.model, {**fixed, **leaves, **here}, one)
             return setup.objective.loss(setup.wide(output), y.unsqueeze(0)).sum()
 

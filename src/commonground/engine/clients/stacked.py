@@ -107,6 +107,12 @@ class StackedClients(LocalTraining):
         self.stack(names)
         return self._giving({name: self.values[name].detach().clone() for name in names})
 
+    def whole_models(self) -> Tensors:
+        """All tensors of the clients' models, stacked, with BatchNorm statistics that clients keep to themselves."""
+        names = self.setup.groups.whole("all")
+        self.stack(names)
+        return {name: self.values[name].detach().clone() for name in names}
+
     def _giving(self, tensors: Tensors) -> Tensors:
         self._given |= {value.shape for value in tensors.values()}
         return tensors

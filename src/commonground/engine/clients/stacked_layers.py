@@ -1,8 +1,9 @@
-"""BatchNorm and recurrent layers of many clients at once, with forwards that ``torch.func`` can map over clients.
+"""BatchNorm, recurrent and embedding layers of many clients at once, with forwards that ``torch.func`` can map over
+clients.
 
-PyTorch's own cannot be mapped: batch statistics would count the padding of clients whose batch is shorter, and there is
-no rule for its recurrent kernels. Each forward here computes, for one client, what the layer's own computes for that
-client's rows alone, up to rounding.
+PyTorch's own cannot be mapped: batch statistics would count the padding of clients whose batch is shorter, there is no
+rule for its recurrent kernels, and the one for embeddings forgets that a padding index has no gradient. Each forward
+here computes, for one client, what the layer's own computes for that client's rows alone, up to rounding.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def why_not_stackable(name: str, module: nn.Module, folded: bool = False) -> str
             return f"stack the BatchNorm layer '{name}', which is of another kind or keeps no statistics"
         if module.momentum is None:
             return f"stack the BatchNorm layer '{name}', whose statistics are averages over all batches (momentum=None)"
+    if isinstance(module, nn.Embedding) and (module.scale_grad_by_freq or module.max_norm is not None or module.sparse):
+        return f"stack the embedding '{name}', whose gradients are scaled or sparse, or whose rows are kept short"
     if isinstance(module, nn.RNNBase) and (type(module) not in _RECURRENT or module.proj_size):
         return f"stack the recurrent layer '{name}', which is of another kind or has a projection"
     return None
@@ -51,7 +54,7 @@ def why_not_stackable(name: str, module: nn.Module, folded: bool = False) -> str
 
 @contextmanager
 def stackable_layers(module: nn.Module, there: Tensor | None = None, lone: int | None = None) -> Iterator[None]:
-    """While open, a module's BatchNorm and recurrent layers can be mapped over clients.
+    """While open, a module's BatchNorm, recurrent and embedding layers can be mapped over clients.
 
     Args:
         module: the model or a part of it.
@@ -59,10 +62,12 @@ def stackable_layers(module: nn.Module, there: Tensor | None = None, lone: int |
         lone: a client that has a batch of a single sample, if any.
     """
     if (special := _SPECIAL.get(module)) is None:
-        special = _SPECIAL[module] = [m for m in module.modules() if isinstance(m, (*_NORMS, *_RECURRENT))]
+        special = _SPECIAL[module] = [m for m in module.modules() if isinstance(m, (*_NORMS, *_RECURRENT)) or _pads(m)]
     forwards: dict[nn.Module, Callable[..., Any]] = {}
     for layer in special:
-        if isinstance(layer, nn.RNNBase):
+        if isinstance(layer, nn.Embedding):
+            forwards[layer] = partial(_embed, layer)
+        elif isinstance(layer, nn.RNNBase):
             forwards[layer] = partial(_recur, layer)
         elif isinstance(layer, _NORMS) and layer.training and there is not None:
             forwards[layer] = partial(_normalise, there, lone, layer)
@@ -73,6 +78,16 @@ def stackable_layers(module: nn.Module, there: Tensor | None = None, lone: int |
     finally:
         for layer in forwards:
             del vars(layer)["forward"]
+
+
+def _pads(module: nn.Module) -> bool:
+    return type(module) is nn.Embedding and module.padding_idx is not None
+
+
+def _embed(layer: nn.Embedding, index: Tensor) -> Tensor:
+    """An embedding's forward; the row of the padding index has no gradient."""
+    rows, padding = F.embedding(index, layer.weight), torch.eq(index, layer.padding_idx or 0)
+    return torch.where(padding.unsqueeze(-1), rows.detach(), rows)
 
 
 def _normalise(there: Tensor, lone: int | None, layer: _BatchNorm, x: Tensor) -> Tensor:

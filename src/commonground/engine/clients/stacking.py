@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,9 @@ from commonground.errors import CommonGroundError, ConfigError, ModelError
 from commonground.models import call_with
 from commonground.user_code import failing_as
 
-__all__ = ["Stacking", "call_stacked", "check_stackable", "names_inside", "stacking_of", "try_stacking"]
+__all__ = ["Stacking", "call_stacked", "check_stackable", "names_inside", "stacking_of"]
+
+TOLERANCE = 1e-3  # between sums that may be added in another order
 
 
 def check_stackable(setup: Setup) -> None:
@@ -36,30 +38,77 @@ def check_stackable(setup: Setup) -> None:
     for name, module in setup.model.named_modules():
         if (why := why_not_stackable(name, module, folded=setup.folds)) is not None:
             raise ModelError(f"the engine 'batched' cannot {why}; use --engine processes or serial")
+    _try_stacking(setup)
 
 
-def try_stacking(setup: Setup) -> None:
+def _try_stacking(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be computed and trained for two clients at once (its forward branches on
-    values).
+    values), or would be trained otherwise than by itself: where a row sees the rows beside it, it would see the padding
+    of a shorter batch as well, and not every operation has the same gradient mapped over clients.
     """
+    if setup.folds or setup.device.type == "meta":  # a frozen model of ours; or no numbers to compare
+        return
     # Of one row it would not be seen that a model joins rows: it fits every number of them.
     client = int((setup.data.train_sizes > 1).argmax())
     index = setup.data.train_indices(client)[:2]
-    rows, _ = setup.inputs.rows("train", index)
-    x = setup.inputs.arrange(rows)
-    values = {name: value.expand(2, *value.shape) for name, value in setup.moved(setup.initial).items()}
+    stored, _ = setup.inputs.rows("train", index)
+    x = setup.inputs.arrange(stored)
+    padded = each(lambda v: torch.cat([v, v[:1]]), x)
+    there = torch.ones(2, len(index) + 1, dtype=setup.inputs.dtype, device=setup.device)
+    there[:, -1] = 0
+    values = setup.moved(setup.initial)
     names = names_inside(setup.model, values)
+    masks = {f"{name}.mask": there.new_ones(()) for name in setup.dropouts}
+    stacked_masks = {name: mask.expand(2) for name, mask in masks.items()}
     for training in (False, True):
         setup.model.train(training)
-        leaves = {name: value.clone().requires_grad_(training) for name, value in values.items()}
-        rows = each(lambda v: v.expand(2, *v.shape), x)
+        leaves = {n: v.expand(2, *v.shape).clone().requires_grad_(training) for n, v in values.items()}
+        rows = each(lambda v: torch.stack([v, v]), padded)  # anew: a forward may change what it is given
         with setup.keyed("trial"), torch.set_grad_enabled(training):
-            there = torch.ones(2, len(index), dtype=setup.inputs.dtype, device=setup.device)
-            out, _ = call_stacked(setup.model, names, leaves, set(values), {}, rows, None, False, there)
+            out, _ = call_stacked(setup.model, names, leaves, set(values), stacked_masks, rows, None, False, there)
         if training:
+            out = out[:, : len(index)]
             with failing_as("the model cannot be stacked over clients"):
-                torch.autograd.grad(out.sum(), list(leaves.values()), allow_unused=True)
+                gradients = torch.autograd.grad(_along(out), list(leaves.values()), allow_unused=True)
+            # Of the second client: a rule of PyTorch's for maps that is wrong may be right for the first.
+            _check_as_alone(setup, values | masks, x, out[1].detach(), [g if g is None else g[1] for g in gradients])
     setup.model.eval()
+
+
+def _along(out: Tensor) -> Tensor:
+    """A number whose gradient is that of no sum: of a softmax's outputs that would be zero."""
+    return (out * torch.linspace(1, 2, out[0].numel(), dtype=out.dtype, device=out.device).view_as(out[0])).sum()
+
+
+def _check_as_alone(setup: Setup, values: Tensors, x: Inputs, out: Tensor, gradients: Sequence[Tensor | None]) -> None:
+    """Raise a ModelError if a client alone would have other outputs and gradients than in company.
+
+    Args:
+        setup: of the run; the model is in training mode.
+        values: its tensors and masks by name.
+        x: the client's rows.
+        out, gradients: what the client had beside others and padding, in the order of the tensors.
+    """
+    leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
+    try:
+        with setup.keyed("trial"):
+            alone = call_with(setup.model, leaves, x)
+        own = torch.autograd.grad(
+            _along(alone.unsqueeze(0)), list(leaves.values())[: len(gradients)], allow_unused=True
+        )
+    except Exception:  # a layer that does not take so few rows says so when it trains
+        return
+    pairs = [(one, other) for one, other in zip(gradients, own, strict=True) if one is not None and other is not None]
+    alone = alone.detach()
+    largest = max((float(other.abs().max()) for _, other in pairs if other.numel()), default=0.0)
+    off = max((float((one - other).abs().max()) for one, other in pairs if other.numel()), default=0.0)
+    outputs = float((out - alone).abs().max()) > TOLERANCE * float(alone.abs().max())
+    if outputs or off > TOLERANCE * largest:
+        what = "outputs" if outputs else "gradients"
+        raise ModelError(
+            f"the model's {what} for a client are not the same beside other clients' and padding rows, so that the "
+            "engine 'batched' would train another model; use --engine processes or serial"
+        )
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
