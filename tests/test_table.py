@@ -52,3 +52,24 @@ def test_draw() -> None:
     assert "✓" in page
     assert "a &lt;table&gt;" in page
     assert page.count("class=n") == 1  # the column with numbers
+
+
+def test_a_table_that_is_too_wide_comes_in_parts_that_name_their_rows() -> None:
+    numbers = [f"metric {n}" for n in range(9)]
+    rows = [{"method": name, **dict.fromkeys(numbers, f"{name[0]} 0.123 ± 0.004")} for name in ("FedRep", "Local Only")]
+    table = Table("figures", (Column("method"), *(Column(name, numeric=True) for name in numbers)), rows)
+    for width in (60, 110, 400):
+        console = Console(file=io.StringIO(), width=width)
+        parts = table.to_fit(console)
+        for part in parts:
+            console.print(part)
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+        assert text.count("Local Only") == text.count("FedRep") == len(parts)
+        assert text.count("0.123 ± 0.004") == 18
+        assert [name for name in numbers if name not in text] == []
+        assert text.count("figures") == len(parts)
+        assert text.count("continued") == len(parts) - 1
+        assert (len(parts) == 1) == (width == 400)

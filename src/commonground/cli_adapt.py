@@ -140,7 +140,9 @@ def adapt(
     left += [] if new.schema is None else new.schema.few_rows.get("clients", [])
     if not quiet:
         _say_of_clients(new, left, max(wanted))
-    results = adapt_run(run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class)
+    results = adapt_run(
+        run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class, note=_say
+    )
     folder = out or run_dir
     about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
     about |= {"task": new.task.name, "metric": Headline.of(new.task).key, "left_out": left}

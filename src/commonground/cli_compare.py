@@ -132,6 +132,7 @@ def compare(
     from commonground.compare import compare as run_comparison
     from commonground.compare.grid import parse_grid
     from commonground.compare.progress import ComparisonProgress
+    from commonground.compare.tables import cost_table, headline_table, metric_table, target_table, tuning_table
     from commonground.terminal import standard_output
 
     comparison = run_comparison(
@@ -152,15 +153,10 @@ def compare(
     )
     if not quiet:
         console = standard_output()
-        for table in (
-            comparison.tuning_table(),
-            comparison.table(),
-            comparison.metric_table(),
-            comparison.cost_table(),
-            comparison.target_table(),
-        ):
-            if table is not None:
-                console.print(table)
+        for made in (tuning_table, headline_table, metric_table, cost_table, target_table):
+            if (table := made(comparison.result)) is not None:
+                for part in table.to_fit(console):
+                    console.print(part)
         for note in comparison.footnotes():
             console.print(f"· {note}", markup=False)
         console.print(f"files: {out}", markup=False, soft_wrap=True)

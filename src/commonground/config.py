@@ -243,6 +243,17 @@ class RunConfig(BaseModel):
             raise ValueError("is a function, which train(…, loss=f) takes; elsewhere write it as file.py:function")
         return value
 
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _own_metrics_elsewhere(cls, value: object) -> object:
+        if isinstance(value, Mapping) or callable(value):
+            raise ValueError(
+                "holds functions, which train(…, metrics={name: f}) takes; elsewhere write metric=file.py:f"
+            )
+        if isinstance(value, str) and ".py:" in value:
+            raise ValueError("metrics of your own by name are metric=file.py:f; this is basic or full")
+        return value
+
     @field_validator("betas", mode="before")
     @classmethod
     def _two_betas(cls, value: object) -> object:

@@ -31,6 +31,23 @@ class ModelError(CommonGroundError):
     """A model does not fit its data, or its parameter groups do not cover it."""
 
 
+class LoneSampleError(ModelError):
+    """A batch of a single sample, of which BatchNorm has no statistics."""
+
+    @classmethod
+    def of(cls, client: int, why: str = "") -> LoneSampleError:
+        """Of a client's batch.
+
+        Args:
+            client: its number.
+            why: what PyTorch says, if it was asked.
+        """
+        return cls(
+            f"client {client} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
+            f"--batch-size that does not leave one over{f' ({why})' if why else ''}"
+        )
+
+
 class RunError(CommonGroundError):
     """A run's folder is missing, belongs to another run, or holds something unreadable."""
 

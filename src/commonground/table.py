@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table as RichTable
 
 from commonground.spreadsheet import cell
@@ -91,3 +92,29 @@ class Table:
             cells = (str(row.get(name, "")) for name in self.names)
             table.add_row(*cells, style="bold" if index in self.bold else "")
         return table
+
+    def to_fit(self, console: Console) -> list[RichTable]:
+        """To print on a console, without frames: where it is too wide, its columns of numbers are shared out over
+        several tables, each with the columns of words before them, so that no cell is cut and every row can be told.
+        """
+        words = [column for column in self.columns if not column.numeric]
+        parts: list[list[Column]] = [[]]
+        for column in self.columns:
+            if column.numeric:
+                if parts[-1] and self._part(words, [*parts[-1], column])._width(console) > console.width:
+                    parts.append([])
+                parts[-1].append(column)
+        if len(parts) == 1:
+            return [self.to_rich(framed=False)]
+        return [
+            replace(self._part(words, own), title=self.title + (", continued" if number else "")).to_rich(framed=False)
+            for number, own in enumerate(parts)
+        ]
+
+    def _part(self, words: Sequence[Column], numbers: Sequence[Column]) -> Table:
+        return replace(self, columns=(*words, *numbers))
+
+    def _width(self, console: Console) -> int:
+        from rich.measure import Measurement
+
+        return Measurement.get(console, console.options.update(width=10_000), self.to_rich(framed=False)).maximum

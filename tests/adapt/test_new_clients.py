@@ -87,3 +87,22 @@ def test_shots_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--repeats must be at least 1, not 0"):
         adapt(tmp_path / "run", data, [2], repeats=0)
     assert adapt(str(tmp_path / "run"), data, [2], repeats=1, epochs=1, local_only=False)
+
+
+def test_what_batch_norm_cannot_be_trained_on_is_left_out_and_told(tmp_path: Path) -> None:
+    """Of batches of six, seven samples leave one over; heads on the frozen body need no statistics."""
+    norm: dict[str, Any] = {"model": "mlp", "model_options": {"norm": "batch"}, "batch_size": 6}
+    cg.train("fedrep", "digits", out=tmp_path, **{**SETTINGS, **norm, "classes_per_client": 3})
+    new = cg.load_data("digits", 4, classes_per_client=3, seed=9)
+    said: list[str] = []
+    found = adapt(tmp_path, new, [1, 5, 7], epochs=2, repeats=2, note=said.append)
+    assert [(one.shots, one.method) for one in found] == [
+        (1, "frozen body"), (5, "frozen body"), (5, "local only"), (7, "frozen body")
+    ]  # fmt: skip
+    assert said == [
+        f"local only is left out at {k}: of batches of 6 a single one would be left over, of which BatchNorm has no "
+        "statistics"
+        for k in ("1 sample", "7 samples")
+    ]
+    with pytest.warns(UserWarning, match="local only is left out at 7 samples"):
+        adapt(tmp_path, new, [7], epochs=1, repeats=1)

@@ -122,3 +122,9 @@ def test_figures_of_a_kept_round_are_not_called_those_of_the_last(tmp_path):
     assert "after the last round" not in page
     plain = compare(["fedrep"], regression_data(), 1, local_only=False, **SMALL)
     assert "test samples after the last round; " in plain.footnotes()[0]
+
+
+def test_functions_in_place_of_metrics_are_refused_by_the_way_that_works() -> None:
+    for given in ({"most": lambda y, p: 0.0}, "own.py:most"):
+        with pytest.raises(ConfigError, match=r"metric=file\.py:f"):
+            compare(["fedavg"], "digits", 1, metrics=given)

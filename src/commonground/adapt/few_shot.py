@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
+from commonground.counted import counted
 from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
@@ -24,7 +25,7 @@ from commonground.engine.prepare import plain_network
 from commonground.engine.run import Run, as_run
 from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, LoneSampleError, warn
 from commonground.ranges import LARGEST, SMALLEST
 
 __all__ = ["Adaptation", "adapt", "as_new_clients", "head_curve", "head_setup"]
@@ -70,6 +71,7 @@ def adapt(
     seed: int = 0,
     per_class: bool = False,
     local_only: bool = True,
+    note: Callable[[str], None] = warn,
 ) -> list[Adaptation]:
     """Serve new clients at several numbers of samples.
 
@@ -82,7 +84,9 @@ def adapt(
         repeats: draws of the samples and of the new heads.
         seed: first seed of the draws.
         per_class: whether the shots count samples of each of a client's classes.
-        local_only: whether to train a whole model on each client alone for comparison.
+        local_only: whether to train a whole model on each client alone for comparison; left out where BatchNorm would
+            have a batch of a single sample, of which it has no statistics.
+        note: is told of what is left out; by default it becomes a warning.
 
     Raises:
         CommonGroundError: the data does not fit the run, or a client has too few samples.
@@ -106,15 +110,31 @@ def adapt(
             ways.setdefault("frozen body", []).append(_tested(setup, HeadTuning(epochs), fresh))
             if same_head:
                 ways.setdefault("global + FT", []).append(_tested(setup, HeadTuning(epochs), trained.shared_model()))
-            if local_only:
-                alone = replace(
-                    setup,
-                    config=setup.config.model_copy(update={"local_epochs": epochs, "local_steps": None}),
-                    _splits={},
-                )
-                ways.setdefault("local only", []).append(_tested(alone, LocalOnly(), setup.initial))
+        if local_only and (alone := _alone(run, draws, epochs, seed, lr, note)):
+            ways["local only"] = alone
         results += [_summary(way, k, values) for way, values in ways.items()]
     return results
+
+
+def _alone(
+    run: Run, draws: Sequence[FederatedDataset], epochs: int, seed: int, lr: float | None, note: Callable[[str], None]
+) -> list[Results]:
+    """A whole model of each client, trained on its samples alone; none if it cannot be."""
+    found = []
+    for r, subset in enumerate(draws):
+        setup = head_setup(run, subset, seed + r, lr)
+        update = {"local_epochs": epochs, "local_steps": None}
+        setup = replace(setup, config=setup.config.model_copy(update=update), _splits={})
+        try:
+            found.append(_tested(setup, LocalOnly(), setup.initial))
+        except LoneSampleError:
+            shots, size = counted(int(subset.train_sizes.max()), "sample"), setup.config.batch_size
+            note(
+                f"local only is left out at {shots}: of batches of {size} a single one would be left over, of which "
+                "BatchNorm has no statistics"
+            )
+            return []
+    return found
 
 
 def _numbers_of_samples(shots: Sequence[int]) -> list[int]:

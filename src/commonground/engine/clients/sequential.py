@@ -21,7 +21,7 @@ from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, gradients_of
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
-from commonground.errors import ModelError
+from commonground.errors import LoneSampleError, ModelError
 from commonground.models import Split, call, tensors_of
 from commonground.privacy import is_private_part, noisy_means
 
@@ -164,10 +164,7 @@ class SequentialClient(LocalTraining):
         except ValueError as error:
             if len(batch.y) > 1 or "more than 1 value per channel" not in str(error):
                 raise
-            raise ModelError(
-                f"client {self.keys[0]} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
-                f"--batch-size that does not leave one over ({error})"
-            ) from None
+            raise LoneSampleError.of(self.keys[0], str(error)) from None
         finally:
             self.setup.behaviour.settle(self.model, self.live)
 

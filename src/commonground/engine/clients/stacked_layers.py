@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import PackedSequence
 
-from commonground.errors import ModelError
+from commonground.errors import LoneSampleError, ModelError
 
 __all__ = ["stackable_layers", "why_not_stackable"]
 
@@ -95,10 +95,7 @@ def _normalise(there: Tensor, lone: int | None, layer: _BatchNorm, x: Tensor) ->
     running ones then move towards; these stay where no row is there.
     """
     if lone is not None and x[0, 0].numel() == 1:
-        raise ModelError(
-            f"client {lone} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
-            "--batch-size that does not leave one over"
-        )
+        raise LoneSampleError.of(lone)
     mean_now, variance_now = layer.running_mean, layer.running_var
     assert mean_now is not None
     assert variance_now is not None
