@@ -140,8 +140,9 @@ def adapt(
     left += [] if new.schema is None else new.schema.few_rows.get("clients", [])
     if not quiet:
         _say_of_clients(new, left, max(wanted))
+    note = _hush if quiet else _say
     results = adapt_run(
-        run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class, note=_say
+        run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class, note=note
     )
     folder = out or run_dir
     about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
@@ -357,6 +358,10 @@ def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
 def _cells(rows: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
     """Rows of a CSV file whose texts no spreadsheet computes; numbers stay what they are."""
     return ([cell(part, numbers=True) if isinstance(part, str) else part for part in row] for row in rows)
+
+
+def _hush(text: str) -> None:
+    """Say nothing."""
 
 
 def _say(text: str) -> None:

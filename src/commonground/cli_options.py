@@ -107,8 +107,14 @@ def _choices(annotation: Any) -> list[str]:
     return [choice for kind in kinds if typing.get_origin(kind) is typing.Literal for choice in typing.get_args(kind)]
 
 
-def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:
+def run_values(
+    flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None, *, names: bool = True
+) -> dict[str, Any]:
     """Settings from a file, then flags, then ``--set``.
+
+    Args:
+        flags, assignments, config_file: as they were given.
+        names: look up names of data, models and partitions.
 
     Raises:
         CommonGroundError: a setting is no such, or a name is unknown, which is told before PyTorch is loaded.
@@ -125,5 +131,6 @@ def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file:
         if not isinstance(values.get(place, {}), dict):
             raise ConfigError(f"'{place}' in the configuration file must be a table of settings, not {values[place]!r}")
         values[place] = {**values.get(place, {}), key: value}
-    check_names(values)
+    if names:
+        check_names(values)
     return values

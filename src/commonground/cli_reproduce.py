@@ -152,6 +152,8 @@ def _one(request: Request, name: str, device: str) -> None:
     fixed = {"seed": request.seed, "seeds": request.seeds} if chosen.table is None else {}
     changed = sorted(f"{key}={value}" for key, value in request.overrides.items())
     _check_free(request.folder, name, {"scale": request.scale, **fixed, "set": changed})
+    if chosen.table is not None:
+        _check_filled(request.folder, name)
     _carry_out(_on(request, chosen, device), chosen)
 
 
@@ -304,6 +306,15 @@ def _check_free(out: Path, experiment: str, asked: Mapping[str, Any]) -> None:
         if name in there and there[name] != value:
             was, now = ("none" if v is None or v == [] else v for v in (there[name], value))
             raise RunError(f"'{out}' holds {experiment} with --{name} {was}, not {now}; choose another --out")
+
+
+def _check_filled(out: Path, experiment: str) -> None:
+    """Refuse a folder with claims of this table or figure and no cells: the first cell would take their place."""
+    about = out / "reproduction.json"
+    if about.is_file() and not (out / "cells.csv").is_file() and json.loads(about.read_text("utf-8")).get("claims"):
+        raise RunError(
+            f"'{out}' holds {experiment} as an earlier version measured it, which kept no cells; choose another --out"
+        )
 
 
 @click.command(

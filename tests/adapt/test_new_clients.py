@@ -100,9 +100,8 @@ def test_what_batch_norm_cannot_be_trained_on_is_left_out_and_told(tmp_path: Pat
         (1, "frozen body"), (5, "frozen body"), (5, "local only"), (7, "frozen body")
     ]  # fmt: skip
     assert said == [
-        f"local only is left out at {k}: of batches of 6 a single one would be left over, of which BatchNorm has no "
-        "statistics"
-        for k in ("1 sample", "7 samples")
+        f"local only is left out at {k}: a batch of a single sample (batches are of 6) has no statistics for BatchNorm"
+        for k in ("1 shot", "7 shots")
     ]
-    with pytest.warns(UserWarning, match="local only is left out at 7 samples"):
+    with pytest.warns(UserWarning, match="local only is left out at 7 shots"):
         adapt(tmp_path, new, [7], epochs=1, repeats=1)

@@ -213,26 +213,43 @@ def test_a_first_client_of_one_row_does_not_hide_that_rows_are_joined(sizes: tup
 # -- what a row sees ------------------------------------------------------------------------------------------------
 
 
-class Centred(nn.Module):
-    """Each row's hidden numbers without the mean over the rows of its batch."""
+class Company(nn.Module):
+    """Hidden numbers that are changed by those of the rows beside them, behind BatchNorm or not, before a head that
+    starts at zero or not.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, joined: Callable[[Tensor], Tensor], *, always: bool = True, norm: bool = False, zero: bool = False
+    ):
         super().__init__()
-        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.body, self.norm, self.head = nn.Linear(4, 6), nn.BatchNorm1d(6) if norm else nn.Identity(), nn.Linear(6, 3)
+        self.joined, self.always = joined, always
+        if zero:
+            nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.body(x)
-        logits: Tensor = self.head(torch.relu(hidden - hidden.mean(0)))
+        hidden = self.norm(self.body(x))
+        logits: Tensor = self.head(torch.tanh(self.joined(hidden) if self.training or self.always else hidden))
         return logits
 
 
-class CentredInTraining(Centred):
-    """The same in training alone."""
+def centred(hidden: Tensor) -> Tensor:
+    return hidden - hidden.mean(0)
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.body(x)
-        logits: Tensor = self.head(torch.relu(hidden - hidden.mean(0) if self.training else hidden))
-        return logits
+
+def below_the_largest(hidden: Tensor) -> Tensor:
+    return hidden - hidden.amax(0)
+
+
+def of_the_largest(hidden: Tensor) -> Tensor:
+    return hidden / hidden.abs().max()
+
+
+def coarse(hidden: Tensor) -> Tensor:
+    """Of each row alone, and to three digits."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return nn.functional.linear(hidden, torch.eye(6, dtype=hidden.dtype)).to(hidden.dtype)
 
 
 def without_statistics() -> nn.Sequential:
@@ -243,18 +260,39 @@ def set_up(model: nn.Module, data: FederatedDataset) -> Any:
     return prepare_setup(RunConfig.make({"algorithm": "fedavg", "model": "m", "data": "d"}), data, model)
 
 
-@pytest.mark.parametrize("model", [Centred, CentredInTraining])
-def test_a_model_that_joins_rows_is_not_stacked(model: Callable[[], nn.Module]) -> None:
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("joined", [centred, below_the_largest, of_the_largest])
+def test_a_model_that_joins_rows_is_not_stacked(
+    joined: Callable[[Tensor], Tensor], always: bool, norm: bool, zero: bool
+) -> None:
     """Padding rows of shorter batches would be among those that a row sees."""
-    setup = set_up(seeded(model), made_data((6, 4, 8, 2)))
+    setup = set_up(seeded(Company, joined, always=always, norm=norm, zero=zero), made_data((6, 4, 8, 2)))
     with pytest.raises(ModelError, match="outputs for a client are not the same beside other clients' and padding"):
         check_stackable(setup)
     assert choose_engine(setup) != "batched"
-    assert setup.behaviour.joins_tested is (model is Centred)
+    assert setup.behaviour.joins_tested is always
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_rounding_inside_of_a_model_is_no_joining(norm: bool) -> None:
+    setup = set_up(seeded(Company, coarse, norm=norm), made_data((6, 4, 8, 2)))
+    check_stackable(setup)
+    assert not setup.behaviour.joins_tested
+
+
+def test_nearly_constant_features_before_batch_norm_are_no_joining() -> None:
+    class Faint(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 1e-6 * x + 1
+
+    net = nn.Sequential(nn.Linear(4, 6), Faint(), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    check_stackable(set_up(net, made_data((6, 4, 8, 2))))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedrep", "fedbabu"])
-@pytest.mark.parametrize("model", [Centred, without_statistics])
+@pytest.mark.parametrize("model", [partial(Company, centred), without_statistics])
 def test_rows_are_joined_with_those_of_their_client_alone(model: Callable[[], nn.Module], algorithm: str) -> None:
     """A client's test is the same in every engine, and what a module on the client's rows says."""
     data = made_data((6, 4, 8, 2), test=7)
@@ -267,6 +305,27 @@ def test_rows_are_joined_with_those_of_their_client_alone(model: Callable[[], nn
         right = own(torch.from_numpy(data.x_test[rows]).double()).argmax(1).numpy() == data.y_test[rows]
         if algorithm != "fedbabu":  # whose client tunes its model for the test
             assert one.run.clients[client]["personal_accuracy"] == pytest.approx(right.mean())
+
+
+def test_many_images_of_a_client_are_joined_as_one() -> None:
+    """More than go through a convolution at once."""
+    data = made_data((6, 8), (5, 5, 1), test=60)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten(), nn.Linear(36, 3)
+    )
+    run = train_whole("fedavg", data, model=net, rounds=1, dtype="float64").run
+    for client in range(2):
+        rows = data.test_indices(client)
+        x = torch.from_numpy(data.x_test[rows]).double().movedim(-1, 1)
+        right = run.model(client).eval()(x).argmax(1).numpy() == data.y_test[rows]
+        assert run.clients[client]["personal_accuracy"] == pytest.approx(right.mean())
+
+
+def test_a_single_test_row_that_cannot_be_taken_is_told_before_training() -> None:
+    data = made_data((6, 4), test=1)
+    with pytest.raises(ModelError, match="joins rows and cannot take a single one, as client 0 has for its test"):
+        set_up(seeded(without_statistics), data)
+    assert set_up(seeded(Company, centred), data).behaviour.joins_tested  # of one row the mean is the row
 
 
 def test_models_whose_rows_are_alone_are_tested_together() -> None:
@@ -311,8 +370,13 @@ def test_what_has_another_gradient_mapped_over_clients_is_not_stacked() -> None:
     assert choose_engine(setup) != "batched"
 
 
-def test_a_trial_leaves_dropout_and_counters_alone() -> None:
+def test_a_trial_leaves_the_model_alone() -> None:
     """Engines are made anew for fine-tuning, with what the last step has left in the layers."""
     net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.ReLU(), nn.Linear(6, 3))
     go = partial(train_whole, "fedavg", made_data((6, 4, 8, 2)), rounds=2, dtype="float64", finetune_epochs=2)
     assert_same_run(go(model=net, engine="serial"), go(model=net, engine="batched"), 1e-9)
+    setup = set_up(net, made_data((6, 4, 8, 2)))
+    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    check_stackable(setup)
+    assert all(torch.equal(value, before[name]) for name, value in setup.model.state_dict().items())
+    assert not setup.model.training

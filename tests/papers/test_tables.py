@@ -378,6 +378,7 @@ def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture
     assert hours is not None
     assert min(minutes) / 30 <= hours <= max(minutes) / 30
     assert hours_left(table, store, 2, "cuda") is hours_left(table, store, 2, "cpu", "bf16") is None
+    assert hours_left(replace(table, rows=[Row("New", "fedavg")]), store, 2) is None  # of no row that was measured
 
 
 def test_the_time_left_is_that_of_the_fastest_runs_alike(filled: Path, tmp_path: Path) -> None:

@@ -104,37 +104,29 @@ def adapt(
     results = []
     for k, draws in subsets.items():
         ways: dict[str, list[Results]] = {}
-        for r, subset in enumerate(draws):
-            setup = head_setup(run, subset, seed + r, lr)
+        setups = [head_setup(run, subset, seed + r, lr) for r, subset in enumerate(draws)]
+        for setup in setups:
             fresh = setup.initial | trained.body()
             ways.setdefault("frozen body", []).append(_tested(setup, HeadTuning(epochs), fresh))
             if same_head:
                 ways.setdefault("global + FT", []).append(_tested(setup, HeadTuning(epochs), trained.shared_model()))
-        if local_only and (alone := _alone(run, draws, epochs, seed, lr, note)):
-            ways["local only"] = alone
+        if local_only:
+            try:
+                ways["local only"] = [_alone(setup, epochs) for setup in setups]
+            except LoneSampleError:
+                note(
+                    f"local only is left out at {counted(k, 'shot')}{' per class' if per_class else ''}: a batch of a "
+                    f"single sample (batches are of {setups[0].config.batch_size}) has no statistics for BatchNorm"
+                )
         results += [_summary(way, k, values) for way, values in ways.items()]
     return results
 
 
-def _alone(
-    run: Run, draws: Sequence[FederatedDataset], epochs: int, seed: int, lr: float | None, note: Callable[[str], None]
-) -> list[Results]:
-    """A whole model of each client, trained on its samples alone; none if it cannot be."""
-    found = []
-    for r, subset in enumerate(draws):
-        setup = head_setup(run, subset, seed + r, lr)
-        update = {"local_epochs": epochs, "local_steps": None}
-        setup = replace(setup, config=setup.config.model_copy(update=update), _splits={})
-        try:
-            found.append(_tested(setup, LocalOnly(), setup.initial))
-        except LoneSampleError:
-            shots, size = counted(int(subset.train_sizes.max()), "sample"), setup.config.batch_size
-            note(
-                f"local only is left out at {shots}: of batches of {size} a single one would be left over, of which "
-                "BatchNorm has no statistics"
-            )
-            return []
-    return found
+def _alone(setup: Setup, epochs: int) -> Results:
+    """A whole model of each client, trained on its samples alone."""
+    update = {"local_epochs": epochs, "local_steps": None}
+    alone = replace(setup, config=setup.config.model_copy(update=update), _splits={})
+    return _tested(alone, LocalOnly(), setup.initial)
 
 
 def _numbers_of_samples(shots: Sequence[int]) -> list[int]:

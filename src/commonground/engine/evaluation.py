@@ -138,7 +138,7 @@ def _outputs(
                 yield fold_call(model, {**shared, **personal}, part, own)
             return
         if not personal:
-            yield _chunked(partial(run_with, model, shared), x)
+            yield _chunked(setup, partial(run_with, model, shared), x)
             return
         # In evaluation nothing is random, so the shared first part ends before the first personal tensor.
         split = setup.split(frozenset(personal))
@@ -147,7 +147,7 @@ def _outputs(
             return
         for c, part in enumerate(_parts(x, sizes)):
             own = {**shared, **{name: value[c] for name, value in personal.items()}}
-            yield _chunked(partial(run_with, model, own), part)
+            yield _chunked(setup, partial(run_with, model, own), part)
 
 
 def _sum_by_owner(values: Tensor, owner: Tensor, owners: int) -> npt.NDArray[np.float64]:
@@ -162,7 +162,9 @@ def run_with(model: nn.Module, tensors: Tensors, x: Inputs) -> Tensor:
     return out
 
 
-def _chunked(run: Callable[[Inputs], Tensor], x: Inputs) -> Tensor:
+def _chunked(setup: Setup, run: Callable[[Inputs], Tensor], x: Inputs) -> Tensor:
+    if setup.behaviour.joins_tested:
+        return run(x)  # of a single client
     size = FEATURE_CHUNK if any(value.ndim == 4 for value in x.values()) else 4096
     return torch.cat([run(part) for part in chunks(x, size)])
 
@@ -186,7 +188,7 @@ def _stacked_logits(
         own = {n for n, _ in split.first.named_parameters()} | {n for n, _ in split.first.named_buffers()}
         first = {name: value for name, value in everything.items() if name in own}
         run = partial(run_with, split.first, first)
-        x = {"x": _chunked(lambda part: split.features(run, part), x)}
+        x = {"x": _chunked(setup, lambda part: split.features(run, part), x)}
         module, names = split.rest, split.rest_names
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     position = np.arange(sizes.max())[None, :] % sizes[:, None] + starts[:, None]

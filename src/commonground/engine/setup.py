@@ -128,7 +128,12 @@ class Setup:
     def _try_model(self) -> Behaviour:
         one = set(self.probe) == {"x"}
         what = f"samples of shape {self.inputs.shape}" if one else f"the inputs {', '.join(self.probe)} by name"
-        return try_model(self.model, Trial(self.probe, what, self.data.task, self.data.classes))
+        trial = Trial(self.probe, self.company, what, self.data.task, self.data.classes)
+        behaviour = try_model(self.model, trial)
+        if behaviour.joins_tested and bool((self.data.test_sizes == 1).any()):
+            client = self.data.shown_name(int((self.data.test_sizes == 1).argmax()))
+            trial.check_lone(self.model, client)
+        return behaviour
 
     def keyed(self, purpose: str, *ids: int) -> AbstractContextManager[Callable[[], bool]]:
         """While open, whatever code of a user draws follows from the run's seed and this key; see
@@ -236,6 +241,12 @@ class Setup:
         """Two real inputs, to try the model on."""
         n = len(self.data.y_train)
         return self.inputs.arrange(self.inputs.rows("train", np.array([0, n - 1]))[0])
+
+    @cached_property
+    def company(self) -> Inputs:
+        """Three real inputs, to see whether the model joins them."""
+        n = len(self.data.y_train)
+        return self.inputs.arrange(self.inputs.rows("train", np.array([0, n - 1, n // 2]))[0])
 
     @cached_property
     def shared_names(self) -> tuple[str, ...]:

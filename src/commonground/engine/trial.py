@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from commonground.data.inputs import Inputs
+from commonground.data.inputs import Inputs, select
 from commonground.errors import ModelError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, KeyedDropout, call, tensors_of
@@ -24,6 +24,7 @@ from commonground.models.behaviour import (
     named,
     put_back,
 )
+from commonground.models.probe import probes_of
 from commonground.tasks import Task
 from commonground.user_code import failing_as
 
@@ -39,12 +40,14 @@ class Trial:
 
     Attributes:
         samples: two inputs by name.
+        company: three of them.
         what: the samples, for messages.
         task: says what outputs are needed.
         outputs: how many.
     """
 
     samples: Inputs
+    company: Inputs
     what: str
     task: Task
     outputs: int
@@ -69,6 +72,17 @@ class Trial:
         if checked and len(out) != rows:
             raise ModelError(f"the model gives {len(out)} rows of outputs for {rows} samples{mode}; each needs its own")
         return out
+
+    def check_lone(self, model: nn.Module, client: str) -> None:
+        """Refuse a model that joins rows and cannot take a single one, where a client's test is of a single row.
+
+        Raises:
+            ModelError: names the client.
+        """
+        model.eval()
+        what = f"the model joins rows and cannot take a single one, as client {client} has for its test"
+        with failing_as(what), torch.no_grad():
+            call(model, {name: value[:1].clone() for name, value in self.samples.items()})
 
     def check_finite(self, out: Tensor) -> None:
         """Refuse outputs that are not finite from the start, unless the samples are so large that they may be why: then
@@ -105,7 +119,7 @@ def try_model(model: nn.Module, trial: Trial) -> Behaviour:
         own = any(count > 1 for count in calls.values())
     if not own:
         with torch.no_grad():
-            return Behaviour(joins_tested=_joins(model, trial, trial.answer(model)))
+            return Behaviour(joins_tested=_joins(model, trial))
     with keyed_generators(0, "trial"):
         again = copied(model)
         before = held_by(again)
@@ -139,18 +153,24 @@ def _count_dropouts(model: nn.Module, trial: Trial) -> dict[str, int]:
     return counts
 
 
-def _joins(model: nn.Module, trial: Trial, out: Tensor) -> bool:
-    """Whether a third row beside the two changes their outputs by more than rounding does. A model that cannot take
-    three rows is left to say so when it is given them.
+def _joins(model: nn.Module, trial: Trial) -> bool:
+    """Whether in evaluation rows have other outputs in company than in pairs: each pair of three, for what only sees
+    the largest number of a batch is changed by one of the three alone. A model that cannot take these rows is left to
+    say so when it is given them.
     """
-    samples = {name: torch.cat([value, value[:1]]) for name, value in trial.samples.items()}
-    try:
-        beside = call(model, samples)[: len(out)]
-    except Exception:  # whatever a user's forward raises
-        return False
-    if beside.shape != out.shape:
-        return False
-    return bool((beside - out).abs().max() > TOLERANCE * out.abs().max())
+    for probe in probes_of(model):
+        probe.model.eval()
+        try:
+            whole = call(probe.model, probe.given(trial.company))
+            pairs = [torch.tensor(pair, device=whole.device) for pair in ((0, 1), (1, 2), (2, 0))]
+            alone = [call(probe.model, probe.given(select(trial.company, pair))) for pair in pairs]
+        except Exception:  # whatever a user's forward raises; one in single precision does not take doubles
+            continue
+        return any(
+            each.shape == whole[pair].shape and probe.differ(whole[pair], each)
+            for pair, each in zip(pairs, alone, strict=True)
+        )
+    return False
 
 
 def _in_evaluation(model: nn.Module, trial: Trial) -> tuple[bool, bool, dict[tuple[str, str], object]]:
@@ -177,8 +197,7 @@ def _in_evaluation(model: nn.Module, trial: Trial) -> tuple[bool, bool, dict[tup
     joins = False
     if not drew:  # with draws each client is tested by itself anyway
         with torch.no_grad(), keyed_generators(0, "trial", others=held_generators(model)):
-            joins = _joins(model, trial, outs[0])
-        put_back(model, changes(model, before))
+            joins = _joins(model, trial)
     return drew, joins, dict(changed)
 
 

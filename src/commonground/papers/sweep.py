@@ -140,7 +140,6 @@ def sweep(
     read: Callable[[Run, FederatedDataset], D],
     choice: RateChoice | None = None,
     notes: list[str] | None = None,
-    may_diverge: bool = False,
 ) -> dict[tuple[str, str], Measured[D]]:
     """Train every arm with every seed; what is finished already is only read.
 
@@ -151,7 +150,6 @@ def sweep(
         read: what to keep of every run that counts, for :attr:`Result.details`.
         choice: how learning rates are chosen; None where the arms' settings name theirs.
         notes: remarks are added to these.
-        may_diverge: whether an arm without a choice of rates may diverge with every seed, which leaves it no results.
 
     Returns:
         By condition and name of the method.
@@ -159,7 +157,7 @@ def sweep(
     Raises:
         UpdateError: an arm diverged: with every rate where there is a choice, else with every seed.
     """
-    return _Sweep(arms, seeds, request, read, choice, [] if notes is None else notes, may_diverge).run()
+    return _Sweep(arms, seeds, request, read, choice, [] if notes is None else notes).run()
 
 
 class _Sweep(Generic[D]):
@@ -173,10 +171,9 @@ class _Sweep(Generic[D]):
         read: Callable[[Run, FederatedDataset], D],
         choice: RateChoice | None,
         notes: list[str],
-        may_diverge: bool,
     ) -> None:
         self.arms, self.seeds, self.request, self.read = arms, list(seeds), request, read
-        self.choice, self.notes, self.may_diverge = choice, notes, may_diverge
+        self.choice, self.notes = choice, notes
         self.observer = ComparisonProgress(request.quiet)
         plan = [(arm, seed, rate) for arm in arms for rate, seed in self._plan()]
         steps = [
@@ -219,7 +216,7 @@ class _Sweep(Generic[D]):
             except UpdateError as error:
                 self.observer.note(f"{arm.title}, seed {seed}: {error}")
                 diverged[seed] = str(error)
-        if not results and not self.may_diverge:
+        if not results:
             raise UpdateError(f"{arm.title}: training diverged with every seed ({diverged[self.seeds[0]]})")
         return Measured(results, diverged=diverged)
 

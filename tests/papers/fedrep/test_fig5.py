@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from commonground import train
+from commonground.cli import main
+from commonground.errors import ConfigError
 from commonground.papers.experiment import Request
 from commonground.papers.fedrep.fig5 import TABLE
 from commonground.papers.outcome import Outcome
@@ -136,3 +138,19 @@ def test_settings_are_those_of_the_appendix() -> None:
         *(f"FedAvg, {E} local epochs" for E in (2, 5, 10, 20)),
     ]
     assert outcome_of(TABLE, CellStore(Path("nowhere"))).figures == {}
+
+
+def test_epochs_are_chosen_and_not_set(tmp_path: Path) -> None:
+    for key in ("local_epochs", "head_epochs"):
+        with pytest.raises(
+            ConfigError, match=f"named by {key}, which is not set but chosen, such as --methods fedavg-20"
+        ):
+            measured(tmp_path, 1, **{key: 2})
+
+
+def test_a_folder_of_the_time_before_cells_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    about = '{"experiment": "fedrep-fig5", "scale": "small", "set": [], "claims": [{"claim": "x"}]}'
+    (tmp_path / "reproduction.json").write_text(about)
+    assert main(["reproduce", "fedrep-fig5", "--scale", "small", "--out", str(tmp_path)]) == 2
+    assert "kept no cells; choose another --out" in capsys.readouterr().err
+    assert (tmp_path / "reproduction.json").read_text() == about

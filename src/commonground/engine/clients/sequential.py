@@ -198,7 +198,7 @@ class SequentialClient(LocalTraining):
         self.model.eval()
         outputs = []
         with torch.no_grad():
-            for chunk in chunks(rows, FEATURE_CHUNK):
+            for chunk in chunks(rows, len(y) if self.setup.behaviour.joins_tested else FEATURE_CHUNK):
                 part = Batch(self.setup.inputs.arrange(each(torch.clone, chunk)), y, y)
                 outputs.append(self._output(self.model, part).features)
         return torch.cat(outputs)

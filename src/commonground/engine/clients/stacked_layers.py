@@ -81,7 +81,8 @@ def stackable_layers(module: nn.Module, there: Tensor | None = None, lone: int |
 
 
 def _pads(module: nn.Module) -> bool:
-    return type(module) is nn.Embedding and module.padding_idx is not None
+    plain = type(module) is nn.Embedding and module.max_norm is None and not module.scale_grad_by_freq
+    return plain and module.padding_idx is not None
 
 
 def _embed(layer: nn.Embedding, index: Tensor) -> Tensor:

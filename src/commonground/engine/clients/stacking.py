@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
 from commonground.algorithms import Batch, Tensors
-from commonground.data.inputs import Inputs, each
+from commonground.data.inputs import Inputs, each, first_of, select
 from commonground.engine.clients.folding import captured_input, fold_call
 from commonground.engine.clients.stacked_layers import stackable_layers, why_not_stackable
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ConfigError, ModelError
 from commonground.models import call_with
+from commonground.models.probe import Probe, probes_of
 from commonground.user_code import failing_as
 
 __all__ = ["Stacking", "call_stacked", "check_stackable", "names_inside", "stacking_of"]
-
-TOLERANCE = 1e-3  # between sums that may be added in another order
 
 
 def check_stackable(setup: Setup) -> None:
@@ -41,6 +42,10 @@ def check_stackable(setup: Setup) -> None:
     _try_stacking(setup)
 
 
+_TRIED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+"""What was found of a model: why it cannot be stacked, or nothing."""
+
+
 def _try_stacking(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be computed and trained for two clients at once (its forward branches on
     values), or would be trained otherwise than by itself: where a row sees the rows beside it, it would see the padding
@@ -48,67 +53,97 @@ def _try_stacking(setup: Setup) -> None:
     """
     if setup.folds or setup.device.type == "meta":  # a frozen model of ours; or no numbers to compare
         return
-    # Of one row it would not be seen that a model joins rows: it fits every number of them.
-    client = int((setup.data.train_sizes > 1).argmax())
-    index = setup.data.train_indices(client)[:2]
-    stored, _ = setup.inputs.rows("train", index)
-    x = setup.inputs.arrange(stored)
-    padded = each(lambda v: torch.cat([v, v[:1]]), x)
-    there = torch.ones(2, len(index) + 1, dtype=setup.inputs.dtype, device=setup.device)
-    there[:, -1] = 0
-    values = setup.moved(setup.initial)
-    names = names_inside(setup.model, values)
-    masks = {f"{name}.mask": there.new_ones(()) for name in setup.dropouts}
-    stacked_masks = {name: mask.expand(2) for name, mask in masks.items()}
-    for training in (False, True):
-        setup.model.train(training)
-        leaves = {n: v.expand(2, *v.shape).clone().requires_grad_(training) for n, v in values.items()}
-        rows = each(lambda v: torch.stack([v, v]), padded)  # anew: a forward may change what it is given
-        with setup.keyed("trial"), torch.set_grad_enabled(training):
-            out, _ = call_stacked(setup.model, names, leaves, set(values), stacked_masks, rows, None, False, there)
-        if training:
-            out = out[:, : len(index)]
-            with failing_as("the model cannot be stacked over clients"):
-                gradients = torch.autograd.grad(_along(out), list(leaves.values()), allow_unused=True)
-            # Of the second client: a rule of PyTorch's for maps that is wrong may be right for the first.
-            _check_as_alone(setup, values | masks, x, out[1].detach(), [g if g is None else g[1] for g in gradients])
-    setup.model.eval()
+    if setup.model not in _TRIED:
+        try:
+            _compare_stacked(setup)
+            _TRIED[setup.model] = ""
+        except ModelError as error:
+            _TRIED[setup.model] = str(error)
+        except torch.OutOfMemoryError:  # several copies in double precision: more than training takes
+            _TRIED[setup.model] = ""
+    if why := _TRIED[setup.model]:
+        raise ModelError(why)
 
 
-def _along(out: Tensor) -> Tensor:
-    """A number whose gradient is that of no sum: of a softmax's outputs that would be zero."""
-    return (out * torch.linspace(1, 2, out[0].numel(), dtype=out.dtype, device=out.device).view_as(out[0])).sum()
+def _compare_stacked(setup: Setup) -> None:
+    """Compare outputs and gradients of two rows by themselves with those in two clients' batches, padded by a third.
 
-
-def _check_as_alone(setup: Setup, values: Tensors, x: Inputs, out: Tensor, gradients: Sequence[Tensor | None]) -> None:
-    """Raise a ModelError if a client alone would have other outputs and gradients than in company.
-
-    Args:
-        setup: of the run; the model is in training mode.
-        values: its tensors and masks by name.
-        x: the client's rows.
-        out, gradients: what the client had beside others and padding, in the order of the tensors.
+    Each of three rows is the padding once: what only sees the largest number of a batch is changed by one of them.
     """
-    leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
-    try:
-        with setup.keyed("trial"):
-            alone = call_with(setup.model, leaves, x)
-        own = torch.autograd.grad(
-            _along(alone.unsqueeze(0)), list(leaves.values())[: len(gradients)], allow_unused=True
-        )
-    except Exception:  # a layer that does not take so few rows says so when it trains
+    # Of one row it would not be seen that a model joins rows: it fits every number of them.
+    sizes = setup.data.train_sizes
+    client = int((sizes > 2).argmax() if (sizes > 2).any() else (sizes > 1).argmax())
+    own = setup.data.train_indices(client)
+    index = np.append(own[:2], own[2] if len(own) > 2 else len(setup.data.y_train) // 2)
+    rows = setup.inputs.arrange(setup.inputs.rows("train", index)[0])
+    for turn in range(len(index)):
+        order = torch.arange(len(index), device=setup.device).roll(turn)
+        _compare_turn(setup, select(rows, order), gradients=turn == 0)
+
+
+def _compare_turn(setup: Setup, rows: Inputs, gradients: bool) -> None:
+    """The comparison with the last row as padding; of gradients as well, if they are asked for."""
+    count = len(first_of(rows)) - 1
+    alone = None
+    for probe in probes_of(setup.model):
+        probe.model.train()
+        try:
+            alone = _alone(setup, probe, each(lambda v: v[:count], rows), gradients)
+            break
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # a forward in single precision; a layer that does not take so few rows, and says so later
+            continue
+    out, found = _beside(setup, probe, rows, count, gradients)
+    if alone is None:
         return
-    pairs = [(one, other) for one, other in zip(gradients, own, strict=True) if one is not None and other is not None]
-    alone = alone.detach()
-    largest = max((float(other.abs().max()) for _, other in pairs if other.numel()), default=0.0)
-    off = max((float((one - other).abs().max()) for one, other in pairs if other.numel()), default=0.0)
-    outputs = float((out - alone).abs().max()) > TOLERANCE * float(alone.abs().max())
-    if outputs or off > TOLERANCE * largest:
+    pairs = [*zip(found, alone[1], strict=True)] if probe.exact else []
+    scale = torch.stack([other.abs().max() for _, other in pairs if other.numel()]) if pairs else None
+    outputs = probe.differ(out, alone[0])
+    if outputs or any(probe.differ(one, other, scale) for one, other in pairs):
         what = "outputs" if outputs else "gradients"
         raise ModelError(
             f"the model's {what} for a client are not the same beside other clients' and padding rows, so that the "
             "engine 'batched' would train another model; use --engine processes or serial"
         )
+
+
+def _tensors(setup: Setup, probe: Probe) -> Tensors:
+    """The probe's tensors that travel in a run of its model."""
+    live = {**dict(probe.model.named_parameters()), **dict(probe.model.named_buffers())}
+    return {name: live[name].detach() for name in setup.initial}
+
+
+def _alone(setup: Setup, probe: Probe, rows: Inputs, gradients: bool) -> tuple[Tensor, list[Tensor]]:
+    """Outputs and gradients, if asked for, of a client's rows by themselves."""
+    values = {n: v.clone().requires_grad_(n not in setup.buffers) for n, v in _tensors(setup, probe).items()}
+    with setup.keyed("trial"):
+        out: Tensor = call_with(probe.model, values, probe.given(rows))
+    return out.detach(), _gradients(out, values) if gradients else []
+
+
+def _beside(setup: Setup, probe: Probe, rows: Inputs, count: int, gradients: bool) -> tuple[Tensor, list[Tensor]]:
+    """The same of the first rows, in the batch of the second of two clients, behind which the last row is padding."""
+    values = {
+        n: v.expand(2, *v.shape).clone().requires_grad_(n not in setup.buffers)
+        for n, v in _tensors(setup, probe).items()
+    }
+    x = each(lambda v: torch.stack([v, v]), probe.given(rows))
+    there = torch.ones(2, count + 1, dtype=torch.float64 if probe.exact else torch.float32, device=setup.device)
+    there[:, -1] = 0
+    names = names_inside(probe.model, values)
+    with setup.keyed("trial"):
+        out, _ = call_stacked(probe.model, names, values, set(values), {}, x, None, False, there)
+    with failing_as("the model cannot be stacked over clients"):
+        # Of the second client: a rule of PyTorch's for maps that is wrong may be right for the first.
+        return out[1, :count].detach(), [g[1] for g in _gradients(out[1, :count], values)] if gradients else []
+
+
+def _gradients(out: Tensor, values: Tensors) -> list[Tensor]:
+    """Of a sum with weights (that of a softmax's outputs would have none), zero where nothing hangs on a tensor."""
+    weights = torch.linspace(1, 2, out.numel(), dtype=out.dtype, device=out.device).view_as(out)
+    trained = [value for value in values.values() if value.requires_grad]
+    return list(torch.autograd.grad((out * weights).sum(), trained, allow_unused=True, materialize_grads=True))
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:

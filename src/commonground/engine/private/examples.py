@@ -105,6 +105,11 @@ def check_model(setup: Setup) -> None:
                 f"--dp example needs gradients of single examples, which torch.func does not give for the recurrent "
                 f"layer '{name}'; take another model, or --dp client"
             )
+        if isinstance(module, nn.Embedding) and (module.scale_grad_by_freq or module.max_norm is not None):
+            raise ConfigError(
+                f"--dp example needs gradients of single examples, and those of the embedding '{name}' are scaled by a "
+                "whole batch, or its rows are kept short; take another model, or --dp client"
+            )
     if setup.behaviour.draws or setup.behaviour.counters:
         what = "draws random numbers" if setup.behaviour.draws else f"changes '{setup.behaviour.counters[0]}'"
         raise ConfigError(

@@ -90,6 +90,7 @@ TABLE = PaperTable(
     champions=(),
     comparisons=tuple(_comparisons()),
     drawn=_drawn,
+    named_by=("local_epochs", "head_epochs"),
     notes=(
         "A cell is the mean accuracy over clients, averaged over the last 10 rounds: of each client's own model for "
         "FedRep, of the global model for FedAvg, and, as 'own models', of the round's participants' models as their "

@@ -51,6 +51,7 @@ TABLE = PaperTable(
         Comparison("FedRep", row.name, f"FedRep's body serves new clients better than {row.name}'s") for row in RIVALS
     ),
     served=_served,
+    needs=lambda seed, request: new_clients(seed, request.data_dir),
     reduced={"clients": 30, "partition": "lognormal:mean=100,min=50,classes=3"},
     reduced_text="Reduced: bodies are trained by 30 clients of 100 letters on average instead of 150 of 148; rounds, "
     "local epochs and rates are the paper's. A round averages 3 clients instead of 15, and so few letters make every "

@@ -102,6 +102,7 @@ class CellStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._cells: dict[CellKey, Measurement] = {}
+        self._curves: dict[str, dict[CellKey, Curves]] = {}
         self.read()
 
     def alone(self) -> AbstractContextManager[None]:
@@ -114,6 +115,7 @@ class CellStore:
         Raises:
             RunError: it is damaged.
         """
+        self._curves.clear()
         for line in _read(self.folder / CELLS):
             cell = _measurement(line, self.folder / CELLS)
             self._cells[cell.key] = cell
@@ -157,6 +159,8 @@ class CellStore:
         Raises:
             RunError: the file is damaged.
         """
+        if column in self._curves:
+            return self._curves[column]
         path, found = self._beside("curves", column), dict[CellKey, Curves]()
         for line in _read(path):
             try:
@@ -164,6 +168,7 @@ class CellStore:
                 found.setdefault(_key(line, column, path), {})[int(line["round"])] = figures
             except (ValueError, KeyError):
                 raise RunError(f"'{path}' is damaged: a line has no round or no numbers") from None
+        self._curves[column] = found
         return found
 
     def add(self, cell: Measurement, clients: Iterable[float], curves: Curves) -> None:
@@ -194,6 +199,7 @@ class CellStore:
         _write(path, ["method", "variant", "seed", "round", *CURVES], [*kept, *rows])
         # Last: a cell is there when all that belongs to it is.
         _write(self.folder / CELLS, [f.name for f in fields(Measurement)], [_line(c) for c in self._cells.values()])
+        self._curves.clear()
 
     def _beside(self, kind: str, column: str) -> Path:
         return self.folder / kind / f"{slug(column)}.csv"

@@ -190,6 +190,8 @@ def _measure(
     """Train one run to its end and keep its cells; False if time ran out before."""
     folder, began = one.place(store.folder, request.precision), time.monotonic()
     diverged, run = "", None
+    if table.needs is not None:
+        table.needs(one.seed, request)  # what is not there is told before hours of training
     try:
         run = train(
             one.arm.row.algorithm,

@@ -48,6 +48,12 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
     for cell in store.all():
         if cell.scale != request.scale:
             raise RunError(f"'{request.folder}' holds cells of scale {cell.scale}; choose another --out")
+    for key in table.named_by:
+        if key in request.overrides:
+            raise ConfigError(
+                f"the rows of {table.name} are named by {key}, which is not set but chosen, such as "
+                f"--methods {table.rows[-1].key}"
+            )
     seeds = request.seed_range(table.seeds)
     work = work_for(table, columns, rows, variants, seeds, dict(request.overrides))
     left = _without_overrides(work, request.overrides)

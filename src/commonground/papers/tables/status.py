@@ -112,10 +112,12 @@ def hours_left(
     Returns:
         None where nothing was measured like that yet.
     """
+    known = {(column.label, row.name) for column in table.columns for row in table.rows}
     runs = {
         cell.weights_sha256 or cell.key: cell
         for cell in store.all()
         if (cell.device, cell.precision, cell.variant) == (device, precision, "")
+        and (cell.column, cell.method) in known
     }
     if not runs:
         return None
@@ -132,7 +134,7 @@ def _minutes(table: PaperTable, one: Work, runs: Sequence[Measurement]) -> float
     if own:
         return min(own)
     arms = {(c.label, row.name): (c, row) for c in table.columns for row in table.rows}
-    rates = {kind: m / _size(table.arm(*arms[kind])) for kind, m in fastest.items() if kind in arms}
+    rates = {kind: m / _size(table.arm(*arms[kind])) for kind, m in fastest.items()}
     beside = [rate for (there, _), rate in rates.items() if there == column]
     return _size(one.arm) * median(beside or rates.values())
 

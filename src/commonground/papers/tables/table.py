@@ -66,7 +66,8 @@ class Row:
         reads: the accuracy that is reported: of each client's own model (after fine-tuning for +FT), of the global
             one, or of the models that a round's participants have as their local training ends (``trained``, for which
             the runs need ``metrics: full``). Rows that differ in this alone share their runs.
-        printed: the name in the printed table, if another.
+        printed: the name in the printed table, if another; of rows without printed values, the row that this one is
+            another way to measure.
         note: how it differs from what the paper says.
     """
 
@@ -163,8 +164,10 @@ class PaperTable:
         notes: what holds for every cell.
         comparisons: what is claimed beside the champions' leads.
         served: where a cell is about clients that come after training: from a finished run, its seed and what was asked
-            for, their accuracies after every epoch of tuning [clients]; these are the cell's, by epoch.
+            for, their accuracies [clients] after every epoch of tuning: the last is the cell, all are its curve.
+        needs: what ``served`` needs of data for a seed, looked up before a model is trained for it.
         drawn: figures of the whole table, by title, from its cells.
+        named_by: settings that the rows' names state, so that these are chosen among and not set.
         reduced, reduced_text: what ``--scale small`` changes of every column, and how it is told.
     """
 
@@ -180,6 +183,8 @@ class PaperTable:
     comparisons: Sequence[Comparison] = ()
     served: Callable[[Run, int, Request], Sequence[Values]] | None = None
     drawn: Callable[[PaperTable, CellStore], Mapping[str, Figure]] | None = None
+    needs: Callable[[int, Request], object] | None = None
+    named_by: Sequence[str] = ()
     reduced: Mapping[str, Any] = field(default_factory=lambda: SMALL)
     reduced_text: str = SMALL_TEXT
 
