@@ -63,7 +63,8 @@ def train(
             ``body=`` name patterns unless the head is its last ``nn.Linear``); by default what suits the data.
         loss: in place of the task's in training (tests keep the task's figures): a function of outputs [rows, …] and
             targets [rows, …] that gives one loss for each row [rows], each of its own row alone, or its name
-            ``file.py:function``. Numbers of a table are standardised for both, as the model learns them.
+            ``file.py:function``. Numbers of a table or an estimator are standardised for both, as the model learns
+            them.
         metrics: metrics of your own by name, beside the task's in a run's last test: functions of targets [n, …] and
             predictions [n, columns] (class probabilities, numbers; as scikit-learn has the order) that give one number,
             or one for each row, which is then averaged over all rows as well. Or ``basic`` or ``full``, the setting.

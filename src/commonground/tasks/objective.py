@@ -17,7 +17,8 @@ __all__ = ["Objective", "OwnLoss", "class_weights", "what_is"]
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
 """From a model's outputs [rows, …] and targets [rows, …] to one loss for each row [rows], each of its own row alone:
 rows of several clients may come together. Both are in the units in which the model learns: targets of a task that
-standardises them, as that of tables' numbers does, are standardised (:meth:`~commonground.tasks.Task.learnt`)."""
+standardises them, as that of tables' and estimators' numbers does, are standardised
+(:meth:`~commonground.tasks.Task.learnt`)."""
 
 
 @dataclass(frozen=True, eq=False)
