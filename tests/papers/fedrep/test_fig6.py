@@ -23,7 +23,7 @@ from commonground.papers.tables.judge import run_table
 TINY: dict[str, Any] = {"clients": 6, "partition": "shards", "classes_per_client": 2, "rounds": 2, "local_epochs": 1}
 (COLUMN,) = fig6.TABLE.columns
 DIGITS = replace(fig6.TABLE, columns=(replace(COLUMN, data="digits", settings={**COLUMN.settings, **TINY}),))
-METHODS = ("fedrep", "fedavg", "lg-fedavg")
+METHODS = ("fedrep", "fedavg", "lg-fedavg", "l2gd")
 
 
 def others(seed: int, data_dir: str | None) -> FederatedDataset:
@@ -42,7 +42,7 @@ def test_a_cell_is_what_new_clients_get(tmp_path: Path, monkeypatch: pytest.Monk
         row = next(row for row in DIGITS.rows if row.algorithm == method)
         for seed in (0, 1):
             arm = DIGITS.arm(DIGITS.columns[0], row)
-            run = train(method, "digits", device="cpu", seed=seed, **arm.settings)
+            run = train(method, "digits", device="cpu", seed=seed, options=dict(arm.options), **arm.settings)
             curve = head_curve(run, others(seed, None), 20, lr=0.01, seed=seed)
             cell = store.get((COLUMN.label, row.name, "", seed))
             assert cell is not None
@@ -57,10 +57,12 @@ def test_a_cell_is_what_new_clients_get(tmp_path: Path, monkeypatch: pytest.Monk
     assert [claim.claim for claim in outcome.claims] == [
         "FedRep's body serves new clients better than FedAvg's",
         "FedRep's body serves new clients better than LG-Fed's",
+        "FedRep's body serves new clients better than L2GD's",
     ]
+    assert DIGITS.arm(DIGITS.columns[0], next(r for r in DIGITS.rows if r.name == "L2GD")).settings["lr"] == 0.001
     assert list(outcome.figures) == ["accuracy by epoch, FEMNIST letters, then digits"]
     (figure,) = outcome.figures.values()
-    assert (figure.x, len(figure.lines)) == ("epoch", 3)
+    assert (figure.x, len(figure.lines)) == ("epoch", 4)
 
 
 def test_without_the_new_clients_data_the_run_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +74,7 @@ def test_without_the_new_clients_data_the_run_waits(tmp_path: Path, monkeypatch:
     assert "FEMNIST letters, then digits was left out: no digits here" in outcome.notes
     assert len(CellStore(tmp_path)) == 0
     monkeypatch.setattr(fig6, "new_clients", others)
-    assert len(run_table(DIGITS, asked(tmp_path)).cells) == 3
+    assert len(run_table(DIGITS, asked(tmp_path)).cells) == 4
 
 
 def test_bodies_are_trained_as_table_1_has_them() -> None:
