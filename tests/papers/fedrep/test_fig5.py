@@ -75,6 +75,7 @@ def test_points_and_claims_are_those_of_the_runs(tmp_path: Path) -> None:
         "FedAvg, its participants' models as their local training ends, does not gain from 5 local epochs over 1 "
         "(positive: 1 better)": (pytest.approx(gaps["FedAvg, own models"]), 2, None),
     }
+    assert list(outcome.figures) == ["accuracy by local epochs", "accuracy by round, CIFAR-10 (100, 2)"]
     cells = {cell.method: cell.measured for cell in outcome.cells}
     assert cells["FedRep, 5 head epochs"] == pytest.approx(100 * np.mean(values["FedRep (head epochs)"][5]))
     assert not any(path.name == "runs" for path in tmp_path.iterdir())

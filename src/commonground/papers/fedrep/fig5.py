@@ -54,9 +54,10 @@ def _comparisons() -> Iterator[Comparison]:
     yield Comparison(
         _name("FedRep", most), _name("FedRep", least), f"FedRep with {most} head epochs above FedRep with {least}"
     )
-    for more in others:
-        text = f"does not gain from {more} local epochs over {least} (positive: {least} better)"
+    texts = {more: f"does not gain from {more} local epochs over {least} (positive: {least} better)" for more in others}
+    for more, text in texts.items():
         yield Comparison(_name("FedAvg", least), _name("FedAvg", more), f"FedAvg {text}")
+    for more, text in texts.items():
         yield Comparison(_own(least), _own(more), f"FedAvg, {OWN}, {text}")
 
 

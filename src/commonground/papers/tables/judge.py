@@ -183,7 +183,8 @@ def _figures(table: PaperTable, store: CellStore, column: PaperColumn, rows: Seq
     """
     curves, over = store.curves(column.label), "round" if table.served is None else "epoch"
     figures = {}
-    for name, (title, percent) in CURVES.items():
+    shown = CURVES if table.values else {"accuracy": CURVES["accuracy"]}  # a figure is of nothing else
+    for name, (title, percent) in shown.items():
         lines = {}
         for row in rows:
             own = [c for (_, method, changed, _), c in curves.items() if method == row.name and not changed]
