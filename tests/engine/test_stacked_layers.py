@@ -384,3 +384,83 @@ def test_a_trial_leaves_the_model_alone() -> None:
     check_stackable(setup)
     assert all(torch.equal(value, before[name]) for name, value in setup.model.state_dict().items())
     assert not setup.model.training
+
+
+class BranchesInTests(nn.Module):
+    """Looks at its numbers where it is tested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        if not self.training and bool((hidden.abs() > 1e4).any()):
+            hidden = hidden.clamp(-1e4, 1e4)
+        logits: Tensor = self.head(hidden)
+        return logits
+
+
+def test_a_model_that_can_be_mapped_in_training_alone_is_not_stacked() -> None:
+    data = made_data((6, 4, 8, 2))
+    assert choose_engine(set_up(seeded(BranchesInTests), data)) != "batched"
+    run = train_whole("ditto", data, model=seeded(BranchesInTests), engine="auto", rounds=1).run
+    assert run.summary["engine"] != "batched"
+
+
+class Positive(nn.Module):
+    """A parameter that must stay above zero, of a small value."""
+
+    def __init__(self, joined: bool = False) -> None:
+        super().__init__()
+        self.body, self.scale, self.head = nn.Linear(4, 6), nn.Parameter(torch.full((6,), 0.01)), nn.Linear(6, 3)
+        self.joined = joined
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x) / self.scale.sqrt() * self.scale.log()
+        logits: Tensor = self.head(hidden - hidden.mean(0) if self.joined else hidden)
+        return logits
+
+
+def test_parameters_keep_their_sign_where_they_are_tried() -> None:
+    data = made_data((6, 4, 8, 2))
+    setup = set_up(seeded(Positive), data)
+    check_stackable(setup)
+    assert not setup.behaviour.joins_tested
+    assert set_up(seeded(Positive, True), data).behaviour.joins_tested
+
+
+class Keywords(nn.Module):
+    """Calls its layers by the names of their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(5, 4, padding_idx=0), nn.BatchNorm1d(4)
+        self.rnn, self.head = nn.GRU(4, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.words(input=x.long().clamp(0, 4))
+        states, _ = self.rnn(input=found, hx=found.new_zeros(1, len(x), 4))
+        logits: Tensor = self.head(self.norm(input=states[:, -1]))
+        return logits
+
+
+def test_layers_called_by_keyword_are_stacked() -> None:
+    go = partial(train_whole, "fedrep", words((6, 4, 9)), rounds=2, dtype="float64", batch_size=10)
+    assert_same_run(go(model=seeded(Keywords), engine="serial"), go(model=seeded(Keywords), engine="batched"), 1e-9)
+
+
+def test_coarse_rounding_with_a_bias_is_no_joining() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            weight, bias = self.body.weight.bfloat16(), self.body.bias.bfloat16()
+            logits: Tensor = self.head(nn.functional.linear(x.bfloat16(), weight, bias).to(x.dtype))
+            return logits
+
+    setup = set_up(seeded(Half), made_data((6, 4, 8, 2)))
+    check_stackable(setup)
+    assert not setup.behaviour.joins_tested

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from commonground.data.inputs import Inputs, select
+from commonground.data.inputs import Inputs, first_of, select
 from commonground.errors import ModelError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, KeyedDropout, call, tensors_of
@@ -24,13 +24,14 @@ from commonground.models.behaviour import (
     named,
     put_back,
 )
-from commonground.models.probe import probes_of
+from commonground.models.probe import differ, probes_of
 from commonground.tasks import Task
 from commonground.user_code import failing_as
 
 __all__ = ["try_model"]
 
 LARGE_INPUT = 1e6
+_ORDERS = torch.tensor([[0, 1, 2], [1, 1, 2], [0, 2, 2], [0, 1, 0]])  # three rows, and with one of them replaced
 TOLERANCE = 1e-3  # between two calls on an accelerator, which may add in another order
 
 
@@ -154,22 +155,21 @@ def _count_dropouts(model: nn.Module, trial: Trial) -> dict[str, int]:
 
 
 def _joins(model: nn.Module, trial: Trial) -> bool:
-    """Whether in evaluation rows have other outputs in company than in pairs: each pair of three, for what only sees
-    the largest number of a batch is changed by one of the three alone. A model that cannot take these rows is left to
-    say so when it is given them.
+    """Whether in evaluation a row's output changes with another one beside it: each of three is replaced by its
+    neighbour once, for what only sees the largest number of a batch is changed by one of them alone. A model that
+    cannot take these rows is left to say so when it is given them.
     """
+    device = first_of(trial.company).device
     for probe in probes_of(model):
         probe.model.eval()
         try:
-            whole = call(probe.model, probe.given(trial.company))
-            pairs = [torch.tensor(pair, device=whole.device) for pair in ((0, 1), (1, 2), (2, 0))]
-            alone = [call(probe.model, probe.given(select(trial.company, pair))) for pair in pairs]
+            outs = [call(probe.model, probe.given(select(trial.company, order))) for order in _ORDERS.to(device)]
         except Exception:  # whatever a user's forward raises; one in single precision does not take doubles
             continue
-        return any(
-            each.shape == whole[pair].shape and probe.differ(whole[pair], each)
-            for pair, each in zip(pairs, alone, strict=True)
-        )
+        if all(bool(torch.isfinite(out).all()) for out in outs):
+            whole, *others = outs
+            places = [[place for place in range(3) if place != replaced] for replaced in range(3)]
+            return any(differ(out[left], whole[left], probe.rounding) for out, left in zip(others, places, strict=True))
     return False
 
 

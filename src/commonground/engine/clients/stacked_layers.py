@@ -85,16 +85,17 @@ def _pads(module: nn.Module) -> bool:
     return plain and module.padding_idx is not None
 
 
-def _embed(layer: nn.Embedding, index: Tensor) -> Tensor:
+def _embed(layer: nn.Embedding, input: Tensor) -> Tensor:
     """An embedding's forward; the row of the padding index has no gradient."""
-    rows, padding = F.embedding(index, layer.weight), torch.eq(index, layer.padding_idx or 0)
+    rows, padding = F.embedding(input, layer.weight), torch.eq(input, layer.padding_idx or 0)
     return torch.where(padding.unsqueeze(-1), rows.detach(), rows)
 
 
-def _normalise(there: Tensor, lone: int | None, layer: _BatchNorm, x: Tensor) -> Tensor:
-    """A layer's forward in training: x [B, channels, …] with the statistics of the rows that are there, which the
+def _normalise(there: Tensor, lone: int | None, layer: _BatchNorm, input: Tensor) -> Tensor:
+    """A layer's forward in training: input [B, channels, …] with the statistics of the rows that are there, which the
     running ones then move towards; these stay where no row is there.
     """
+    x = input
     if lone is not None and x[0, 0].numel() == 1:
         raise LoneSampleError.of(lone)
     mean_now, variance_now = layer.running_mean, layer.running_var
@@ -126,13 +127,14 @@ def _along(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.ndim - 2)) if x.ndim > 2 else values
 
 
-def _recur(layer: nn.RNNBase, x: Tensor, start: Any = None) -> tuple[Tensor, Any]:
+def _recur(layer: nn.RNNBase, input: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
     """The forward of an RNN, LSTM or GRU, step by step; arguments and outputs as of the layer's own.
 
     With z_t = W_ih x_t + b_ih and y_t = W_hh h_{t−1} + b_hh: an RNN has h_t = tanh(z_t + y_t); an LSTM, of whose
     four parts i, f, g, o: c_t = σ(f) c_{t−1} + σ(i) tanh(g), h_t = σ(o) tanh(c_t); a GRU, of whose three parts r, u, n:
     h_t = (1 − σ(u)) tanh(z_n + σ(r) y_n) + σ(u) h_{t−1}.
     """
+    x, start = input, hx
     if isinstance(x, PackedSequence):
         raise ModelError("packed sequences cannot be stacked over clients; take the engine 'processes'")
     single = x.ndim == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from commonground.engine.clients.stacked_layers import stackable_layers, why_not
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ConfigError, ModelError
 from commonground.models import call_with
-from commonground.models.probe import Probe, probes_of
+from commonground.models.probe import Probe, differ, probes_of
 from commonground.user_code import failing_as
 
 __all__ = ["Stacking", "call_stacked", "check_stackable", "names_inside", "stacking_of"]
@@ -42,10 +41,6 @@ def check_stackable(setup: Setup) -> None:
     _try_stacking(setup)
 
 
-_TRIED: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-"""What was found of a model: why it cannot be stacked, or nothing."""
-
-
 def _try_stacking(setup: Setup) -> None:
     """Raise a ModelError if the model cannot be computed and trained for two clients at once (its forward branches on
     values), or would be trained otherwise than by itself: where a row sees the rows beside it, it would see the padding
@@ -53,59 +48,66 @@ def _try_stacking(setup: Setup) -> None:
     """
     if setup.folds or setup.device.type == "meta":  # a frozen model of ours; or no numbers to compare
         return
-    if setup.model not in _TRIED:
+    if not setup.stacking_trial:
         try:
             _compare_stacked(setup)
-            _TRIED[setup.model] = ""
+            setup.stacking_trial.append("")
         except ModelError as error:
-            _TRIED[setup.model] = str(error)
-        except torch.OutOfMemoryError:  # several copies in double precision: more than training takes
-            _TRIED[setup.model] = ""
-    if why := _TRIED[setup.model]:
+            setup.stacking_trial.append(str(error))
+        except torch.OutOfMemoryError:  # copies in double precision: more than training takes
+            setup.stacking_trial.append("")
+    if why := setup.stacking_trial[0]:
         raise ModelError(why)
 
 
-def _compare_stacked(setup: Setup) -> None:
-    """Compare outputs and gradients of two rows by themselves with those in two clients' batches, padded by a third.
+COARSE = 0.05
+"""Share of a figure by which the same may differ, computed in other shapes by a model that rounds coarsely inside."""
 
-    Each of three rows is the padding once: what only sees the largest number of a batch is changed by one of them.
-    """
+
+def _compare_stacked(setup: Setup) -> None:
+    """Compare two rows by themselves with the same in two clients' batches, and those with another row as padding."""
     # Of one row it would not be seen that a model joins rows: it fits every number of them.
     sizes = setup.data.train_sizes
     client = int((sizes > 2).argmax() if (sizes > 2).any() else (sizes > 1).argmax())
     own = setup.data.train_indices(client)
     index = np.append(own[:2], own[2] if len(own) > 2 else len(setup.data.y_train) // 2)
     rows = setup.inputs.arrange(setup.inputs.rows("train", index)[0])
-    for turn in range(len(index)):
-        order = torch.arange(len(index), device=setup.device).roll(turn)
-        _compare_turn(setup, select(rows, order), gradients=turn == 0)
-
-
-def _compare_turn(setup: Setup, rows: Inputs, gradients: bool) -> None:
-    """The comparison with the last row as padding; of gradients as well, if they are asked for."""
-    count = len(first_of(rows)) - 1
-    alone = None
+    count = len(index) - 1
+    alone: list[Tensor] = []
     for probe in probes_of(setup.model):
-        probe.model.train()
         try:
-            alone = _alone(setup, probe, each(lambda v: v[:count], rows), gradients)
-            break
+            alone = _alone(setup, probe, each(lambda v: v[:count], rows))
         except torch.OutOfMemoryError:
             raise
         except Exception:  # a forward in single precision; a layer that does not take so few rows, and says so later
+            alone = []
             continue
-    out, found = _beside(setup, probe, rows, count, gradients)
-    if alone is None:
-        return
-    pairs = [*zip(found, alone[1], strict=True)] if probe.exact else []
-    scale = torch.stack([other.abs().max() for _, other in pairs if other.numel()]) if pairs else None
-    outputs = probe.differ(out, alone[0])
-    if outputs or any(probe.differ(one, other, scale) for one, other in pairs):
-        what = "outputs" if outputs else "gradients"
-        raise ModelError(
-            f"the model's {what} for a client are not the same beside other clients' and padding rows, so that the "
-            "engine 'batched' would train another model; use --engine processes or serial"
-        )
+        if all(bool(torch.isfinite(value).all()) for value in alone):
+            break
+    tested, out, *gradients = _beside(setup, probe, rows)
+    if alone:
+        largest = max((float(g.abs().max()) for g in alone[2:] if g.numel()), default=0.0)
+        plain = [g.numel() > 0 and float(g.abs().max()) > probe.rounding * largest for g in alone[2:]]
+        pairs = zip(gradients, alone[2:], plain, strict=True)
+        if differ(tested, alone[0], COARSE) or differ(out, alone[1], COARSE):
+            raise _other("outputs")
+        exact = probe.dtype == torch.float64
+        if exact and any(differ(one, other, COARSE) for one, other, much in pairs if much):
+            raise _other("gradients")
+    # Each of the rows is the padding once: what only sees the largest number of a batch is changed by one of them.
+    for turn in range(count + 1):
+        order = torch.arange(count + 1, device=setup.device).roll(turn)
+        padded = [select(rows, places) for places in (order, torch.cat([order[:-1], order[:1]]))]
+        one, other = (_beside(setup, probe, each_rows, gradients=False)[1] for each_rows in padded)
+        if differ(one, other, probe.rounding):
+            raise _other("outputs")
+
+
+def _other(what: str) -> ModelError:
+    return ModelError(
+        f"the model's {what} for a client are not the same beside other clients' and padding rows, so that the engine "
+        "'batched' would train another model; use --engine processes or serial"
+    )
 
 
 def _tensors(setup: Setup, probe: Probe) -> Tensors:
@@ -114,29 +116,41 @@ def _tensors(setup: Setup, probe: Probe) -> Tensors:
     return {name: live[name].detach() for name in setup.initial}
 
 
-def _alone(setup: Setup, probe: Probe, rows: Inputs, gradients: bool) -> tuple[Tensor, list[Tensor]]:
-    """Outputs and gradients, if asked for, of a client's rows by themselves."""
+def _alone(setup: Setup, probe: Probe, rows: Inputs) -> list[Tensor]:
+    """Outputs of a client's rows by themselves, tested and in training, and gradients."""
     values = {n: v.clone().requires_grad_(n not in setup.buffers) for n, v in _tensors(setup, probe).items()}
     with setup.keyed("trial"):
+        probe.model.eval()
+        with torch.no_grad():
+            tested: Tensor = call_with(probe.model, values, probe.given(rows))
+        probe.model.train()
         out: Tensor = call_with(probe.model, values, probe.given(rows))
-    return out.detach(), _gradients(out, values) if gradients else []
+    return [tested, out.detach(), *_gradients(out, values)]
 
 
-def _beside(setup: Setup, probe: Probe, rows: Inputs, count: int, gradients: bool) -> tuple[Tensor, list[Tensor]]:
-    """The same of the first rows, in the batch of the second of two clients, behind which the last row is padding."""
+def _beside(setup: Setup, probe: Probe, rows: Inputs, gradients: bool = True) -> list[Tensor]:
+    """The same of all rows but the last, which is padding, in the batch of the second of two clients."""
+    count = len(first_of(rows)) - 1
     values = {
-        n: v.expand(2, *v.shape).clone().requires_grad_(n not in setup.buffers)
+        n: v.expand(2, *v.shape).clone().requires_grad_(gradients and n not in setup.buffers)
         for n, v in _tensors(setup, probe).items()
     }
-    x = each(lambda v: torch.stack([v, v]), probe.given(rows))
-    there = torch.ones(2, count + 1, dtype=torch.float64 if probe.exact else torch.float32, device=setup.device)
+    names, there = names_inside(probe.model, values), torch.ones(2, count + 1, dtype=probe.dtype, device=setup.device)
     there[:, -1] = 0
-    names = names_inside(probe.model, values)
-    with setup.keyed("trial"):
-        out, _ = call_stacked(probe.model, names, values, set(values), {}, x, None, False, there)
+
+    def called(there: Tensor | None) -> Tensor:
+        x = each(lambda v: torch.stack([v, v]), probe.given(rows))
+        with setup.keyed("trial"):
+            out, _ = call_stacked(probe.model, names, values, set(values), {}, x, None, False, there)
+        return out[1, :count]  # a rule of PyTorch's for maps that is wrong may be right for the first
+
+    probe.model.eval()
+    with torch.no_grad():
+        tested = called(None)
+    probe.model.train()
+    out = called(there)
     with failing_as("the model cannot be stacked over clients"):
-        # Of the second client: a rule of PyTorch's for maps that is wrong may be right for the first.
-        return out[1, :count].detach(), [g[1] for g in _gradients(out[1, :count], values)] if gradients else []
+        return [tested, out.detach(), *([g[1] for g in _gradients(out, values)] if gradients else [])]
 
 
 def _gradients(out: Tensor, values: Tensors) -> list[Tensor]:
