@@ -55,10 +55,14 @@ def test_a_cell_is_what_new_clients_get(tmp_path: Path, monkeypatch: pytest.Monk
             assert [at["accuracy"] for at in by_epoch.values()] == [float(each.mean()) for each in curve]
             assert list(by_epoch) == list(range(1, 21))
     assert [claim.claim for claim in outcome.claims] == [
-        "FedRep's body serves new clients better than FedAvg's",
-        "FedRep's body serves new clients better than LG-Fed's",
-        "FedRep's body serves new clients better than L2GD's",
+        f"FedRep's body serves new clients better than {name}'s after {epochs} of their heads"
+        for epochs in ("1 epoch", "20 epochs")
+        for name in ("FedAvg", "LG-Fed", "L2GD")
     ]
+    curves = {key[1::2]: curve for key, curve in store.curves(COLUMN.label).items()}
+    for claim, epoch in ((outcome.claims[0], 1), (outcome.claims[3], 20)):
+        gaps = [curves["FedRep", k][epoch]["accuracy"] - curves["FedAvg", k][epoch]["accuracy"] for k in (0, 1)]
+        assert claim.measured == pytest.approx(100 * np.mean(gaps))
     assert DIGITS.arm(DIGITS.columns[0], next(r for r in DIGITS.rows if r.name == "L2GD")).settings["lr"] == 0.001
     assert list(outcome.figures) == ["accuracy by epoch, FEMNIST letters, then digits"]
     (figure,) = outcome.figures.values()

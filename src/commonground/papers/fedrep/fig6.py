@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commonground.adapt.few_shot import head_curve
+from commonground.counted import counted
 from commonground.data import FederatedDataset, limit_samples, load_data
 from commonground.engine import Run
 from commonground.papers.experiment import Experiment, Request
@@ -48,7 +49,14 @@ TABLE = PaperTable(
     columns=(replace(FEMNIST, label="FEMNIST letters, then digits"),),
     champions=(),
     comparisons=tuple(
-        Comparison("FedRep", row.name, f"FedRep's body serves new clients better than {row.name}'s") for row in RIVALS
+        Comparison(
+            "FedRep",
+            row.name,
+            f"FedRep's body serves new clients better than {row.name}'s after {counted(epoch, 'epoch')} of their heads",
+            epoch,
+        )
+        for epoch in (1, EPOCHS)
+        for row in RIVALS
     ),
     served=_served,
     needs=lambda seed, request: new_clients(seed, request.data_dir),

@@ -16,7 +16,7 @@ from commonground.papers.outcome import Cell, Claim, Outcome
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
 from commonground.papers.tables.fill import Work, fill, work_for
-from commonground.papers.tables.readings import reported
+from commonground.papers.tables.readings import at_round, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.statistics import Values, student_interval
@@ -170,7 +170,10 @@ def _comparisons(table: PaperTable, store: CellStore, column: PaperColumn) -> li
     """One row above another, over the seeds that both have."""
     found, rows = [], {row.name: row for row in table.rows}
     for asked in table.comparisons:
-        one, other = (reported(store, column, rows[name]) for name in (asked.one, asked.other))
+        one, other = (
+            reported(store, column, rows[name]) if asked.at is None else at_round(store, column, rows[name], asked.at)
+            for name in (asked.one, asked.other)
+        )
         if seeds := sorted(one.keys() & other.keys()):
             gaps = [100 * (one[s] - other[s]) for s in seeds]
             found.append(claim(asked.text.replace("COLUMN", column.label), table.source, None, gaps, "above"))

@@ -7,7 +7,7 @@ from typing import Literal
 from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.table import PaperColumn, Row
 
-__all__ = ["LAST", "Which", "reported"]
+__all__ = ["LAST", "Which", "at_round", "reported"]
 
 LAST = 10
 """Rounds whose accuracies the papers average."""
@@ -31,6 +31,16 @@ def reported(
     for seed in store.seeds(column.label, row.name, variant):
         cell = store.get((column.label, row.name, variant, seed))
         value = None if cell is None else _figure(store, cell, row, which)
+        if value is not None:
+            found[seed] = value
+    return found
+
+
+def at_round(store: CellStore, column: PaperColumn, row: Row, at: int) -> dict[int, float]:
+    """What a cell's curve is at a round (of new clients an epoch), by seed, as a share; of the paper's own setting."""
+    found, curves = {}, store.curves(column.label)
+    for seed in store.seeds(column.label, row.name):
+        value = curves.get((column.label, row.name, "", seed), {}).get(at, {}).get("accuracy")
         if value is not None:
             found[seed] = value
     return found

@@ -141,11 +141,13 @@ class Comparison:
     Attributes:
         one, other: names of the rows.
         text: the claim; ``COLUMN`` in it stands for the column's label.
+        at: the round (of new clients the epoch) at which their curves are compared; None for what the cells report.
     """
 
     one: str
     other: str
     text: str
+    at: int | None = None
 
 
 @dataclass(frozen=True)
