@@ -27,7 +27,7 @@ LAYERS = (
         "terminal",
     ),
     ("errors", "keys", "notebook", "spreadsheet"),
-    ("catalogue", "literals", "registration"),
+    ("catalogue", "existing", "literals", "registration"),
     ("completion",),
     ("generators",),
     ("devices", "explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),

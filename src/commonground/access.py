@@ -1,4 +1,4 @@
-"""Whether a run is in a folder, and why a file cannot be read or written, in words."""
+"""Why a file cannot be read or written, in words: whose it is, where that is the reason."""
 
 from __future__ import annotations
 
@@ -6,19 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from commonground.errors import RunError
-
-__all__ = ["check_run", "reason"]
-
-
-def check_run(folder: str | os.PathLike[str]) -> None:
-    """Refuse a folder in which no run has begun.
-
-    Raises:
-        RunError: there is none.
-    """
-    if not (Path(folder) / "config.toml").is_file():
-        raise RunError(f"'{folder}' holds no run (it has no config.toml)")
+__all__ = ["reason"]
 
 
 def reason(error: Exception, path: str | Path) -> str:

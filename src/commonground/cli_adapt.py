@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from commonground.access import check_run
 from commonground.cli_options import trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
+from commonground.existing import check_run
 from commonground.quoting import escaped, quoted
 from commonground.ranges import MOST
 from commonground.spreadsheet import cell

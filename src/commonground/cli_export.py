@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from commonground.access import check_run
 from commonground.cli_options import Named, trust_code
 from commonground.errors import ConfigError
+from commonground.existing import check_run
 
 if TYPE_CHECKING:
     from commonground.export.models import Format

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from commonground.access import check_run
 from commonground.cli_options import listening, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
+from commonground.existing import check_run
 from commonground.extras import pip_install
 from commonground.quoting import quoted
 

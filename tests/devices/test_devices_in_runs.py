@@ -85,7 +85,8 @@ def test_the_forward_pass_sees_bf16() -> None:
             return self.head(torch.tanh(hidden))
 
     train("fedavg", made_data(dtype=np.float32), model=seeded(Watching), engine="serial", rounds=1, precision="bf16")
-    assert seen == {torch.float32, torch.bfloat16}  # the first is the trial of whether the model fits the data
+    # Single and double precision are those of the trials: whether the model fits the data, and whether it joins rows.
+    assert seen == {torch.float32, torch.float64, torch.bfloat16}
 
 
 # -- which engine ---------------------------------------------------------------------------------------------------

@@ -168,11 +168,11 @@ def test_stacked_clients_cannot_have_their_own_draws(draw: str) -> None:
 def test_draws_that_no_trial_has_seen_are_refused_when_stacked() -> None:
     def late(net: Noisy, h: Tensor) -> Tensor:
         calls.append(0)
-        return h * float(np.random.rand()) if len(calls) > 10 else h  # noqa: NPY002 - as above
+        return h * float(np.random.rand()) if len(calls) > 60 else h  # noqa: NPY002 - as above
 
     calls: list[int] = []
     with pytest.raises(ConfigError, match="'batched' cannot give to each client"):
-        train("local", made_data((20, 20)), model=seeded(Noisy, late), engine="batched", rounds=9, eval_every=9)
+        train("local", made_data((20, 20)), model=seeded(Noisy, late), engine="batched", rounds=30, eval_every=30)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import torch
 from commonground.cli import main
 from commonground.literals import literal
 from commonground.papers import experiments
-from commonground.papers.experiment import CPU, Request
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import CPU, Request
 from tests.elsewhere import ELSEWHERE, Away, Elsewhere
 from tests.papers.fedrep.test_linear import TINY as FEDREP
 from tests.papers.flute.test_linear import TINY as FLUTE

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from commonground.access import check_run
 from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.counted import counted
@@ -26,6 +25,7 @@ from commonground.engine.rows import Rows
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
+from commonground.existing import check_run
 from commonground.notebook import html_table, report_link
 from commonground.tasks import Headline
 

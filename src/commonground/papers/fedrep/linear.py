@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 
 from commonground.errors import DivergenceError
-from commonground.papers.experiment import CPU, Settings
+from commonground.papers.request import CPU, Settings
 from commonground.theory.checks import OnDivergence
 from commonground.theory.linear import (
     Alternation,

@@ -19,8 +19,8 @@ from commonground.suggest import meant
 
 if TYPE_CHECKING:
     from commonground.engine import Run
-    from commonground.papers.experiment import Request
     from commonground.papers.figures import Figure
+    from commonground.papers.request import Request
     from commonground.papers.tables.cells import CellStore
     from commonground.statistics import Values
 
