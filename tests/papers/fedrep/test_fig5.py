@@ -66,7 +66,8 @@ def test_points_and_claims_are_those_of_the_runs(tmp_path: Path) -> None:
             got = [float(band[at]) for band in (lines[name].mean, lines[name].low or [], lines[name].high or [])]
             assert got == pytest.approx([float(v) for v in student_interval(found)], abs=1e-12)
     gaps = {name: 100 * (np.mean(points[1]) - np.mean(points[5])) for name, points in values.items()}
-    assert {claim.claim: (claim.measured, claim.seeds, claim.holds) for claim in outcome.claims} == {
+    found_claims: dict[str, Any] = {c.claim: (c.measured, c.seeds, c.holds) for c in outcome.claims}
+    assert found_claims == {
         "FedAvg does not gain from 5 local epochs over 1 (positive: 1 better)": (
             pytest.approx(gaps["FedAvg"]),
             2,
@@ -146,7 +147,7 @@ def test_epochs_are_chosen_and_not_set(tmp_path: Path) -> None:
         with pytest.raises(
             ConfigError, match=f"named by {key}, which is not set but chosen, such as --methods fedavg-20"
         ):
-            measured(tmp_path, 1, **{key: 2})
+            measured(tmp_path, 1, FEW, **{key: 2})
 
 
 def test_a_folder_of_the_time_before_cells_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
