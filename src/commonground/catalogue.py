@@ -18,10 +18,12 @@ from commonground.suggest import meant
 __all__ = [
     "PRETRAINED",
     "Entry",
+    "check_declared",
     "check_experiment",
     "check_known",
     "check_method",
     "check_names",
+    "check_settings",
     "data_entries",
     "data_names",
     "experiment_entries",

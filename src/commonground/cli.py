@@ -14,7 +14,7 @@ import click
 from click.shell_completion import shell_complete
 
 from commonground.access import reason
-from commonground.catalogue import check_declared, check_method
+from commonground.catalogue import check_declared, check_method, check_names
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_completion import completion
@@ -83,6 +83,7 @@ def train(
     from commonground.config import RunConfig
 
     values = run_values(flags, assignments, config_file)
+    check_names(values)  # before PyTorch is loaded
     if algorithm is not None:
         values["algorithm"] = check_method(algorithm)
     if resume and out is None:

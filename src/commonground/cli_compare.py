@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from commonground.catalogue import check_method
+from commonground.catalogue import check_method, check_names
 from commonground.cli_help import SectionedCommand
 from commonground.cli_options import run_options, run_values
 from commonground.completion import complete_algorithm, complete_setting
@@ -111,7 +111,9 @@ def compare(
     table.md, report.html and METHOD/seed-K/, each a run's folder; runs that are there already are taken or continued
     if their settings and data are the same.
     """  # noqa: D301 (\b is click's)
-    for method in methods:  # before PyTorch is loaded
+    from commonground.config import RunConfig
+
+    for method in methods:  # here and below before PyTorch is loaded
         name = method.partition(":")[0].strip().removesuffix("+ft")
         if name and not name.endswith(".py"):
             check_method(name)
@@ -119,9 +121,11 @@ def compare(
     if to_accuracy is None and _is_number(flags.get("target")):
         to_accuracy, unnamed = float(flags.pop("target")), {*unnamed, "target"}
     values = run_values(flags, assignments, config_file)
+    check_names(values)
     if not methods and "algorithm" in values:
         methods = (values["algorithm"],)
     values.pop("algorithm", None)
+    RunConfig.make({name: value for name, value in values.items() if name != "options"})
     if resume and (out is None or not out.is_dir()):
         where = f"'{out}' is no folder" if out is not None else "no --out was given"
         raise ConfigError(f"--resume needs the folder of the comparison to continue, but {where}")

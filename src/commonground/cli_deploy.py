@@ -264,7 +264,7 @@ def run(
     from commonground.network.limits import Limits
     from commonground.network.running import run_and_show, run_settings
 
-    values = run_values(flags, assignments, config_file, names=False)  # what is said of data is refused by itself
+    values = run_values(flags, assignments, config_file)
     if algorithm is not None:
         values["algorithm"] = algorithm
     if track or data_dir:

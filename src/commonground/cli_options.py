@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from commonground.catalogue import check_names
 from commonground.completion import complete_data, complete_model, complete_setting
 from commonground.errors import ConfigError
 from commonground.literals import assigned
@@ -107,17 +106,11 @@ def _choices(annotation: Any) -> list[str]:
     return [choice for kind in kinds if typing.get_origin(kind) is typing.Literal for choice in typing.get_args(kind)]
 
 
-def run_values(
-    flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None, *, names: bool = True
-) -> dict[str, Any]:
+def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:
     """Settings from a file, then flags, then ``--set``.
 
-    Args:
-        flags, assignments, config_file: as they were given.
-        names: look up names of data, models and partitions.
-
     Raises:
-        CommonGroundError: a setting is no such, or a name is unknown, which is told before PyTorch is loaded.
+        CommonGroundError: a setting is no such.
     """
     from commonground.config import RunConfig
 
@@ -131,6 +124,4 @@ def run_values(
         if not isinstance(values.get(place, {}), dict):
             raise ConfigError(f"'{place}' in the configuration file must be a table of settings, not {values[place]!r}")
         values[place] = {**values.get(place, {}), key: value}
-    if names:
-        check_names(values)
     return values

@@ -20,8 +20,9 @@ from commonground.literals import assigned
 from commonground.table import Column, Table
 
 if TYPE_CHECKING:
-    from commonground.papers.experiment import Experiment, Request
+    from commonground.papers.experiment import Experiment
     from commonground.papers.outcome import Outcome
+    from commonground.papers.request import Request
 
 __all__ = ["report", "reproduce"]
 
@@ -116,7 +117,7 @@ def reproduce(
     settings = dict(map(assigned, assignments))
     if experiment is None and not paper_tables:
         raise ConfigError("name an experiment, for example: commonground reproduce fedrep-table1 --out table1")
-    from commonground.papers.experiment import Request
+    from commonground.papers.request import Request
 
     request = Request(
         out,
@@ -151,9 +152,7 @@ def _one(request: Request, name: str, device: str) -> None:
     # A table's folder grows: other seeds are other cells.
     fixed = {"seed": request.seed, "seeds": request.seeds} if chosen.table is None else {}
     changed = sorted(f"{key}={value}" for key, value in request.overrides.items())
-    _check_free(request.folder, name, {"scale": request.scale, **fixed, "set": changed})
-    if chosen.table is not None:
-        _check_filled(request.folder, name)
+    _check_free(request.folder, name, {"scale": request.scale, **fixed, "set": changed}, cells=chosen.table is not None)
     _carry_out(_on(request, chosen, device), chosen)
 
 
@@ -218,7 +217,7 @@ def _next_cells(request: Request, experiment: str | None, device: str) -> None:
             break
         if next_stage(table.at_scale(request.scale), stage, folder):
             chosen = experiments[table.name]
-            _check_free(folder, table.name, {"scale": request.scale, "set": []})
+            _check_free(folder, table.name, {"scale": request.scale, "set": []}, cells=True)
             asked = replace(request, folder=folder, columns=stage.columns, seeds=stage.seeds, minutes=left)
             _carry_out(_on(asked, chosen, device), chosen)
 
@@ -289,8 +288,10 @@ def _claims(outcome: Outcome) -> Table:
     return Table("Claims", columns, rows)
 
 
-def _check_free(out: Path, experiment: str, asked: Mapping[str, Any]) -> None:
-    """Refuse a folder with another experiment, or the same one with other settings."""
+def _check_free(out: Path, experiment: str, asked: Mapping[str, Any], *, cells: bool) -> None:
+    """Refuse a folder with another experiment, or the same one with other settings; of one that is filled by `cells`,
+    also a folder with claims and without any: the first cell would take their place.
+    """
     if out.exists() and not out.is_dir():
         raise RunError(f"'{out}' is a file; --out needs a folder")
     file = out / "reproduction.json"
@@ -306,12 +307,7 @@ def _check_free(out: Path, experiment: str, asked: Mapping[str, Any]) -> None:
         if name in there and there[name] != value:
             was, now = ("none" if v is None or v == [] else v for v in (there[name], value))
             raise RunError(f"'{out}' holds {experiment} with --{name} {was}, not {now}; choose another --out")
-
-
-def _check_filled(out: Path, experiment: str) -> None:
-    """Refuse a folder with claims of this table or figure and no cells: the first cell would take their place."""
-    about = out / "reproduction.json"
-    if about.is_file() and not (out / "cells.csv").is_file() and json.loads(about.read_text("utf-8")).get("claims"):
+    if cells and there.get("claims") and not (out / "cells.csv").is_file():
         raise RunError(
             f"'{out}' holds {experiment} as an earlier version measured it, which kept no cells; choose another --out"
         )

@@ -15,7 +15,7 @@ from commonground.compare.observer import Step
 from commonground.compare.progress import ComparisonProgress
 from commonground.engine import run_training
 from commonground.errors import NotFiniteError, UpdateError
-from commonground.papers.experiment import Request
+from commonground.papers.request import Request
 from commonground.papers.sweep import compare_methods
 
 module = import_module("commonground.compare.comparing")

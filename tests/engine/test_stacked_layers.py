@@ -17,7 +17,7 @@ from commonground.algorithms import registry
 from commonground.config import RunConfig
 from commonground.engine.backends.factory import choose_engine
 from commonground.engine.clients.stacked_layers import stackable_layers
-from commonground.engine.clients.stacking import check_stackable
+from commonground.engine.clients.stacking_trial import check_stackable
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError
 from commonground.models import KeyedDropout

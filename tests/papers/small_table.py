@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commonground.papers.experiment import Request
+from commonground.papers.request import Request
 from commonground.papers.tables.table import FromColumn, PaperColumn, PaperTable, Row
 
 SETTINGS: dict[str, Any] = {

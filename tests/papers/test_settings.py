@@ -10,12 +10,12 @@ import pytest
 from pydantic import Field
 
 from commonground.errors import ConfigError
-from commonground.papers.experiment import Request, Settings
 from commonground.papers.fedrep.fig3 import Fig3Settings
 from commonground.papers.flute.fig4 import PenaltySettings
 from commonground.papers.flute.linear import ComparisonSettings
 from commonground.papers.flute.theorem5_5 import TheoremSettings
 from commonground.papers.local_steps.features import FeatureSettings
+from commonground.papers.request import Request, Settings
 from commonground.papers.rolora.step_size import StepSize
 from commonground.papers.rolora.theory import RoLoRATheory
 

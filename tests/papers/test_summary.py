@@ -10,8 +10,9 @@ import pytest
 
 from commonground.cli import main
 from commonground.errors import RunError
-from commonground.papers.experiment import Experiment, Request, experiments
+from commonground.papers.experiment import Experiment, experiments
 from commonground.papers.other_seeds import FILE, write_other_seeds
+from commonground.papers.request import Request
 from commonground.papers.summary import gather, write_summary
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row

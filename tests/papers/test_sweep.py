@@ -10,7 +10,7 @@ import pytest
 from commonground import load_data
 from commonground.engine import train
 from commonground.errors import UpdateError
-from commonground.papers.experiment import Request
+from commonground.papers.request import Request
 from commonground.papers.sweep import Arm, RateChoice, compare_methods, sweep
 
 SETTINGS: dict[str, Any] = {"rounds": 2, "batch_size": 32, "engine": "serial", "eval_every": 1}

@@ -6,7 +6,8 @@ A module put into a paper's folder is found by itself.
 import importlib
 import pkgutil
 
-from commonground.papers.experiment import Experiment, Scale, experiments
+from commonground.papers.experiment import Experiment, experiments
+from commonground.papers.request import Scale
 
 for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
     importlib.import_module(_module.name)

@@ -11,12 +11,12 @@ import torch
 from commonground.devices import resolve_device
 from commonground.errors import ConfigError
 from commonground.papers.outcome import Outcome
-from commonground.papers.request import Request, Scale, Settings, value_for
+from commonground.papers.request import Request
 
 if TYPE_CHECKING:
     from commonground.papers.tables.table import PaperTable
 
-__all__ = ["Experiment", "Request", "Scale", "Settings", "experiments", "value_for"]
+__all__ = ["Experiment", "experiments"]
 
 
 @dataclass(frozen=True)

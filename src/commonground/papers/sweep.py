@@ -20,7 +20,7 @@ from commonground.compare.progress import ComparisonProgress, Step
 from commonground.data import FederatedDataset
 from commonground.engine import Run, train
 from commonground.errors import UpdateError
-from commonground.papers.experiment import Request
+from commonground.papers.request import Request
 from commonground.report.format import slug
 from commonground.statistics import Values
 

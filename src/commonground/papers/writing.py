@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from commonground.engine.state.files import write_atomically
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Outcome
 from commonground.papers.provenance import commit, version
+from commonground.papers.request import Request
 from commonground.report.format import slug
 
 __all__ = ["about", "write_outcome"]

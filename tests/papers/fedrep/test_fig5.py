@@ -12,9 +12,9 @@ import pytest
 from commonground import train
 from commonground.cli import main
 from commonground.errors import ConfigError
-from commonground.papers.experiment import Request
 from commonground.papers.fedrep.fig5 import TABLE
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.judge import outcome_of, run_table
 from commonground.papers.tables.readings import reported

@@ -13,10 +13,10 @@ from commonground import load_data, train
 from commonground.adapt.few_shot import head_curve
 from commonground.data import FederatedDataset
 from commonground.errors import DataError
-from commonground.papers.experiment import Request
 from commonground.papers.fedrep import fig6
 from commonground.papers.fedrep.table1 import FEMNIST
 from commonground.papers.fedrep.table1 import TABLE as TABLE_1
+from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.judge import run_table
 

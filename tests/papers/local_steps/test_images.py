@@ -14,7 +14,6 @@ import torch
 from commonground import train
 from commonground.errors import ConfigError, DataError, UpdateError
 from commonground.papers import experiments
-from commonground.papers.experiment import Request
 from commonground.papers.local_steps.fig1 import distinctness
 from commonground.papers.local_steps.images import (
     Case,
@@ -28,6 +27,7 @@ from commonground.papers.local_steps.images import (
 from commonground.papers.local_steps.pictures import write_pictures
 from commonground.papers.local_steps.table1 import is_equal_in_training
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 
 TINY: dict[str, Any] = {
     "data": "digits",

@@ -12,7 +12,7 @@ import pytest
 
 from commonground.cli import main
 from commonground.errors import ConfigError
-from commonground.papers.experiment import Request
+from commonground.papers.request import Request
 from commonground.papers.rolora.glue import PAPER_ROUNDS, GlueSettings, Tasks, paper_settings, rounds_for
 from commonground.papers.rolora.table1 import ROWS, SMALL, ClientNumbers
 from tests.language import SPECIAL, WORDS, tiny_model

@@ -12,7 +12,7 @@ from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.sent import sent_by
 from commonground.engine.clients.stacked import StackedClients
-from commonground.engine.clients.stacking import check_stackable
+from commonground.engine.clients.stacking_trial import check_stackable
 from commonground.engine.evaluation import blocks_of, evaluate_block
 from commonground.engine.private.clients import kept_state, protected
 from commonground.engine.scores import Scores

@@ -14,7 +14,7 @@ from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.pooled import PooledEngine
 from commonground.engine.backends.processes import ProcessEngine, default_workers
 from commonground.engine.backends.serial import SerialEngine
-from commonground.engine.clients.stacking import check_stackable
+from commonground.engine.clients.stacking_trial import check_stackable
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
 

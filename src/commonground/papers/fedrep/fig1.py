@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from commonground.papers.claims import claim, fraction
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     SEEDS,
@@ -25,6 +25,7 @@ from commonground.papers.fedrep.linear import (
 )
 from commonground.papers.figures import Figure, median_curve
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request
 from commonground.theory.linear import (
     Alternation,
     clients_per_round,

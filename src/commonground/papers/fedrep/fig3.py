@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from commonground.papers.claims import claim, most
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     Case,
@@ -27,6 +27,7 @@ from commonground.papers.fedrep.linear import (
 )
 from commonground.papers.figures import Figure, median_curve
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request
 from commonground.statistics import student_interval
 from commonground.table import Table
 from commonground.theory.linear import Alternation, Trajectory

@@ -7,7 +7,7 @@ import math
 import torch
 
 from commonground.papers.claims import claim, fraction
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     Case,
@@ -22,6 +22,7 @@ from commonground.papers.fedrep.linear import (
 )
 from commonground.papers.figures import Figure, median_curve
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request
 from commonground.theory.linear import (
     Alternation,
     clients_per_round,

@@ -8,8 +8,9 @@ from commonground.adapt.few_shot import head_curve
 from commonground.counted import counted
 from commonground.data import FederatedDataset, limit_samples, load_data
 from commonground.engine import Run
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.table1 import FEMNIST, L2GD
+from commonground.papers.request import Request
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.table import COMMON, Comparison, PaperTable, Row
 from commonground.statistics import Values

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from commonground.papers.claims import claim, most
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     SEEDS,
@@ -25,6 +25,7 @@ from commonground.papers.fedrep.linear import (
 )
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request
 from commonground.statistics import student_interval
 from commonground.theory.linear import Alternation, Trajectory, training_floor, value_floor
 from commonground.theory.threads import one_thread

@@ -8,7 +8,7 @@ import torch
 
 from commonground.errors import DivergenceError
 from commonground.papers.claims import fraction
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     Count,
     Counts,
@@ -20,6 +20,7 @@ from commonground.papers.fedrep.linear import (
 )
 from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request
 from commonground.theory.linear import (
     Alternation,
     StartName,

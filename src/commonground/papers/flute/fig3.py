@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.flute.comparison import report_comparison
 from commonground.papers.flute.linear import ComparisonSettings, compare_all
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.theory.threads import one_thread
 
 __all__: list[str] = []

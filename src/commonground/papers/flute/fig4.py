@@ -11,11 +11,12 @@ import torch
 
 from commonground.errors import ConfigError, DivergenceError
 from commonground.papers.claims import claim, fraction
-from commonground.papers.experiment import Experiment, Request, Settings
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Figure, mean_curve, median_curve
 from commonground.papers.flute.comparison import short, thinned
 from commonground.papers.flute.linear import LETTERS
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request, Settings
 from commonground.statistics import Values, as_array, median_interval
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.method import Convention, flute

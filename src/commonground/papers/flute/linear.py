@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from commonground.errors import ConfigError, DivergenceError
-from commonground.papers.experiment import Request, Settings
+from commonground.papers.request import Request, Settings
 from commonground.statistics import Values, as_array
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.fedrep import fedrep, moment_start

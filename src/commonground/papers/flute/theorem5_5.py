@@ -12,11 +12,12 @@ import torch
 
 from commonground.errors import ConfigError
 from commonground.papers.claims import claim, fraction
-from commonground.papers.experiment import Experiment, Request, Settings
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.flute.comparison import short
 from commonground.papers.flute.linear import LETTERS
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request, Settings
 from commonground.statistics import as_array
 from commonground.theory.checks import at_least, positive
 from commonground.theory.flute.bounds import (

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from commonground.errors import ConfigError
 from commonground.papers.claims import fraction
-from commonground.papers.experiment import Settings
 from commonground.papers.figures import Curve, mean_curve
 from commonground.papers.outcome import Claim
+from commonground.papers.request import Settings
 from commonground.theory.checks import at_least, positive
 from commonground.theory.features import (
     Dynamics,

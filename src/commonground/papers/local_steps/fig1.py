@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.local_steps.images import (
     SEEDS,
     Case,
@@ -23,6 +23,7 @@ from commonground.papers.local_steps.images import (
 )
 from commonground.papers.local_steps.pictures import write_pictures
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 
 __all__ = ["distinctness"]
 

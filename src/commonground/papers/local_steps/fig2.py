@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from commonground.papers.claims import claim
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.features import PAPER, SEEDS, FeatureSettings, remarks
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.theory.features import descend, draw_problem, gradient_signals, recorded_rounds, reduced_start
 from commonground.theory.threads import one_thread
 

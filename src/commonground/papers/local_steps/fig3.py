@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from commonground.papers.claims import claim
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.local_steps.features import PAPER, SEEDS, FeatureSettings, by_group, in_every_client, remarks
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.statistics import as_array
 from commonground.theory import checks
 from commonground.theory.features import (

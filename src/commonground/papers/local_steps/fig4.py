@@ -10,10 +10,11 @@ from pydantic import Field
 
 from commonground.data import FederatedDataset
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.local_steps.images import SEEDS, NoiseSettings, deal
 from commonground.papers.local_steps.pictures import write_pictures
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 
 __all__ = ["Pictures"]
 

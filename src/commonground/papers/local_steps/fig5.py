@@ -6,7 +6,7 @@ import numpy as np
 
 from commonground.errors import ConfigError
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.local_steps.images import (
     SEEDS,
@@ -20,6 +20,7 @@ from commonground.papers.local_steps.images import (
     small_settings,
 )
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 
 __all__: list[str] = []
 

@@ -22,7 +22,7 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.scores import Scores
 from commonground.errors import ConfigError, UpdateError
 from commonground.keys import numpy_stream
-from commonground.papers.experiment import Request, Settings, value_for
+from commonground.papers.request import Request, Settings, value_for
 from commonground.papers.sweep import Arm, Measured, sweep
 from commonground.statistics import Values, detectable_difference
 

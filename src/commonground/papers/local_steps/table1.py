@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from commonground.papers.claims import Side, judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.images import (
     SEEDS,
@@ -23,6 +23,7 @@ from commonground.papers.local_steps.images import (
 )
 from commonground.papers.outcome import Cell, Outcome
 from commonground.papers.printed_values import printed, printed_lead
+from commonground.papers.request import Request
 from commonground.statistics import student_interval
 
 __all__: list[str] = []

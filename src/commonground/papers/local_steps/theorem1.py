@@ -10,7 +10,7 @@ from pydantic import Field
 
 from commonground.errors import DivergenceError
 from commonground.papers.claims import claim
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.features import (
     PAPER,
@@ -22,6 +22,7 @@ from commonground.papers.local_steps.features import (
     remarks,
 )
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request
 from commonground.theory.features import Problem, Trajectory, beta_limit, descend, draw_problem, recorded_rounds
 from commonground.theory.threads import one_thread
 

@@ -10,7 +10,7 @@ import torch
 
 from commonground.errors import DivergenceError
 from commonground.papers.claims import claim, fraction
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
 from commonground.papers.local_steps.features import (
     PAPER,
@@ -21,6 +21,7 @@ from commonground.papers.local_steps.features import (
     remarks,
 )
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request
 from commonground.theory.features import (
     FeatureModel,
     Problem,

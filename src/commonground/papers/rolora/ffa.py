@@ -11,9 +11,9 @@ import torch
 from pydantic import Field
 
 from commonground.papers.claims import claim
-from commonground.papers.experiment import Request, Settings
 from commonground.papers.figures import Curve, Figure, mean_curve
 from commonground.papers.outcome import Claim, Outcome
+from commonground.papers.request import Request, Settings
 from commonground.statistics import student_interval
 from commonground.theory.rolora import (
     expected_ffa_loss,

@@ -11,8 +11,9 @@ from pydantic import Field
 from commonground.data import FederatedDataset, limit_samples, load_data
 from commonground.errors import ConfigError
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions, cell, curves, paired
 from commonground.papers.rolora.protocol import METHODS, Protocol, measure, names_of
 from commonground.papers.sweep import Arm

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions, cell, curves, paired
 from commonground.papers.rolora.glue import (
     LABELS,

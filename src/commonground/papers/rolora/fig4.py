@@ -6,8 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from commonground.errors import ConfigError
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
     LABELS,

@@ -20,7 +20,7 @@ from commonground.data.text.samples import TextData, TextSamples
 from commonground.data.text.tokenizers import load_tokenizer
 from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
-from commonground.papers.experiment import Request, value_for
+from commonground.papers.request import Request, value_for
 from commonground.papers.rolora.protocol import Protocol, names_of
 from commonground.papers.sweep import Arm
 

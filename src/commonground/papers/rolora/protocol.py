@@ -14,7 +14,7 @@ from commonground.data import FederatedDataset
 from commonground.engine import Run
 from commonground.engine.backends.base import payload_bytes
 from commonground.errors import ConfigError
-from commonground.papers.experiment import Request, Settings
+from commonground.papers.request import Request, Settings
 from commonground.papers.sweep import Arm, Measured, RateChoice, sweep
 
 __all__ = ["METHODS", "After", "Costs", "Found", "Protocol", "measure", "names_of"]

@@ -11,9 +11,10 @@ from pydantic import Field
 from commonground.data import FederatedDataset, limit_samples, load_data
 from commonground.errors import ConfigError
 from commonground.papers.claims import fraction, judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Figure, median_curve
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request
 from commonground.papers.rolora.findings import cell, curves
 from commonground.papers.rolora.protocol import Found, Protocol, measure
 from commonground.papers.sweep import Arm

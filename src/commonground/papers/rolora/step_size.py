@@ -10,9 +10,10 @@ from pydantic import Field
 
 from commonground.errors import ConfigError
 from commonground.papers.claims import claim, fraction
-from commonground.papers.experiment import Experiment, Request, Settings
+from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
 from commonground.papers.outcome import Outcome
+from commonground.papers.request import Request, Settings
 from commonground.papers.rolora.ffa import FFASettings
 from commonground.theory.checks import positive
 from commonground.theory.rolora import (

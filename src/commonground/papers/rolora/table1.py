@@ -6,9 +6,10 @@ import itertools
 
 from commonground.errors import ConfigError
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Outcome
 from commonground.papers.printed_values import printed, printed_lead
+from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
     LABELS,

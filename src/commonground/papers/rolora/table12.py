@@ -17,9 +17,10 @@ from commonground.engine import Run
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 from commonground.papers.claims import judge
-from commonground.papers.experiment import Experiment, Request
+from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Cell, Outcome
 from commonground.papers.printed_values import printed, printed_lead
+from commonground.papers.request import Request
 from commonground.papers.rolora.code_execution import Limits, require_confinement, run_program
 from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer

@@ -153,8 +153,8 @@ class CellStore:
                     raise RunError(f"'{path}' is damaged: {key[1]}, seed {key[3]} has no list of accuracies") from None
         return np.array([])
 
-    def curves(self, column: str) -> dict[CellKey, Curves]:
-        """The curves of all cells of a column.
+    def curves(self, column: str) -> Mapping[CellKey, Curves]:
+        """The curves of all cells of a column, read once: not to be changed.
 
         Raises:
             RunError: the file is damaged.

@@ -18,8 +18,8 @@ from commonground.compare.progress import ComparisonProgress, Step
 from commonground.engine import Run, train
 from commonground.engine.state.lock import locked_file
 from commonground.errors import BusyError, DataError, RunError, UpdateError
-from commonground.papers.experiment import Request
 from commonground.papers.provenance import commit, version
+from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measurement
 from commonground.papers.tables.table import Arm, PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import Variant

@@ -10,9 +10,9 @@ import numpy as np
 
 from commonground.errors import ConfigError, RunError
 from commonground.papers.claims import claim
-from commonground.papers.experiment import Request
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Cell, Claim, Outcome
+from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
 from commonground.papers.tables.fill import Work, fill, work_for

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from commonground.errors import RunError
-from commonground.papers.tables.cells import CellStore, Measurement
+from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.fill import Work, work_for
 from commonground.papers.tables.table import Arm, PaperTable
 from commonground.papers.tables.variants import PAPER
@@ -112,29 +112,28 @@ def hours_left(
     Returns:
         None where nothing was measured like that yet.
     """
-    known = {(column.label, row.name) for column in table.columns for row in table.rows}
-    runs = {
+    arms = {(column.label, row.name): (column, row) for column in table.columns for row in table.rows}
+    runs = {  # rows that share a run count once
         cell.weights_sha256 or cell.key: cell
         for cell in store.all()
-        if (cell.device, cell.precision, cell.variant) == (device, precision, "")
-        and (cell.column, cell.method) in known
+        if (cell.device, cell.precision, cell.variant) == (device, precision, "") and (cell.column, cell.method) in arms
     }
-    if not runs:
-        return None
-    return sum(_minutes(table, one, list(runs.values())) for one in missing_work(table, store, seeds)) / 60
-
-
-def _minutes(table: PaperTable, one: Work, runs: Sequence[Measurement]) -> float:
-    column, names = one.arm.column.label, {arm.row.name for arm in one.arms}
     fastest: dict[tuple[str, str], float] = {}
-    for run in runs:
-        kind = (run.column, run.method)
-        fastest[kind] = min(run.minutes, fastest.get(kind, math.inf))
-    own = [minutes for (there, method), minutes in fastest.items() if there == column and method in names]
+    for cell in runs.values():
+        kind = (cell.column, cell.method)
+        fastest[kind] = min(cell.minutes, fastest.get(kind, math.inf))
+    if not fastest:
+        return None
+    rates = {kind: minutes / _size(table.arm(*arms[kind])) for kind, minutes in fastest.items()}
+    return sum(_minutes(one, fastest, rates) for one in missing_work(table, store, seeds)) / 60
+
+
+def _minutes(one: Work, fastest: Mapping[tuple[str, str], float], rates: Mapping[tuple[str, str], float]) -> float:
+    """Of a run, by the fastest alike or by the minutes per size of others."""
+    column = one.arm.column.label
+    own = [fastest[kind] for arm in one.arms if (kind := (column, arm.row.name)) in fastest]
     if own:
         return min(own)
-    arms = {(c.label, row.name): (c, row) for c in table.columns for row in table.rows}
-    rates = {kind: m / _size(table.arm(*arms[kind])) for kind, m in fastest.items()}
     beside = [rate for (there, _), rate in rates.items() if there == column]
     return _size(one.arm) * median(beside or rates.values())
 
