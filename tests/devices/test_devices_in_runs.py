@@ -103,7 +103,13 @@ def test_an_accelerator_stacks_all_that_stacks() -> None:
     assert choose_engine(setup_of("fedrep", images(), net)) == "batched"
     assert choose_engine(setup_of("fedrep", made_data(), seeded(Dropping))) == "batched"
     assert choose_engine(setup_of("fedrep", made_data((5, 3, 8, 2)), normed())) == "batched"
-    assert choose_engine(setup_of("fedrep", made_data((5, 3, 8, 2)), normed(momentum=None))) == "serial"
+    odd = setup_of("fedrep", made_data((5, 3, 8, 2)), normed(momentum=None))
+    assert choose_engine(odd) == "serial"
+    assert make_engine("auto", odd).remark == (
+        "clients are computed one after the other on meta: the engine 'batched' cannot stack the BatchNorm layer '1', "
+        "whose statistics are averages over all batches (momentum=None)"
+    )
+    assert not make_engine("serial", odd).remark  # as asked for
 
 
 @pytest.mark.usefixtures("on_meta")

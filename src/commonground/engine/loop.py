@@ -121,6 +121,8 @@ class Loop:
                 engine.last_rounds, engine.back_to = self.progress.heard, self.stopping.best
                 self.observer.begin(self.setup, engine.name, self.progress.done)
                 self._tell_of_nothing_shared()
+                if engine.remark:
+                    self.observer.note(engine.remark)
                 try:
                     self._rounds(engine, stop)
                 finally:

@@ -63,6 +63,7 @@ class Engine(ABC):
         self.setup = setup
         self.check_stop: Callable[[], None] = lambda: None
         self.note: Callable[[str], None] = lambda text: None
+        self.remark = ""  # a sentence about why it was taken, where a faster one was passed over
         self.known: Mapping[int, CachedShared] = {}
         self.back_to: int | None = None  # an earlier round than those of checkpoints that the run may go back to
         self.last_rounds: npt.NDArray[np.int32] | None = None  # in which each client last took part, -1: none so far

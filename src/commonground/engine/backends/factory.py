@@ -62,7 +62,8 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
     """
     if setup.algorithm.pools:
         return PooledEngine(setup)
-    name = choose_engine(setup) if name == "auto" else name
+    chosen = name == "auto"
+    name = choose_engine(setup) if chosen else name
     if name in ("processes", "ray") and setup.device.type != "cpu":
         raise ConfigError(
             f"the engine '{name}' shares out CPU cores, and this run computes on {setup.device}; take batched "
@@ -82,4 +83,16 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
         "processes": ProcessEngine,
         "batched": BatchedEngine,
     }
-    return engines[name](setup)
+    engine = engines[name](setup)
+    if chosen and name == "serial" and setup.device.type != "cpu":
+        engine.remark = f"clients are computed one after the other on {setup.device}: {_why_not_stacked(setup)}"
+    return engine
+
+
+def _why_not_stacked(setup: Setup) -> str:
+    """What :func:`check_stackable` says, without what it advises."""
+    try:
+        check_stackable(setup)
+    except (ModelError, ConfigError) as error:
+        return str(error).partition(";")[0]
+    return ""
