@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import commonground as cg
-from commonground.data import rows
+from commonground.data import large
 from commonground.errors import CommonGroundError, DataError
 from tests.helpers import made_data
 from tests.language import token_data
@@ -28,7 +28,7 @@ def written(path: Path, array: np.ndarray[Any, Any], mode: Any = "r") -> np.ndar
 
 
 def is_mapped(array: Any) -> bool:
-    return rows._mapped(array)
+    return large.mapped(array)
 
 
 def test_the_class_takes_memory_mapped_arrays_as_they_are(tmp_path: Path) -> None:
@@ -74,6 +74,28 @@ def test_arrays_of_clients_may_be_memory_mapped(kind: str, tokens: bool, tmp_pat
     view = any(np.shares_memory(data.x_train, part[0]) for part in mapped)
     assert view == (kind == "slices of one file" and not tokens)  # rows of tokens are numbered anew
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_named_inputs_may_be_memory_mapped(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    rows = [9, 4]
+    ages = [draws.normal(size=(n, 3)) for n in (*rows, *rows)]  # float64 stays
+    words = [draws.integers(0, 7, (n, 2), dtype=np.int32) for n in (*rows, *rows)]  # becomes int64
+    labels = [draws.integers(0, 2, n) for n in (*rows, *rows)]
+
+    def clients(kept: Any) -> list[Any]:
+        parts = [
+            {"ages": kept(f"a{i}", age), "words": word} for i, (age, word) in enumerate(zip(ages, words, strict=True))
+        ]
+        return [(parts[c], labels[c], parts[c + 2], labels[c + 2]) for c in range(2)]
+
+    plain = cg.FederatedDataset.from_arrays(clients(lambda name, array: array))
+    with patch.object(large, "AT_ONCE", 50):  # a row or two at a time
+        data = cg.FederatedDataset.from_arrays(clients(lambda name, array: written(tmp_path / f"{name}.npy", array)))
+    assert is_mapped(data.x_train)
+    assert not is_mapped(plain.x_train)
+    assert data.x_train.dtype == plain.x_train.dtype
+    assert data.fingerprint() == plain.fingerprint()
 
 
 def test_wrong_parts_are_still_refused(tmp_path: Path) -> None:
@@ -144,7 +166,7 @@ def pairs(data: cg.FederatedDataset) -> list[tuple[Any, Any]]:
 @pytest.mark.parametrize("in_file", [False, True])
 def test_data_sets_are_read_once(in_file: bool) -> None:
     data = made_data((5, 3, 8, 1), (6, 6, 2), dtype=np.float32)
-    with patch.object(rows, "IN_MEMORY", 100 if in_file else rows.IN_MEMORY):
+    with patch.object(large, "IN_MEMORY", 100 if in_file else large.IN_MEMORY):
         read = cg.FederatedDataset.from_datasets(pairs(data), name="made", classes=3)
     assert is_mapped(read.x_train) is in_file
     assert read.fingerprint() == data.fingerprint()

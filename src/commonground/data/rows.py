@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
@@ -13,12 +11,10 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.formats import pack_named
+from commonground.data.large import copy_rows, mapped, room
 from commonground.errors import DataError
 
 __all__ = ["AnySamples", "Samples", "joined", "listed", "read_samples"]
-
-IN_MEMORY = 1 << 31  # bytes; more go to a temporary file
-AT_ONCE = 1 << 24  # bytes copied at once into such a file
 
 
 class Samples(Protocol):
@@ -48,28 +44,17 @@ def joined(parts: Sequence[Array], *, writable: bool = False) -> Array:
     Raises:
         ValueError: as ``np.concatenate``.
     """
-    if not any(_mapped(part) for part in parts) or len({part.shape[1:] for part in parts}) > 1:
+    if not any(mapped(part) for part in parts) or len({part.shape[1:] for part in parts}) > 1:
         return np.concatenate(parts)
     view = None if writable else _view(parts)
     if view is not None:
         return view
-    whole = _room((sum(map(len, parts)), *parts[0].shape[1:]), np.result_type(*parts), in_file=True)
+    whole = room((sum(map(len, parts)), *parts[0].shape[1:]), np.result_type(*parts), in_file=True)
     start = 0
     for part in parts:
-        rows = max(1, AT_ONCE // max(1, part.nbytes // max(1, len(part))))
-        for first in range(0, len(part), rows):
-            piece = part[first : first + rows]
-            whole[start : start + len(piece)] = piece
-            start += len(piece)
+        copy_rows(part, whole[start : start + len(part)])
+        start += len(part)
     return whole
-
-
-def _mapped(array: Any) -> bool:
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    return False
 
 
 def _root(array: Any) -> Array:
@@ -93,15 +78,6 @@ def _view(parts: Sequence[Array]) -> Array | None:
     start = first.ctypes.data - root.ctypes.data
     whole = root.reshape(-1).view(np.uint8)[start : start + place - first.ctypes.data]
     return whole.view(first.dtype).reshape(-1, *first.shape[1:])
-
-
-def _room(shape: tuple[int, ...], dtype: np.dtype[Any], *, in_file: bool | None = None) -> Array:
-    """An array to be filled, in an unnamed temporary file if it is large."""
-    size = math.prod(shape) * dtype.itemsize
-    if size > IN_MEMORY if in_file is None else in_file and size:
-        with tempfile.TemporaryFile(prefix="commonground-samples-") as file:  # has no name, so nothing is left behind
-            return np.memmap(file, dtype=dtype, mode="w+", shape=shape)
-    return np.empty(shape, dtype)
 
 
 def listed(samples: Any, what: str) -> Sequence[Any]:
@@ -166,7 +142,7 @@ def read_samples(sets: Sequence[AnySamples], what: Callable[[int], str]) -> tupl
                 ) from error
             if like is None:
                 like = row
-                whole = _room((sum(sizes), *row.shape), row.dtype)
+                whole = room((sum(sizes), *row.shape), row.dtype)
             if row.shape != like.shape or row.dtype != like.dtype or own[-1].shape != own[0].shape:
                 raise DataError(
                     f"sample {number} of the {what(client)} is {row.dtype} {row.shape} with a target of shape "

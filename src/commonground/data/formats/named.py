@@ -14,6 +14,7 @@ from torch import Tensor
 from commonground.data.arrays import Array, Preprocess
 from commonground.data.formats.base import Given, InputFormat
 from commonground.data.inputs import Inputs
+from commonground.data.large import copy_rows, mapped, room
 from commonground.errors import DataError
 
 __all__ = ["NamedArrays", "pack_named"]
@@ -149,18 +150,22 @@ def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:
             raise DataError(f"the input {name!r} needs a name that a parameter of the model can have")
         if not value.ndim or value.dtype.kind not in "fiub":
             raise DataError(f"the input '{name}' is {value.dtype} of shape {value.shape}; rows of numbers are needed")
-        if value.dtype.kind == "f" and value.dtype != np.float64:
-            arrays[name] = value.astype(np.float32)
-        elif value.dtype != np.uint8 and value.dtype.kind in "iub":
-            arrays[name] = value.astype(np.int64)
     if len({len(value) for value in arrays.values()}) != 1:
         sizes = ", ".join(f"{len(value)} of '{name}'" for name, value in arrays.items()) or "none"
         raise DataError(f"inputs by name need a row each for every sample; there are {sizes}")
-    fields = [(str(name), value.dtype, value.shape[1:]) for name, value in arrays.items()]
-    packed = np.empty(len(next(iter(arrays.values()))), dtype=np.dtype(fields, align=True))
+    fields = [(str(name), _stored(value.dtype), value.shape[1:]) for name, value in arrays.items()]
+    count = len(next(iter(arrays.values())))
+    packed = room((count,), np.dtype(fields, align=True), in_file=any(map(mapped, arrays.values())))
     for name, value in arrays.items():
-        packed[name] = value
+        copy_rows(value, packed[name])
     return packed
+
+
+def _stored(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """The number type in which an input is stored."""
+    if kind.kind == "f":
+        return kind if kind == np.float64 else np.dtype(np.float32)
+    return kind if kind == np.uint8 else np.dtype(np.int64)
 
 
 def _fields(x: Array) -> Fields:
