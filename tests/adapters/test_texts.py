@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+import commonground as cg
 from commonground.adapt import load_run
 from commonground.adapt.texts import answer, classify, read_instructions, read_texts
 from commonground.cli import main
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 from tests.language import WORDS, tiny_model
 from tests.text_files import instructions_file, pairs_file, save_tokenizer, some_words
 
@@ -244,10 +245,50 @@ def test_glue_knows_pairs(place: Path, tmp_path: Path) -> None:
     run = load_run(place / "pairs")
     glue = replace(run, config=run.config.model_copy(update={"data": "rte"}))
     (tmp_path / "a.txt").write_text("w1 w2\n")
-    with pytest.raises(Exception, match=r"holds single texts, but the run was trained on pairs of texts \(rte\)"):
+    match = r"holds single texts, but the run was trained on pairs of texts \(sentence1, sentence2\)"
+    with pytest.raises(DataError, match=match):
         classify(glue, read_texts(tmp_path / "a.txt"), 0)
     with pytest.raises(ConfigError, match="classifies texts and does not answer"):
         answer(run, ["w1"], 0)
+
+
+def test_a_run_from_python_remembers_its_columns_of_texts(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "t.csv"
+    rows = [f"w{i % 5} w{i % 7},w{i % 3},k{i % 2},c{i % 2}" for i in range(24)]
+    table.write_text("\n".join(["sentence1,sentence2,label,who", *rows]))
+    model = f"hf:{place / 'bert'}"
+    given: dict[str, Any] = {"text_column": "sentence2,sentence1", "client_column": "who", "max_length": 24}
+    data = cg.load_data(str(table), tokenizer=str(place / "bert"), **given)
+    run = cg.train(
+        "lora", data, model=model, model_options={"max_length": 24}, rounds=1, lr=0.3, workers=1, out=tmp_path / "run"
+    )
+    assert run.trained.text_columns == load_run(tmp_path / "run").trained.text_columns == ("sentence2", "sentence1")
+    assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 0
+    said = [float(row[2]) for row in _table(capsys.readouterr().out)[1:]]
+    wanted = classify(run, read_texts(table, ("sentence2", "sentence1")), 1).max(1)
+    other = classify(run, read_texts(table), 1).max(1)
+    assert said == pytest.approx(wanted.tolist(), abs=1e-6)
+    assert np.abs(wanted - other).max() > 1e-4
+
+    single = tmp_path / "single.csv"
+    single.write_text("\n".join(["text,label,who", *(f"w{i % 5},k{i % 2},c{i % 2}" for i in range(12))]))
+    assert main(["predict", str(tmp_path / "run"), str(single), "--client", "c1"]) == 2
+    assert "single.csv holds single texts, but the run was trained on pairs of texts" in capsys.readouterr().err
+    newcomers = ["--client-column", "who", "--shots", "2", "--epochs", "1", "--repeats", "1"]
+    assert main(["adapt", str(tmp_path / "run"), "--data", str(single), *newcomers]) == 2
+    assert "single.csv holds single texts, but the run was trained on pairs of texts" in capsys.readouterr().err
+    assert main(["adapt", str(tmp_path / "run"), "--data", str(table), *newcomers, "--quiet"]) == 0
+
+    # A newcomer need not have all of the run's classes, and keeps their order.
+    rows = [f"w{i % 5},w{i % 3},k1,new" for i in range(12)]
+    (tmp_path / "new.csv").write_text("\n".join(["sentence1,sentence2,label,who", *rows]))
+    few = ["--data", str(tmp_path / "new.csv"), "--client-column", "who", "--keep", "--epochs", "40", "--lr", "0.3"]
+    assert main(["adapt", str(tmp_path / "run"), *few]) == 0
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--client", "new"]) == 0
+    assert {row[1] for row in _table(capsys.readouterr().out)[1:]} == {"k1"}
 
 
 def test_texts_in_columns_that_the_run_was_told(

@@ -18,6 +18,8 @@ from commonground.data import (
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import load_text_table
 from commonground.data.tables.options import TableOptions
+from commonground.data.tables.schema import TableSchema
+from commonground.data.text.samples import TextData
 from commonground.errors import ConfigError, DataError
 from tests.token_rows import ID, WORDS, numbers, reviews, tokenizer, write
 
@@ -37,8 +39,12 @@ def test_another_table_is_split_as_the_first_one_unless_the_options_say_otherwis
     rows = [f"{'good' if i % 3 else 'bad'},l{i % 3},{100 - i},g{i % 4}" for i in range(40)]
     path = write(tmp_path / "notes.csv", "text,label,when,group", rows)
 
+    def like(asked: dict[str, Any]) -> TableSchema:
+        return TableSchema((), ("label",), "classification", (), asked=asked)
+
     def tests(options: TableOptions, asked: dict[str, Any] | None = None) -> list[int]:
-        return list(load_text_table(path, seed=3, options=options, asked=asked).test.numbers or ())
+        of_run = None if asked is None else like(asked)
+        return list(load_text_table(path, seed=3, options=options, like=of_run).test.numbers or ())
 
     by_time, by_group, plain = (
         TableOptions(time_column="when", test_share=0.1),
@@ -48,8 +54,29 @@ def test_another_table_is_split_as_the_first_one_unless_the_options_say_otherwis
     assert tests(plain, by_time.of_rows) == tests(by_time) == [2, 3, 4, 5]  # lines; the latest are the first
     assert tests(by_group, by_time.of_rows) == tests(by_group) != tests(plain)
     assert tests(plain, {"time_column": "date"}) == tests(plain)
-    about = load_text_table(path, seed=3, asked={"time_column": "date"}).about
+    about = load_text_table(path, seed=3, like=like({"time_column": "date"})).about
     assert about["notes"] == ["no column 'date', which says the run's test rows; here 25% at random are"]
+
+
+def test_another_table_has_the_first_one_s_columns_and_classes_if_they_hold_it(tmp_path: Path) -> None:
+    rows = [f"first {i},second {i},{'bc'[i % 2]}" for i in range(12)]
+    path = write(tmp_path / "notes.csv", "text,note,label", rows)
+
+    def read(classes: tuple[str, ...], *columns: str) -> TextData:
+        asked = {"text_column": columns}
+        return load_text_table(path, like=TableSchema((), ("label",), "classification", classes, asked=asked))
+
+    read_so = read(("a", "b", "c"), "note")
+    assert read_so.class_names == ("a", "b", "c")
+    assert {
+        (text.split()[0], label) for text, label in zip(read_so.train.first, read_so.train.labels, strict=True)
+    } == {
+        ("second", 1),
+        ("second", 2),
+    }
+    other = read(("a", "b"), "sentence")
+    assert other.class_names == ("b", "c")
+    assert other.train.first[0].startswith("first")
 
 
 def test_a_table_of_pairs_with_a_split_column(tmp_path: Path) -> None:

@@ -186,6 +186,68 @@ def test_a_decoders_classifier_pools_what_transformers_pools(own_pad: int | None
             torch.testing.assert_close(call(net, first), alone[:1], rtol=0, atol=1e-11)
 
 
+def test_a_text_may_hold_the_whole_vocabulary(tmp_path: Path) -> None:
+    """No token is left for padding then, and rows end with every one that there is."""
+    import transformers
+
+    size: dict[str, Any] = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**size, intermediate_size=24, pad_token_id=None)
+    transformers.LlamaForSequenceClassification(config).save_pretrained(tmp_path)
+    plain = transformers.LlamaForSequenceClassification.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    net = build_adapted(f"hf:{tmp_path}", 2, LoRAOptions(rank=2), torch.float64).eval()
+    rows = [[0, 1, 2, 3, 4], [4, 4], [0, 3], [2], [1, 2, 1], [3, 0]]
+    x = torch.full((len(rows), 6, 2), -1)
+    for i, row in enumerate(rows):
+        x[i, 0] = torch.tensor([i, len(row)])
+        x[i, 1 : 1 + len(row)] = torch.tensor([[token, 0] for token in row])
+    inputs = TokenRows((6, 2)).make({"tokens": x}, torch.float64)
+    with torch.no_grad():
+        plain.score.weight.copy_(net.get_parameter("base.score.weight"))
+        alone = torch.cat([plain(torch.tensor([row])).logits for row in rows])
+        for way in (net._packs, ""):
+            net._packs = way
+            torch.testing.assert_close(call(net, inputs), alone, rtol=0, atol=1e-11)
+            for place, wanted in enumerate(alone):
+                own = select(inputs, torch.tensor([place]))
+                torch.testing.assert_close(call(net, own)[0], wanted, rtol=0, atol=1e-11)
+    assert net.config.pad_token_id is None
+
+
+def test_hidden_states_of_layers_that_return_tuples_are_kept(tmp_path: Path) -> None:
+    import transformers
+
+    size: dict[str, Any] = {"vocab_size": 44, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+    config = transformers.MPNetConfig(**size, intermediate_size=24, initializer_range=0.3)
+    transformers.MPNetForSequenceClassification(config).save_pretrained(tmp_path)
+    setup = {"layers": "1,2", "target_modules": "q,v"}
+    kept, not_kept = (
+        run("lora", f"hf:{tmp_path}", "serial", model_options=setup | {"keep_hidden": keep}) for keep in (True, False)
+    )
+    net = kept.trained.network
+    assert isinstance(net, AdaptedModel)
+    assert net._skips
+    assert furthest(kept, not_kept) < 1e-10
+    assert furthest(kept, run("lora", f"hf:{tmp_path}", "batched", model_options=setup)) < 1e-10
+
+
+def test_a_model_whose_layers_cannot_be_left_out_is_computed_whole(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run("lora", bert, "serial", model_options={"keep_hidden": False})
+    monkeypatch.setattr(AdaptedModel, "_below", lambda self, tokens: torch.zeros(*tokens.shape[:2], 16))
+    assert furthest(run("lora", bert, "serial"), whole) == 0
+
+
+def test_outputs_that_change_with_padding_are_told(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    import transformers
+
+    size: dict[str, Any] = {"vocab_size": 44, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.ConvBertConfig(**size, intermediate_size=24, embedding_size=16, initializer_range=0.3)
+    transformers.ConvBertForSequenceClassification(config).save_pretrained(tmp_path)
+    build_adapted(f"hf:{tmp_path}", 2, LoRAOptions(rank=2), torch.float64)
+    told = [str(w.message) for w in recwarn if "change with the padding behind a text" in str(w.message)]
+    assert len(told) == 1
+    assert "ConvBertForSequenceClassification" in told[0]
+
+
 def test_rows_meet_their_own_clients_factors(bert: str) -> None:
     setup = prepare_setup(
         RunConfig.make({"algorithm": "lora", "data": "tokens", "model": bert, "model_options": OPTIONS} | SETTINGS),

@@ -150,6 +150,8 @@ def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -
         if task.generative:
             raise ConfigError(f"{whose} is of a language model, which has no head to fit for new clients")
     trained.format.check_like(data.format, data.name, trained.where)
+    if columns := data.about.get("text_columns"):
+        trained.check_texts(len(columns), data.name)
     if lr is not None and not SMALLEST <= lr <= LARGEST:
         raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr}")
     return trained.as_read(data)

@@ -71,7 +71,8 @@ class TextPredictor(_Scores):
     """Of texts or pairs."""
 
     def _predicted(self, path: Path, client: int | None, note: Note) -> npt.NDArray[np.float64]:
-        return classify(self.run, read_texts(path, names_in(self.run.config.text_column)), client, note)
+        texts = read_texts(path, names_in(self.run.config.text_column), self.run.trained.text_columns)
+        return classify(self.run, texts, client, note)
 
 
 class AnswerPredictor(Predictor):

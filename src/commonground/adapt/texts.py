@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from commonground.data.sources.glue import TASKS
 from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
@@ -28,7 +27,7 @@ __all__ = ["answer", "classify", "read_instructions", "read_texts"]
 _KINDS = ".tsv, .csv, .jsonl or .txt"
 
 
-def read_texts(path: Path, columns: Sequence[str] = ()) -> TextSamples:
+def read_texts(path: Path, columns: Sequence[str] = (), usual: Sequence[str] = ()) -> TextSamples:
     """Texts or pairs without labels.
 
     Args:
@@ -36,6 +35,7 @@ def read_texts(path: Path, columns: Sequence[str] = ()) -> TextSamples:
             texts, such as ``sentence`` or ``sentence1`` and ``sentence2`` (others are left alone). In a .tsv file
             quotation marks are ordinary characters.
         columns: the texts' columns, if they are called otherwise.
+        usual: columns to be taken if they are there.
 
     Raises:
         DataError: the file is missing, of another kind, empty, or without such columns (line named).
@@ -46,7 +46,7 @@ def read_texts(path: Path, columns: Sequence[str] = ()) -> TextSamples:
     if not is_table(str(path)):
         raise DataError(f"the input file '{path}' is not one of texts: {_KINDS}")
     raw = read_raw(_there(path), quotes=".tsv" not in path.name.lower())
-    names = tuple(columns) or text_columns(str(path), raw.names)
+    names = tuple(columns) or text_columns(str(path), raw.names, usual)
     check_columns(path, raw.columns, names)
     return _samples(path, list(zip(*(raw.columns[name].to_pylist() for name in names), strict=True)), raw.numbers())
 
@@ -96,11 +96,7 @@ def classify(
         ModelError: it is a language model, which answers instructions.
         DataError: the run was trained on pairs and these are single texts, or the other way round.
     """
-    task = TASKS.get(run.config.data)
-    if task is not None and bool(task.second) != (texts.second is not None):
-        kinds = ("pairs of texts", "single texts")
-        was, are = kinds if task.second else kinds[::-1]
-        raise DataError(f"{texts.origin} holds {are}, but the run was trained on {was} ({run.config.data})")
+    run.trained.check_texts(1 if texts.second is None else 2, texts.origin)
     model = _pretrained(run.trained.network)
     tokens = tokenize(
         texts,

@@ -21,7 +21,9 @@ from commonground.data import FederatedDataset
 from commonground.data.formats import Given, InputFormat, read_format
 from commonground.data.inputs import Inputs
 from commonground.data.names import numbered
+from commonground.data.sources.glue import TASKS
 from commonground.data.tables.features import known_features
+from commonground.data.tables.options import names_in
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
@@ -253,6 +255,31 @@ class Trained:
     def reads_text(self) -> bool:
         """Whether the model's inputs are texts."""
         return is_pretrained(self.config.model)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """The column of texts that the run was trained on, or the two of pairs; empty where that is not known."""
+        glue = TASKS.get(self.config.data)
+        if glue is not None:
+            return glue.first[0], *glue.second[:1]
+        return names_in(self.config.text_column) or tuple(self.split.get("text_columns", ()))
+
+    def check_texts(self, columns: int, origin: str) -> None:
+        """Refuse pairs of texts where the run was trained on single ones, and the other way round.
+
+        Args:
+            columns: of texts, 1 or 2.
+            origin: of the texts, for messages.
+
+        Raises:
+            DataError: says what they are.
+        """
+        kinds = {1: "single texts", 2: "pairs of texts"}
+        if (own := len(self.text_columns)) and own != columns:
+            raise DataError(
+                f"{origin} holds {kinds[columns]}, but the run was trained on {kinds[own]} "
+                f"({', '.join(self.text_columns)})"
+            )
 
     def values_of(self, client: int | None) -> Tensors:
         """The model's tensors that a client's own model (None: the global one) has, by name; a global model lacks those

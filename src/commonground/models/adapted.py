@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from commonground.data.inputs import Inputs
-from commonground.errors import ConfigError, ModelError
+from commonground.errors import ConfigError, ModelError, warn
 from commonground.models.activation_cache import ActivationCache
 from commonground.models.frozen_base import FrozenBaseModel
 from commonground.models.lora import Fold, LoRALinear
@@ -86,6 +86,12 @@ class AdaptedModel(FrozenBaseModel):
                 f"the target modules match '{inside[0].removeprefix('base.')}' as well, a layer of the task head, "
                 "which is trained as a whole; say which layers are meant (--set model.target_modules=re:…)"
             )
+        fresh = [n for n in self.adapted if any(f"base.{name}".startswith(f"{n}.") for name in self.drawn)]
+        if fresh:
+            raise ConfigError(
+                f"the target modules match '{fresh[0].removeprefix('base.')}' as well, of which '{location}' has no "
+                "weights; say which layers are meant (--set model.target_modules=re:…)"
+            )
         for name in self.trained_names:
             parameter = self.get_parameter(name)
             parameter.data = parameter.data.to(dtype)
@@ -103,7 +109,11 @@ class AdaptedModel(FrozenBaseModel):
         self._first_position = 0 if embeddings is None else int(embeddings.padding_idx) + 1  # type: ignore[arg-type]
         register_attention()
         self.eval()
-        self._packs = self._find_packing()
+        sample = self._sample()
+        self._warn_of_padding(sample)
+        self._beside = self._seen_beside(sample)
+        self._packs = self._find_packing(sample)
+        self._skips = self.first_adapted > 0 and self._can_skip(sample)
         self.train()
 
     # -- structure ----------------------------------------------------------------------------------------------
@@ -124,6 +134,12 @@ class AdaptedModel(FrozenBaseModel):
         places = getattr(self.config, "max_position_embeddings", None)
         most = self.options.max_length
         return most if places is None else min(most, int(places) - self._first_position)
+
+    @property
+    def pad_token(self) -> int | None:
+        """The base's token for padding, if it has one."""
+        own = getattr(self.config, "pad_token_id", None)
+        return None if own is None or own < 0 else int(own)
 
     @property
     def first_adapted(self) -> int:
@@ -183,22 +199,6 @@ class AdaptedModel(FrozenBaseModel):
             setattr(self.base.get_submodule(parent), child, layer)
         return [f"base.{name}" for name in hit]
 
-    @contextlib.contextmanager
-    def _padding(self, ids: Tensor) -> Iterator[int]:
-        """While open, the model's padding token; for one that has none, a token that is not in the batch."""
-        own = getattr(self.config, "pad_token_id", None)
-        if own is not None:
-            yield int(own)
-            return
-        present = torch.zeros(ids.numel() + 1, dtype=torch.bool, device=ids.device)
-        present[ids[(ids >= 0) & (ids <= ids.numel())]] = True
-        # Where the batch holds the whole vocabulary, the last one: it is masked, and stands behind a row's own tokens.
-        self.config.pad_token_id = min(int((~present).nonzero()[0]), int(self.config.vocab_size) - 1)
-        try:
-            yield self.config.pad_token_id
-        finally:
-            self.config.pad_token_id = None
-
     def train(self, mode: bool = True) -> AdaptedModel:
         """Training mode for the factors' dropout; the frozen model stays in evaluation mode, its dropout off."""
         super().train(mode)
@@ -218,7 +218,7 @@ class AdaptedModel(FrozenBaseModel):
     def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]] | None) -> None:
         """See :class:`FrozenBaseModel`."""
         self.store = None
-        if lengths is not None and self.options.keep_hidden and self.first_adapted > 0:
+        if lengths is not None and self.options.keep_hidden and self._skips:
             dtype = next(self._layers[0].parameters()).dtype
             self.store = ActivationCache(lengths, int(self.config.hidden_size), dtype)
 
@@ -228,29 +228,31 @@ class AdaptedModel(FrozenBaseModel):
             return
         numbers, lengths, tokens = inputs["numbers"], inputs["lengths"], _tokens(inputs["input_ids"], inputs["marks"])
 
-        def compute(group: Tensor) -> Tensor:
-            box: list[Tensor] = []
+        self.store.fill(numbers, lengths, lambda group: self._below(tokens[group, : int(lengths[group[0]])]))
 
-            def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                box.append(args[0] if args else kwargs["hidden_states"])
-                raise _Stop
+    def _below(self, tokens: Tensor) -> Tensor:
+        """What the first adapted layer is given."""
+        box: list[Tensor] = []
 
-            handle = self._layers[self.first_adapted].register_forward_pre_hook(stop, with_kwargs=True)
-            try:
-                with torch.no_grad(), contextlib.suppress(_Stop):
-                    self._run(tokens[group, : int(lengths[group[0]])])
-            finally:
-                handle.remove()
-            return box[0]
+        def stop(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            box.append(args[0] if args else kwargs["hidden_states"])
+            raise _Stop
 
-        self.store.fill(numbers, lengths, compute)
+        handle = self._layers[self.first_adapted].register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            with torch.no_grad(), contextlib.suppress(_Stop):
+                self._run(tokens)
+        finally:
+            handle.remove()
+        return box[0]
 
     @contextlib.contextmanager
     def _skipping(self, hidden: Tensor | None, count: int) -> Iterator[None]:
         """While open, the first layers are replaced by what they would give."""
         skipped = self._layers[: 0 if hidden is None else count]
-        for layer in skipped:
-            layer.forward = lambda *args, **kwargs: hidden
+        for layer, beside in zip(skipped, self._beside, strict=False):
+            out = hidden if beside is None else (hidden, *beside)
+            layer.forward = lambda *args, out=out, **kwargs: out
         try:
             yield
         finally:
@@ -320,9 +322,9 @@ class AdaptedModel(FrozenBaseModel):
         """Outputs for tokens [n, L, 2], −1 where a row has ended."""
         ids, marks = tokens[..., 0].long(), tokens[..., 1].long()
         there = ids >= 0
-        with self._padding(ids) as pad:
-            inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
-            return self._outputs(inputs | self.segments(marks * there), marks * there)
+        pad = self.pad_token or 0  # where there is none, any: it is masked, and stands behind a row's own
+        inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
+        return self._outputs(inputs | self.segments(marks * there), marks * there)
 
     def _run_packed(self, tokens: Tensor, kept: Callable[[Packing], Tensor | None]) -> Tensor:
         """As :meth:`_run`, the layers given tokens laid end to end.
@@ -386,11 +388,8 @@ class AdaptedModel(FrozenBaseModel):
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
         """[n, L]: which tokens' last hidden states are read; at least one of each row."""
 
-    def _find_packing(self) -> str:
-        """How far tokens can be packed with this model: ``partial``ly computed last layer, ``whole`` or "" (not).
-
-        What is possible is tried on three short rows: only what gives the padded pass's outputs is used.
-        """
+    def _sample(self) -> Tensor:
+        """Three short rows [3, 6, 2], on which it is tried what the model can do."""
         device = next(self.base.parameters()).device
         ids = torch.full((3, 6, 2), -1, device=device)
         ids[..., 1] = 0
@@ -398,15 +397,67 @@ class AdaptedModel(FrozenBaseModel):
             places = torch.arange(5 * row + 5, 5 * row + 5 + length, device=device)
             ids[row, :length, 0] = places % int(self.config.vocab_size)
             ids[row, length - 1, 1] = 1
+        return ids
+
+    def _warn_of_padding(self, sample: Tensor) -> None:
+        """Say so where a row's outputs change with the padding behind it, and so with the rows beside it."""
         with torch.no_grad():
-            wanted = self._run(ids).float()
+            together = self._run(sample).float()
+            for row, out in zip(sample, together, strict=True):
+                alone = self._run(row[row[:, 0] >= 0].unsqueeze(0)).float()[0]
+                if not self._close(out[: len(alone)], alone):
+                    warn(
+                        f"outputs of {type(self.base).__name__} change with the padding behind a text, and so with the "
+                        "texts that it is computed together with: engines and batch sizes give other numbers"
+                    )
+                    return
+
+    def _seen_beside(self, sample: Tensor) -> list[tuple[Any, ...] | None]:
+        """Of each layer, what it returns beside hidden states; None where it returns nothing but these."""
+        found: dict[int, tuple[Any, ...] | None] = {}
+
+        def see(number: int, out: Any) -> None:
+            found[number] = out[1:] if isinstance(out, tuple) else None
+
+        handles = [
+            layer.register_forward_hook(lambda module, args, out, n=number: see(n, out))
+            for number, layer in enumerate(self._layers)
+        ]
+        try:
+            with torch.no_grad():
+                self._run(sample)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [found.get(number) for number in range(len(self._layers))]
+
+    def _can_skip(self, sample: Tensor) -> bool:
+        """Whether the model gives the same where the layers below the first adapted one are not computed again."""
+        if any(value is not None for beside in self._beside for value in beside or ()):
+            return False  # which hang on the rows
+        with torch.no_grad():
+            wanted = self._run(sample).float()
+            with contextlib.suppress(Exception), self._skipping(self._below(sample), self.first_adapted):
+                return self._close(self._run(sample).float(), wanted)
+        return False
+
+    def _close(self, got: Tensor, wanted: Tensor) -> bool:
+        return torch.allclose(got, wanted, rtol=0, atol=self._packing_error * float(wanted.abs().max()))
+
+    def _find_packing(self, sample: Tensor) -> str:
+        """How far tokens can be packed with this model: ``partial``ly computed last layer, ``whole`` or "" (not): only
+        what gives the padded pass's outputs is used.
+        """
+        if any(beside is not None for beside in self._beside):
+            return ""  # made before transformers had attention functions of others
+        with torch.no_grad():
+            wanted = self._run(sample).float()
             for way in ("partial", "whole"):
                 if way == "partial" and partial_layer(self._layers[-1]) is None:
                     continue
                 self._packs = way
                 with contextlib.suppress(Exception):  # models fail in many ways at what they are not made for
-                    got = self._run_packed(ids, lambda _: None).float()
-                    if torch.allclose(got, wanted, rtol=0, atol=self._packing_error * float(wanted.abs().max())):
+                    if self._close(self._run_packed(sample, lambda _: None).float(), wanted):
                         return way
         return ""
 

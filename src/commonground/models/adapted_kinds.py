@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ class ClassifyingModel(AdaptedModel):
         name = next((n for n in HEADS if hasattr(self.base, n)), None)
         if name is None:
             raise ModelError(f"{type(self.base).__name__} has no task head named 'classifier' or 'score'")
-        head = getattr(self.base, name)
+        self._head_name, head = name, getattr(self.base, name)
         if isinstance(head, nn.Linear):
             setattr(self.base, name, FoldedLinear.of(head, self.fold))
         else:
@@ -40,8 +42,35 @@ class ClassifyingModel(AdaptedModel):
         return {"token_type_ids": marks} if getattr(self.config, "type_vocab_size", 0) > 1 else {}
 
     def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
-        logits: Tensor = self.base(**inputs).logits
+        with self._pooling(inputs["attention_mask"]):
+            logits: Tensor = self.base(**inputs).logits
         return logits.to(self._dtype)
+
+    @contextlib.contextmanager
+    def _pooling(self, there: Tensor) -> Iterator[None]:
+        """While open, a head that answers by the last of a row's own tokens does so also where the model has no token
+        for padding, by which transformers would know it: no token is padding then, so that the last place counts, and
+        what stands at a row's end is put there.
+        """
+        if self.pad_token is not None:
+            yield
+            return
+        rows, ends = torch.arange(len(there), device=there.device), there.sum(1) - 1
+
+        def to_the_end(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+            hidden = args[0]
+            if hidden.ndim != 3:  # of one token already, or of all together
+                return None
+            return (torch.cat([hidden[:, :-1], hidden[rows, ends].unsqueeze(1)], 1),)
+
+        own = getattr(self.config, "pad_token_id", None)
+        handle = self.base.get_submodule(self._head_name).register_forward_pre_hook(to_the_end)
+        self.config.pad_token_id = -1
+        try:
+            yield
+        finally:
+            self.config.pad_token_id = own
+            handle.remove()
 
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
         looked = torch.zeros_like(there)
@@ -49,8 +78,7 @@ class ClassifyingModel(AdaptedModel):
             looked[:, 0] = True
             return looked
         # transformers' heads of this name pool the last token that is no padding
-        own = getattr(self.config, "pad_token_id", None)
-        real = there if own is None else there & (tokens[..., 0] != own)
+        real = there if self.pad_token is None else there & (tokens[..., 0] != self.pad_token)
         rows, places = (torch.arange(size, device=there.device) for size in there.shape)
         looked[rows, (places * real).argmax(1)] = True
         return looked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,42 @@ def build_adapted(name: str, classes: int, options: LoRAOptions, dtype: torch.dt
             )
         except Exception as error:  # transformers raises many kinds for a model it cannot load
             raise ModelError(f"the model '{name}' cannot be loaded: {str(error).strip().splitlines()[0]}") from None
-    drawn = [name for name in found["missing_keys"] if name.split(".")[0] not in HEADS]
+    drawn = _drawn(name, base, found, kind)
     return kind(base, options, dtype, location, drawn)
+
+
+def _drawn(name: str, base: Any, found: Mapping[str, Any], kind: type[AdaptedModel]) -> list[str]:
+    """Tensors that transformers has drawn at random, besides a head: what stands between the pretrained model and a
+    classifier's head, which a model that was trained for something else lacks (a pooler, say).
+
+    Raises:
+        ModelError: tensors of the pretrained model itself are missing, or of another shape than its config.json says.
+    """
+    inside = f"{base.base_model_prefix}."
+    if not hasattr(base, base.base_model_prefix):
+        inside = ""
+    heads = HEADS if kind is ClassifyingModel else ()
+    missing = sorted(one for one in found["missing_keys"] if one.split(".")[0] not in heads)
+    between = (
+        []
+        if kind is not ClassifyingModel
+        else [one for one in missing if "pooler" in one.split(".") or not one.startswith(inside)]
+    )
+    lost = [one for one in missing if one not in between]
+    if lost:
+        others = sorted(found["unexpected_keys"])
+        theirs = f"; it has such as '{others[0]}', which the model has not" if others else ""
+        raise ModelError(
+            f"the weights of the model '{name}' lack {len(lost)} of the {len(base.state_dict())} tensors of "
+            f"{type(base).__name__}, such as '{lost[0]}'{theirs}"
+        )
+    for one, there, wanted in sorted(found["mismatched_keys"]):
+        if one.split(".")[0] not in heads:
+            raise ModelError(
+                f"the weights of the model '{name}' do not fit its config.json: '{one}' is {list(there)}, not "
+                f"{list(wanted)}"
+            )
+    return between
 
 
 def _check_folder(folder: Path, name: str) -> None:

@@ -201,7 +201,7 @@ class TextTable(DataKind):
             client_column=asked.client_column,
             seed=asked.seed,
             options=asked.with_clients,
-            asked=None if asked.schema is None else asked.schema.asked,
+            like=asked.schema,
         )
 
 

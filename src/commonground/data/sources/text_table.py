@@ -39,7 +39,7 @@ def load_text_table(
     client_column: str | None = None,
     seed: int = 0,
     options: TableOptions | None = None,
-    asked: Mapping[str, Any] | None = None,
+    like: TableSchema | None = None,
 ) -> TextData:
     """Texts from a table (:data:`~commonground.data.tables.read.FORMS`).
 
@@ -55,7 +55,8 @@ def load_text_table(
         client_column: the column that says whom a row belongs to.
         seed: keys the hold-out.
         options: names of text columns, columns to drop, separator and encoding, and how rows are split.
-        asked: how the table of a run was split, which this one is like unless the options say otherwise.
+        like: of a run's table: how it was split and in which columns its texts were, which holds here as well unless
+            the options say otherwise; and its classes, if they hold all of this table's.
 
     Raises:
         ConfigError: an option is for columns of numbers.
@@ -66,10 +67,12 @@ def load_text_table(
     )
     _check_options(options)
     raw = read_raw(path, options.separator, options.encoding, quotes=".tsv" not in path.name.lower())
-    options, unlike = options.as_asked(asked or {}, raw.columns)
-    texts = _roles(path, [name for name in raw.names if name not in options.drop], label, options)
+    asked: Mapping[str, Any] = {} if like is None else like.asked
+    options, unlike = options.as_asked(asked, raw.columns)
+    header = [name for name in raw.names if name not in options.drop]
+    texts = _roles(path, header, label, options, asked.get("text_column", ()))
     raw, lacking = with_targets(raw, [label], "classification", options)
-    targets = read_targets(raw, [label], "classification")
+    targets = read_targets(raw, [label], "classification", () if like is None else like.class_names)
     given = split_column(raw, [label], options)
     rows = divided(raw, targets, given, options, seed)
     lines = raw.numbers()
@@ -94,7 +97,8 @@ def load_text_table(
 
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
                         missing_targets=lacking, notes=(*raw.notes, *unlike), scaling="none")  # fmt: skip
-    return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=about.summary())
+    read = {**about.summary(), "text_columns": list(texts)}
+    return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=read)
 
 
 def _check_options(options: TableOptions) -> None:
@@ -109,14 +113,16 @@ def _check_options(options: TableOptions) -> None:
         raise ConfigError("--few-rows shared is for tables of numbers and categories; take --few-rows pool")
 
 
-def _roles(path: Path, header: Sequence[str], label: str, options: TableOptions) -> tuple[str, ...]:
-    """The columns of texts; every column that is named is there, and none has two roles.
+def _roles(
+    path: Path, header: Sequence[str], label: str, options: TableOptions, usual: Sequence[str]
+) -> tuple[str, ...]:
+    """The columns of texts, the usual ones if they are there; every column that is named is, and none has two roles.
 
     Raises:
         DataError: names the one that is not.
     """
     client_column = options.client_column
-    texts = options.text_column or text_columns(str(path), header)
+    texts = options.text_column or text_columns(str(path), header, usual)
     if len(texts) > 2:
         raise DataError(f"{path}: a text or a pair of texts is read, and {len(texts)} columns are named")
     others = (label, client_column, options.split_column, options.time_column, options.group_column)
@@ -134,13 +140,19 @@ def _strings(array: Any) -> list[str]:
     return ["" if value is None else str(value).strip() for value in array.to_pylist()]
 
 
-def text_columns(origin: str, names: Sequence[str]) -> tuple[str, ...]:
+def text_columns(origin: str, names: Sequence[str], usual: Sequence[str] = ()) -> tuple[str, ...]:
     """The column or columns that hold the texts.
+
+    Args:
+        origin: of the table, for messages.
+        names: of its columns.
+        usual: those of a table that this one may be like, taken if they are there.
 
     Raises:
         DataError: there are none.
     """
-    for columns in TEXT_COLUMNS:
+    candidates: list[tuple[str, ...]] = [*([tuple(usual)] if usual else []), *TEXT_COLUMNS]
+    for columns in candidates:
         if all(name in names for name in columns):
             return columns
     raise DataError(

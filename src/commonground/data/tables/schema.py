@@ -79,7 +79,8 @@ class TableSchema:
         few_rows: what became of clients with few rows: ``how``, ``min_rows``, ``clients`` (their names), ``rows``.
         split: how test rows were chosen.
         beside: columns that said so, which are no features.
-        asked: what the options said of which rows are test rows and which are left out, by name.
+        asked: what the options said of which rows are test rows and which are left out, by name; of texts, also their
+            columns.
         filled: features of which a row lacks the number.
         missing_targets: rows that were left out because they lack a target.
         target_decimals: how the numbers of each target are written; empty for classes.
