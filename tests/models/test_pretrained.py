@@ -77,3 +77,22 @@ def test_layers_without_weights_are_not_adapted(tmp_path: Path) -> None:
     assert built(tmp_path).drawn == ("pre_classifier.bias", "pre_classifier.weight")
     with pytest.raises(ConfigError, match=r"match 'pre_classifier' as well, of which '.*' has no weights"):
         built(tmp_path, target_modules="q_lin,pre_classifier")
+
+
+def test_a_head_of_another_name_is_what_is_told(tmp_path: Path) -> None:
+    """Not that weights do not fit, where the head of two classes is none of ours."""
+    import transformers
+
+    config = transformers.T5Config(vocab_size=44, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2)
+    transformers.T5ForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="has no task head named 'classifier' or 'score'"):
+        built(tmp_path, target_modules="q,v")
+
+
+def test_models_that_cannot_read_two_tokens_are_built(tmp_path: Path) -> None:
+    import transformers
+
+    size: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+    config = transformers.CanineConfig(**size, intermediate_size=24, max_position_embeddings=64)
+    transformers.CanineForSequenceClassification(config).save_pretrained(tmp_path)
+    assert built(tmp_path).adapted

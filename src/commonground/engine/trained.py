@@ -259,10 +259,9 @@ class Trained:
     @property
     def text_columns(self) -> tuple[str, ...]:
         """The column of texts that the run was trained on, or the two of pairs; empty where that is not known."""
+        told = names_in(self.config.text_column) or tuple(self.split.get("text_columns", ()))
         glue = TASKS.get(self.config.data)
-        if glue is not None:
-            return glue.first[0], *glue.second[:1]
-        return names_in(self.config.text_column) or tuple(self.split.get("text_columns", ()))
+        return told if told or glue is None else (glue.first[0], *glue.second[:1])
 
     def check_texts(self, columns: int, origin: str) -> None:
         """Refuse pairs of texts where the run was trained on single ones, and the other way round.

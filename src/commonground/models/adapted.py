@@ -395,7 +395,7 @@ class AdaptedModel(FrozenBaseModel):
         ids[..., 1] = 0
         for row, length in enumerate((4, 6, 2)):
             places = torch.arange(5 * row + 5, 5 * row + 5 + length, device=device)
-            ids[row, :length, 0] = places % int(self.config.vocab_size)
+            ids[row, :length, 0] = places % int(getattr(self.config, "vocab_size", None) or 100)
             ids[row, length - 1, 1] = 1
         return ids
 
@@ -404,7 +404,10 @@ class AdaptedModel(FrozenBaseModel):
         with torch.no_grad():
             together = self._run(sample).float()
             for row, out in zip(sample, together, strict=True):
-                alone = self._run(row[row[:, 0] >= 0].unsqueeze(0)).float()[0]
+                try:
+                    alone = self._run(row[row[:, 0] >= 0].unsqueeze(0)).float()[0]
+                except Exception:  # so short a row is nothing for some models
+                    continue
                 if not self._close(out[: len(alone)], alone):
                     warn(
                         f"outputs of {type(self.base).__name__} change with the padding behind a text, and so with the "

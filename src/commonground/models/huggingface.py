@@ -76,17 +76,16 @@ def _drawn(name: str, base: Any, found: Mapping[str, Any], kind: type[AdaptedMod
     Raises:
         ModelError: tensors of the pretrained model itself are missing, or of another shape than its config.json says.
     """
-    inside = f"{base.base_model_prefix}."
-    if not hasattr(base, base.base_model_prefix):
-        inside = ""
+    prefix = base.base_model_prefix
+    inside = f"{prefix}." if hasattr(base, prefix) else ""
+
+    def pretrained(tensor: str) -> bool:
+        return kind is not ClassifyingModel or (tensor.startswith(inside) and "pooler" not in tensor.split("."))
+
+    missing, mismatched = sorted(found["missing_keys"]), sorted(found["mismatched_keys"])
     heads = HEADS if kind is ClassifyingModel else ()
-    missing = sorted(one for one in found["missing_keys"] if one.split(".")[0] not in heads)
-    between = (
-        []
-        if kind is not ClassifyingModel
-        else [one for one in missing if "pooler" in one.split(".") or not one.startswith(inside)]
-    )
-    lost = [one for one in missing if one not in between]
+    drawn = [one for one in (*missing, *(m[0] for m in mismatched)) if one.split(".")[0] not in heads]
+    lost = [one for one in missing if one in drawn and pretrained(one)]
     if lost:
         others = sorted(found["unexpected_keys"])
         theirs = f"; it has such as '{others[0]}', which the model has not" if others else ""
@@ -94,13 +93,13 @@ def _drawn(name: str, base: Any, found: Mapping[str, Any], kind: type[AdaptedMod
             f"the weights of the model '{name}' lack {len(lost)} of the {len(base.state_dict())} tensors of "
             f"{type(base).__name__}, such as '{lost[0]}'{theirs}"
         )
-    for one, there, wanted in sorted(found["mismatched_keys"]):
-        if one.split(".")[0] not in heads:
+    for one, there, wanted in mismatched:
+        if one in drawn and pretrained(one):
             raise ModelError(
                 f"the weights of the model '{name}' do not fit its config.json: '{one}' is {list(there)}, not "
                 f"{list(wanted)}"
             )
-    return between
+    return drawn
 
 
 def _check_folder(folder: Path, name: str) -> None:
