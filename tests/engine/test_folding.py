@@ -159,7 +159,7 @@ def test_a_model_whose_tokens_cannot_be_packed_is_padded(tmp_path: Path) -> None
     assert furthest(*runs) < 1e-11
 
 
-@pytest.mark.parametrize("own_pad", [None, 0])
+@pytest.mark.parametrize("own_pad", [None, 0, -1])
 def test_a_decoders_classifier_pools_what_transformers_pools(own_pad: int | None, tmp_path: Path) -> None:
     import transformers
 
