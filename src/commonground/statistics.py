@@ -288,7 +288,7 @@ def paired_difference(
         pairs = np.concatenate(by_seed)[np.concatenate(known)]
     interval = bootstrap_interval(pairs, rng)
     return Difference(
-        mean=float(np.mean(means)),
+        mean=float(pairs.mean()),  # of the same pairs as the interval; that of the seeds', but where some are left out
         std=spread(means)["std"],
         low=interval and interval[0],
         high=interval and interval[1],

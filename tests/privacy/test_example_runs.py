@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 import commonground as cg
@@ -21,7 +22,17 @@ from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError
 from commonground.privacy import usual_delta
 from commonground.privacy.accounting import GAUSSIAN
-from tests.helpers import EXACT, Notes, TwoLayer, assert_same_run, dropping_chain, made_data, seeded, train_whole
+from tests.helpers import (
+    EXACT,
+    Notes,
+    TwoLayer,
+    assert_same_run,
+    dropping_chain,
+    images,
+    made_data,
+    seeded,
+    train_whole,
+)
 from tests.network.test_network_engine import SETTINGS, data_of, over
 from tests.network.town import Town
 from tests.privacy.test_accounting import exact
@@ -70,6 +81,29 @@ def test_without_noise_and_cuts_it_is_plain_training(
     monkeypatch.setattr(Hiding, "_step_noise", lambda *args: [0 * drawn for drawn in draw(*args)])
     private = whole(method, **common, **made, dp="example", dp_clip=1e3, dp_noise=1.0)
     assert_same_run(private, plain, 1e-9)
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_convolutions_are_moved_along_their_own_gradients(
+    optimizer: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their weights lie in memory with the channels last, and gradients of single examples with the channels first."""
+    data = images((8, 4, 12))  # whole batches
+    common: dict[str, Any] = {
+        "model": "cnn", "model_options": {"channels": (8, 8), "hidden": (16, 8)}, "dtype": "float64", "rounds": 2,
+        "optimizer": optimizer, "batch_size": 4, "eps": 1e-3, "lr": 0.05, "engine": engine, "workers": 1,
+    }  # fmt: skip
+    common = {key: value for key, value in common.items() if optimizer != "sgd" or key != "eps"}
+    plain = cg.train("fedavg", data, **common)
+    monkeypatch.setattr(Hiding, "_step_noise", lambda self, sums, step: [
+        torch.zeros(sum(value.numel() for value in one.values()), dtype=torch.float64) for one in sums
+    ])  # fmt: skip
+    private = cg.train("fedavg", data, **common, dp="example", dp_clip=1e6, dp_noise=1.0)
+    earlier = cg.train("fedavg", data, **common | {"rounds": 1}).shared
+    for name, value in plain.shared.items():
+        assert (private.shared[name] - value).abs().max() < 1e-9, name
+        assert (value - earlier[name]).abs().max() > 1e-5, f"{name} has hardly moved"
 
 
 def test_small_parts_of_a_batch_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,4 +40,6 @@ def about_privacy(privacy: Mapping[str, Any]) -> str:
         also = f"; ε {privacy['epsilon_zero_out']:.2f} if a neighbour sends zero"
     elif "epsilon_of_models" in privacy:
         also = f"; ε {privacy['epsilon_of_models']:.2f} against those who see the shared model alone"
-    return f"{begin}: changes cut to {clip}, noise {privacy['noise']:g} times that by {whose}, {rounds} of {many}{also}"
+    # Local noise hides a client by the rounds in which it took part.
+    when = f"{rounds} of each at most, {many} in one" if privacy["where"] == "client" else f"{rounds} of {many}"
+    return f"{begin}: changes cut to {clip}, noise {privacy['noise']:g} times that by {whose}, {when}{also}"

@@ -88,7 +88,8 @@ class ExampleGradients:
             except Exception as error:
                 text = str(error).partition("\n")[0].split(". ")[0].removeprefix("vmap: ") or type(error).__name__
                 raise ModelError(
-                    f"--dp example needs the gradients of single examples, which the model does not give ({text})"
+                    f"--dp example needs the gradients of single examples, which the model or a loss of one's own does "
+                    f"not give ({text})"
                 ) from error
             losses.append(loss.detach() * part.weight)
             cut = clipped_sums({name: value.detach() for name, value in found.items()}, part.weight, self.clip)

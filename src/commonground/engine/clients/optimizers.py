@@ -239,7 +239,9 @@ class SequentialOptimizer:
         for group in self._optimizer.param_groups:
             group["lr"] = lr * group["factor"]
         for name, parameter in self._parameters.items():
-            parameter.grad = gradients[name]
+            # In the order of the parameter's memory, which is another one for images (channels last): a fused optimizer
+            # goes through both as they lie, and would move numbers along those of others.
+            parameter.grad = torch.empty_like(parameter).copy_(gradients[name])
         self._move()
 
     def _move(self) -> None:

@@ -120,6 +120,8 @@ def _pooled(setup: Setup) -> list[str]:
         found.append(f"{'means' if setup.data.described else 'medians'}, which stand for missing cells")
     if isinstance(task, Regression) and task.mean:
         found.append("mean and deviation of what is predicted")
+    if task.softmax and schema is not None:
+        found.append("which classes there are")
     return found
 
 
