@@ -116,6 +116,18 @@ def test_a_paired_difference():
     assert d.low < d.mean < d.high
 
 
+@pytest.mark.parametrize("same_clients", [False, True])
+def test_the_mean_of_a_paired_difference_is_that_of_the_pairs_that_its_interval_is_of(same_clients):
+    """Figures that some clients lack, of unequal number from seed to seed."""
+    nan = float("nan")
+    method = [np.array([0.0, 0.0, 0.0, 0.1, 0.0]), np.array([1.0, nan, nan, nan, nan])]
+    d = paired_difference(method, [np.zeros(5), np.zeros(5)], same_clients=same_clients, rng=rng())
+    assert d.mean == pytest.approx(0.12 if same_clients else 1.1 / 6)
+    assert d.low is not None
+    assert d.high is not None
+    assert d.low <= d.mean <= d.high
+
+
 def test_a_client_seen_twice_counts_once():
     reference = [np.zeros(3), np.zeros(3)]
     method = [np.array([0.1, 0.2, 0.3]), np.array([0.0, 0.1, 0.2])]

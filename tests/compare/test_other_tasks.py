@@ -105,8 +105,10 @@ def test_pairs_that_are_not_defined():
     other = [np.array([0.4, 0.3, 0.5]), np.array([0.5, 0.1, nan])]
     same = paired_difference(one, other, same_clients=True, rng=rng)
     assert same.pairs == 3
-    assert same.mean == pytest.approx(np.mean([0.15, 0.1]))
-    assert paired_difference(one, other, same_clients=False, rng=rng).pairs == 4
+    assert same.mean == pytest.approx(np.mean([0.1, 0.1, 0.2]))  # of the pairs, as the interval is
+    others = paired_difference(one, other, same_clients=False, rng=rng)
+    assert others.pairs == 4
+    assert others.mean == pytest.approx(np.mean([0.1, 0.2, 0.1, 0.1]))
     assert paired_difference([one[0] * nan], [other[0]], same_clients=True, rng=rng).pairs == 0
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -112,6 +113,24 @@ def test_small_parts_of_a_batch_give_the_same(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("commonground.engine.clients.example_gradients.HELD", 1)
     for engine, run in at_once.items():
         assert_same_run(whole(**few, engine=engine), run, 1e-12)
+
+
+@pytest.mark.parametrize("settings", [{"validation_fraction": 0.3, "early_stopping": 5}, {"train_samples": 20}])
+def test_a_row_of_another_class_changes_no_other_that_is_trained_on(settings: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 4)).astype(np.float32), rng.integers(0, 4, 30)
+
+    def kept(labels: Any, dp: dict[str, Any]) -> set[int]:
+        data = cg.FederatedDataset.from_arrays([(x, labels, x[:2], labels[:2])] * 2, classes=4)
+        values = {"algorithm": "fedavg", "model": "linear", "rounds": 1, **dp, **settings}
+        return set(prepare_setup(RunConfig.make(values), data).data.train_indices(0).tolist())
+
+    def others(dp: dict[str, Any]) -> int:
+        whole, changed = kept(y, dp), [np.where(np.arange(30) == row, (y + 1) % 4, y) for row in range(30)]
+        return max(len(whole - kept(labels, dp) - {row}) for row, labels in enumerate(changed))
+
+    assert others({"dp": "example", "dp_clip": 1.0, "dp_noise": 1.0}) == 0
+    assert others({}) > 0  # spread over the classes
 
 
 # -- epsilon ----------------------------------------------------------------------------------------------------------

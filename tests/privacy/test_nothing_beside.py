@@ -80,13 +80,14 @@ def table(**columns: Any) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("columns", "options", "named", "others"),
     [
-        ({}, {"scaling": "none"}, (), ("medians", "categories", "predicted", "means and deviations of")),
+        ({}, {"scaling": "none"}, ("classes of the table's label",),
+         ("medians", "categories", "predicted", "means and deviations of")),
         ({"c": ["red", "blue"] * 20}, {"scaling": "none"}, ("categories of the table",), ("medians", "predicted")),
         ({"z": [None, 1.0] * 20}, {"scaling": "client"}, ("medians, which stand for",), ("categories", "predicted")),
         ({"z": [None, 1.0] * 20}, {"scaling": "bounds:x=0:40,z=0:2"}, (), ("medians", "categories", "predicted")),
         ({}, {}, ("means and deviations of the table's numbers",), ("medians", "categories", "predicted")),
         ({"y": [float(i) for i in range(40)]}, {"scaling": "none", "task": "regression"},
-         ("mean and deviation of what is predicted",), ("medians", "categories")),
+         ("mean and deviation of what is predicted",), ("medians", "categories", "classes")),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", [CENTRAL, EXAMPLE])

@@ -15,7 +15,13 @@ __all__ = ["limit_samples", "with_enough"]
 
 
 def limit_samples(
-    data: FederatedDataset, split: Literal["train", "test"], samples: int, seed: int, *, per_class: bool = False
+    data: FederatedDataset,
+    split: Literal["train", "test"],
+    samples: int,
+    seed: int,
+    *,
+    per_class: bool = False,
+    by_class: bool = True,
 ) -> FederatedDataset:
     """The same clients with ``samples`` training or test samples each, spread evenly over the client's classes.
 
@@ -25,6 +31,7 @@ def limit_samples(
         samples: how many to keep, per client or per class.
         seed: keys the choice; a larger number of samples contains a smaller one.
         per_class: whether ``samples`` counts those of each of a client's classes.
+        by_class: false keeps samples whatever their class, so that which ones are kept tells nothing of any.
 
     Raises:
         ConfigError: fewer than one sample is asked for.
@@ -43,7 +50,7 @@ def limit_samples(
                 f"{len(index)}"
             )
         index = numpy_stream(seed, "shots", split, client).permutation(index)
-        labels = labels_of[index]
+        labels = labels_of[index] if by_class else np.zeros_like(index)
         rank = np.empty(len(index), dtype=np.int64)  # how many samples of the same class come before
         for label in np.unique(labels):
             own = np.flatnonzero(labels == label)

@@ -18,7 +18,13 @@ __all__ = ["held_rows", "hold_out", "relearnt"]
 
 
 def held_rows(
-    data: FederatedDataset, clients: Sequence[int], fraction: float, seed: int, numbers: Sequence[int] | None = None
+    data: FederatedDataset,
+    clients: Sequence[int],
+    fraction: float,
+    seed: int,
+    numbers: Sequence[int] | None = None,
+    *,
+    by_class: bool = True,
 ) -> list[tuple[Any, Any]]:
     """Each client's training rows, those that stay and those held out.
 
@@ -31,13 +37,14 @@ def held_rows(
         fraction: between 0 and 1.
         seed: keys the draw, one stream for every client.
         numbers: of the clients in their federation, which key the draw; by default as in ``clients``.
+        by_class: false draws rows whatever their class, so that which ones are held out tells nothing of any.
 
     Raises:
         ConfigError: the fraction is not between 0 and 1.
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"the validation share is {fraction:g}; it must lie between 0 and 1")
-    strata = data.strata("train")
+    strata = data.strata("train") if by_class else np.zeros(len(data.y_train), dtype=np.int64)
     parts = []
     for client, number in zip(clients, clients if numbers is None else numbers, strict=True):
         rows = data.train_indices(client)
@@ -49,21 +56,26 @@ def held_rows(
 
 
 def hold_out(
-    data: FederatedDataset, fraction: float, seed: int, numbers: Sequence[int] | None = None
+    data: FederatedDataset,
+    fraction: float,
+    seed: int,
+    numbers: Sequence[int] | None = None,
+    *,
+    by_class: bool = True,
 ) -> FederatedDataset:
     """The same clients with a part of their training rows held out for validation; test rows are the same ones.
 
     A table's encoders and scales are learnt anew, from the training rows that stay.
 
     Args:
-        data, fraction, seed, numbers: as of :func:`held_rows`. Of clients with numbers none need have two training
-            samples.
+        data, fraction, seed, numbers, by_class: as of :func:`held_rows`. Of clients with numbers none need have two
+            training samples.
 
     Raises:
         ConfigError: the fraction is not between 0 and 1.
         DataError: no client has two training samples.
     """
-    parts = held_rows(data, range(data.clients), fraction, seed, numbers)
+    parts = held_rows(data, range(data.clients), fraction, seed, numbers, by_class=by_class)
     kept, held = [k for k, _ in parts], [h for _, h in parts]
     if numbers is None and not any(len(rows) for rows in held):
         raise DataError(f"no client of {data.name!r} has two training samples, of which one could be held out")

@@ -121,7 +121,7 @@ def _pooled(setup: Setup) -> list[str]:
     if isinstance(task, Regression) and task.mean:
         found.append("mean and deviation of what is predicted")
     if task.softmax and schema is not None:
-        found.append("which classes there are")
+        found.append("classes of the table's label")
     return found
 
 
