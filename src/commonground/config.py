@@ -417,6 +417,13 @@ class RunConfig(BaseModel):
         """
         return self.clients if clients == 1 and self.clients else clients
 
+    @property
+    def draws_by_class(self) -> bool:
+        """Whether training rows that are held out or kept are drawn evenly from a client's classes. Where single
+        examples are hidden they are not: one of another class would change which others are trained on.
+        """
+        return self.dp != "example"
+
     def participants(self, clients: int) -> int:
         """Number of clients sampled in a round."""
         return max(1, round(self.participation * clients))

@@ -187,7 +187,7 @@ def prepare_setup(
     if config.task not in (None, data.task.name):
         raise ConfigError(f"--task {config.task} is not what the data are for, which is {data.task.name}")
     if config.train_samples is not None:
-        data = limit_samples(data, "train", config.train_samples, config.seed, by_class=config.dp != "example")
+        data = limit_samples(data, "train", config.train_samples, config.seed, by_class=config.draws_by_class)
     if config.test_samples is not None:
         data = limit_samples(data, "test", config.test_samples, config.seed)
     if config.normalize is not None:
@@ -205,8 +205,7 @@ def prepare_setup(
             "scales of theirs; take --few-rows pool, or another --scaling"
         )
     if config.validation_fraction and data.validation_index is None:
-        # With single examples hidden, one of another class must not change which others are trained on.
-        data = hold_out(data, config.validation_fraction, config.seed, by_class=config.dp != "example")
+        data = hold_out(data, config.validation_fraction, config.seed, by_class=config.draws_by_class)
     metrics = metrics_of(config.metric) if metrics is None else metrics
     check_metrics(metrics, data.task)
     Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not

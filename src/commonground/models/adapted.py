@@ -110,10 +110,11 @@ class AdaptedModel(FrozenBaseModel):
         register_attention()
         self.eval()
         sample = self._sample()
-        self._warn_of_padding(sample)
-        self._beside = self._seen_beside(sample)
-        self._packs = self._find_packing(sample)
-        self._skips = self.first_adapted > 0 and self._can_skip(sample)
+        with torch.no_grad():
+            wanted, self._beside = self._seen(sample)
+            self._warn_of_padding(sample, wanted)
+            self._packs = self._find_packing(sample, wanted)
+            self._skips = self.first_adapted > 0 and self._can_skip(sample, wanted)
         self.train()
 
     # -- structure ----------------------------------------------------------------------------------------------
@@ -399,70 +400,61 @@ class AdaptedModel(FrozenBaseModel):
             ids[row, length - 1, 1] = 1
         return ids
 
-    def _warn_of_padding(self, sample: Tensor) -> None:
-        """Say so where a row's outputs change with the padding behind it, and so with the rows beside it."""
-        with torch.no_grad():
-            together = self._run(sample).float()
-            for row, out in zip(sample, together, strict=True):
-                try:
-                    alone = self._run(row[row[:, 0] >= 0].unsqueeze(0)).float()[0]
-                except Exception:  # so short a row is nothing for some models
-                    continue
-                if not self._close(out[: len(alone)], alone):
-                    warn(
-                        f"outputs of {type(self.base).__name__} change with the padding behind a text, and so with the "
-                        "texts that it is computed together with: engines and batch sizes give other numbers"
-                    )
-                    return
+    def _seen(self, sample: Tensor) -> tuple[Tensor, list[tuple[Any, ...] | None]]:
+        """Outputs of a padded pass, and of each layer what it returns beside hidden states; None where it returns
+        nothing but these.
+        """
+        beside: dict[nn.Module, tuple[Any, ...] | None] = {}
 
-    def _seen_beside(self, sample: Tensor) -> list[tuple[Any, ...] | None]:
-        """Of each layer, what it returns beside hidden states; None where it returns nothing but these."""
-        found: dict[int, tuple[Any, ...] | None] = {}
+        def see(layer: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+            beside[layer] = out[1:] if isinstance(out, tuple) else None
 
-        def see(number: int, out: Any) -> None:
-            found[number] = out[1:] if isinstance(out, tuple) else None
-
-        handles = [
-            layer.register_forward_hook(lambda module, args, out, n=number: see(n, out))
-            for number, layer in enumerate(self._layers)
-        ]
+        handles = [layer.register_forward_hook(see) for layer in self._layers]
         try:
-            with torch.no_grad():
-                self._run(sample)
+            return self._run(sample).float(), [beside.get(layer) for layer in self._layers]
         finally:
             for handle in handles:
                 handle.remove()
-        return [found.get(number) for number in range(len(self._layers))]
 
-    def _can_skip(self, sample: Tensor) -> bool:
-        """Whether the model gives the same where the layers below the first adapted one are not computed again."""
-        if any(value is not None for beside in self._beside for value in beside or ()):
-            return False  # which hang on the rows
-        with torch.no_grad():
-            wanted = self._run(sample).float()
-            with contextlib.suppress(Exception), self._skipping(self._below(sample), self.first_adapted):
-                return self._close(self._run(sample).float(), wanted)
-        return False
+    def _warn_of_padding(self, sample: Tensor, wanted: Tensor) -> None:
+        """Say so where a row's outputs change with the padding behind it, and so with the rows beside it."""
+        for row, out in zip(sample, wanted, strict=True):
+            try:
+                alone = self._run(row[row[:, 0] >= 0].unsqueeze(0)).float()[0]
+            except Exception:  # so short a row is nothing for some models
+                continue
+            if not self._close(out[: len(alone)], alone):
+                warn(
+                    f"outputs of {type(self.base).__name__} change with the padding behind a text, and so with the "
+                    "texts that it is computed together with: engines and batch sizes give other numbers"
+                )
+                return
 
-    def _close(self, got: Tensor, wanted: Tensor) -> bool:
-        return torch.allclose(got, wanted, rtol=0, atol=self._packing_error * float(wanted.abs().max()))
-
-    def _find_packing(self, sample: Tensor) -> str:
+    def _find_packing(self, sample: Tensor, wanted: Tensor) -> str:
         """How far tokens can be packed with this model: ``partial``ly computed last layer, ``whole`` or "" (not): only
         what gives the padded pass's outputs is used.
         """
         if any(beside is not None for beside in self._beside):
             return ""  # made before transformers had attention functions of others
-        with torch.no_grad():
-            wanted = self._run(sample).float()
-            for way in ("partial", "whole"):
-                if way == "partial" and partial_layer(self._layers[-1]) is None:
-                    continue
-                self._packs = way
-                with contextlib.suppress(Exception):  # models fail in many ways at what they are not made for
-                    if self._close(self._run_packed(sample, lambda _: None).float(), wanted):
-                        return way
+        for way in ("partial", "whole"):
+            if way == "partial" and partial_layer(self._layers[-1]) is None:
+                continue
+            self._packs = way
+            with contextlib.suppress(Exception):  # models fail in many ways at what they are not made for
+                if self._close(self._run_packed(sample, lambda _: None).float(), wanted):
+                    return way
         return ""
+
+    def _can_skip(self, sample: Tensor, wanted: Tensor) -> bool:
+        """Whether the model gives the same where the layers below the first adapted one are not computed again."""
+        if any(value is not None for beside in self._beside for value in beside or ()):
+            return False  # which hang on the rows
+        with contextlib.suppress(Exception), self._skipping(self._below(sample), self.first_adapted):
+            return self._close(self._run(sample).float(), wanted)
+        return False
+
+    def _close(self, got: Tensor, wanted: Tensor) -> bool:
+        return torch.allclose(got, wanted, rtol=0, atol=self._packing_error * float(wanted.abs().max()))
 
     @property
     def _packing_error(self) -> float:

@@ -76,17 +76,18 @@ def _drawn(name: str, base: Any, found: Mapping[str, Any], kind: type[AdaptedMod
     Raises:
         ModelError: tensors of the pretrained model itself are missing, or of another shape than its config.json says.
     """
-    prefix = base.base_model_prefix
+    prefix, classifies = base.base_model_prefix, kind is ClassifyingModel
     inside = f"{prefix}." if hasattr(base, prefix) else ""
 
+    def of_head(tensor: str) -> bool:
+        return classifies and tensor.split(".")[0] in HEADS
+
     def pretrained(tensor: str) -> bool:
-        return kind is not ClassifyingModel or (tensor.startswith(inside) and "pooler" not in tensor.split("."))
+        between = classifies and (not tensor.startswith(inside) or "pooler" in tensor.split("."))
+        return not between and not of_head(tensor)
 
     missing, mismatched = sorted(found["missing_keys"]), sorted(found["mismatched_keys"])
-    heads = HEADS if kind is ClassifyingModel else ()
-    drawn = [one for one in (*missing, *(m[0] for m in mismatched)) if one.split(".")[0] not in heads]
-    lost = [one for one in missing if one in drawn and pretrained(one)]
-    if lost:
+    if lost := list(filter(pretrained, missing)):
         others = sorted(found["unexpected_keys"])
         theirs = f"; it has such as '{others[0]}', which the model has not" if others else ""
         raise ModelError(
@@ -94,12 +95,12 @@ def _drawn(name: str, base: Any, found: Mapping[str, Any], kind: type[AdaptedMod
             f"{type(base).__name__}, such as '{lost[0]}'{theirs}"
         )
     for one, there, wanted in mismatched:
-        if one in drawn and pretrained(one):
+        if pretrained(one):
             raise ModelError(
                 f"the weights of the model '{name}' do not fit its config.json: '{one}' is {list(there)}, not "
                 f"{list(wanted)}"
             )
-    return drawn
+    return [one for one in (*missing, *(one for one, _, _ in mismatched)) if not of_head(one)]
 
 
 def _check_folder(folder: Path, name: str) -> None:

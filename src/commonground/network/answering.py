@@ -253,8 +253,8 @@ class Answering:
         self._check_data(own, begin)
         data = replace(as_agreed(own, begin.class_names, begin.task_settings), client_names=(self.name,))
         if config.validation_fraction:
-            by_class = config.dp != "example"
-            data = hold_out(data, config.validation_fraction, config.seed, [begin.number], by_class=by_class)
+            share, by_class = config.validation_fraction, config.draws_by_class
+            data = hold_out(data, share, config.seed, [begin.number], by_class=by_class)
         setup = prepare_setup(config, data)
         if begin.tuning is not None:
             setup = tuning_setup(setup, begin.tuning)
