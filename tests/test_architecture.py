@@ -27,6 +27,7 @@ LAYERS = (
         "terminal",
     ),
     ("errors", "keys", "notebook", "spreadsheet"),
+    ("device_names", "partition_forms"),
     ("catalogue", "existing", "literals", "registration"),
     ("completion",),
     ("generators",),

@@ -13,6 +13,7 @@ from typing import Any
 
 from commonground.declared import ROOT, Declared, calls_of, declared_classes, evaluated, named_value
 from commonground.errors import ConfigError, DataError
+from commonground.partition_forms import partition_values
 from commonground.suggest import meant
 
 __all__ = [
@@ -32,9 +33,9 @@ __all__ = [
     "model_arguments",
     "model_texts",
     "models",
+    "tasks",
     "unknown_data",
     "unknown_model",
-    "unknown_partition",
 ]
 
 PRETRAINED = "hf:"
@@ -44,7 +45,6 @@ _SOURCES = ROOT / "data" / "sources" / "named.py"
 _GLUE = ROOT / "data" / "sources" / "glue.py"
 _BUILD = ROOT / "models" / "build.py"
 _TABLES = ROOT / "data" / "tables" / "read.py"
-_PARTITIONS = ROOT / "data" / "partition_texts.py"
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,21 @@ def check_declared(name: str, given: Iterable[str]) -> None:
 
 
 def check_names(values: Mapping[str, Any]) -> None:
-    """Refuse data, a model or a partition of which a run's settings give a name that is none; paths, pretrained models
-    and code of a user's own are looked at elsewhere.
+    """Refuse data, a model, a task or a partition of which a run's settings give a name that is none; paths, pretrained
+    models and code of a user's own are looked at elsewhere.
 
     Raises:
         DataError, ConfigError: the same that loading, building or dealing them would raise.
     """
-    data, model, partition = (values.get(key) for key in ("data", "model", "partition"))
+    data, model, task, partition = (values.get(key) for key in ("data", "model", "task", "partition"))
     if isinstance(data, str) and _is_word(data) and data not in data_names() and not Path(data).exists():
         raise unknown_data(data)
     if isinstance(model, str) and _is_word(model) and model not in models():
         raise unknown_model(model)
-    if isinstance(partition, str) and partition.partition(":")[0].strip() not in _partitions():
-        raise unknown_partition(partition)
+    if isinstance(task, str):
+        check_known("task", task, {*tasks(), *_loaded("tasks.base", "tasks")})
+    if isinstance(partition, str):
+        partition_values(partition)
 
 
 def _is_word(name: str) -> bool:
@@ -145,18 +147,6 @@ def unknown_model(name: str) -> ConfigError:
     )
 
 
-def unknown_partition(text: str) -> ConfigError:
-    """What a text is told that begins as no partition does."""
-    near = meant(text.partition(":")[0].strip(), _partitions())
-    return ConfigError(f"unknown partition {text!r}{near}; it is one of: {', '.join(_partitions().values())}")
-
-
-def _partitions() -> dict[str, str]:
-    """The forms of partitions, by the word they begin with."""
-    forms: dict[str, str] = evaluated(named_value("FORMS", _PARTITIONS), _PARTITIONS)
-    return forms
-
-
 def check_experiment(name: str) -> None:
     """Refuse an experiment that there is not."""
     check_known("experiment", name, {*experiment_names(), *_loaded("papers.experiment", "experiments")})
@@ -173,6 +163,12 @@ def _loaded(module: str, *registries: str) -> Iterator[str]:
 def methods() -> dict[str, Declared]:
     """Algorithms, and what they are measured by."""
     return {cls.name: cls for cls in declared_classes("algorithms").values() if cls.name}
+
+
+@cache
+def tasks() -> tuple[str, ...]:
+    """What data can be for."""
+    return tuple(cls.name for cls in declared_classes("tasks").values() if cls.name)
 
 
 @cache

@@ -14,7 +14,7 @@ import click
 from click.shell_completion import shell_complete
 
 from commonground.access import reason
-from commonground.catalogue import check_declared, check_method, check_names
+from commonground.catalogue import check_declared, check_method
 from commonground.cli_adapt import adapt, predict
 from commonground.cli_compare import compare
 from commonground.cli_completion import completion
@@ -23,12 +23,13 @@ from commonground.cli_doctor import doctor
 from commonground.cli_export import export
 from commonground.cli_help import SectionedCommand
 from commonground.cli_list import list_
-from commonground.cli_options import run_options, run_values
+from commonground.cli_options import check_early, run_options, run_values
 from commonground.cli_reproduce import report, reproduce
 from commonground.cli_serve import serve
 from commonground.cli_tables import example, inspect
 from commonground.completion import VARIABLE, complete_algorithm
 from commonground.errors import AggregateError, CommonGroundError, ConfigError
+from commonground.existing import check_folder
 from commonground.quoting import escaped, visible
 from commonground.stopping import stops_raise
 
@@ -83,7 +84,7 @@ def train(
     from commonground.config import RunConfig
 
     values = run_values(flags, assignments, config_file)
-    check_names(values)  # before PyTorch is loaded
+    check_early(values)
     if algorithm is not None:
         values["algorithm"] = check_method(algorithm)
     if resume and out is None:
@@ -92,6 +93,8 @@ def train(
         raise ConfigError("--json prints what --dry-run finds; add --dry-run")
     if not resume and "algorithm" not in values:
         raise ConfigError("name an algorithm, for example: commonground train fedrep --data digits --clients 20")
+    if out is not None:
+        check_folder(out)
     # So that a wrong setting is told at once: what follows loads PyTorch.
     check_declared(values.get("algorithm", ""), RunConfig.make(values).options)
     from commonground.console import ConsoleProgress, result_note, result_table

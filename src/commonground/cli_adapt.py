@@ -16,7 +16,7 @@ from rich.table import Table
 from commonground.cli_options import trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
-from commonground.existing import check_run
+from commonground.existing import check_folder, check_run
 from commonground.quoting import escaped, quoted
 from commonground.ranges import MOST
 from commonground.spreadsheet import cell
@@ -99,8 +99,8 @@ def adapt(
     if shots is None and not keep:
         raise ConfigError("give --shots K[,K…], --keep, or both")
     wanted = [] if shots is None else list(dict.fromkeys(_numbers(shots, "--shots")))
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(f"'{out}' is a file; --out needs a folder")
+    if out is not None:
+        check_folder(out)
     from commonground.adapt.few_shot import adapt as adapt_run
     from commonground.data import add_feature_noise, load_data
     from commonground.data.limits import with_enough

@@ -10,11 +10,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from commonground.catalogue import check_method, check_names
+from commonground.catalogue import check_method
 from commonground.cli_help import SectionedCommand
-from commonground.cli_options import run_options, run_values
+from commonground.cli_options import check_early, run_options, run_values
 from commonground.completion import complete_algorithm, complete_setting
 from commonground.errors import ConfigError
+from commonground.existing import check_folder
 
 # The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
 
@@ -121,11 +122,13 @@ def compare(
     if to_accuracy is None and _is_number(flags.get("target")):
         to_accuracy, unnamed = float(flags.pop("target")), {*unnamed, "target"}
     values = run_values(flags, assignments, config_file)
-    check_names(values)
+    check_early(values)
     if not methods and "algorithm" in values:
         methods = (values["algorithm"],)
     values.pop("algorithm", None)
     RunConfig.make({name: value for name, value in values.items() if name != "options"})
+    if out is not None:
+        check_folder(out)
     if resume and (out is None or not out.is_dir()):
         where = f"'{out}' is no folder" if out is not None else "no --out was given"
         raise ConfigError(f"--resume needs the folder of the comparison to continue, but {where}")

@@ -10,13 +10,17 @@ from typing import Any
 
 import click
 
+from commonground.catalogue import check_names
 from commonground.completion import complete_data, complete_model, complete_setting
+from commonground.device_names import check_device
 from commonground.errors import ConfigError
+from commonground.existing import check_file
 from commonground.literals import assigned
 from commonground.suggest import meant
 from commonground.tracking import TRACKERS
+from commonground.user_code import check_code
 
-__all__ = ["Named", "listening", "run_options", "run_values", "settings_options", "trust_code"]
+__all__ = ["Named", "check_early", "listening", "run_options", "run_values", "settings_options", "trust_code"]
 
 _FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
 _COMPLETED = {"data": complete_data, "model": complete_model}
@@ -104,6 +108,22 @@ def _scalar(annotation: Any) -> type:
 def _choices(annotation: Any) -> list[str]:
     kinds = [annotation, *typing.get_args(annotation)]  # Literal[…], or Literal[…] | None
     return [choice for kind in kinds if typing.get_origin(kind) is typing.Literal for choice in typing.get_args(kind)]
+
+
+def check_early(values: dict[str, Any]) -> None:
+    """Refuse settings of a run on this machine that are wrong whatever the data turn out to be; without PyTorch.
+
+    Raises:
+        CommonGroundError: names the first such.
+    """
+    check_names(values)
+    check_file(str(values.get("data", "")))
+    check_device(str(values.get("device", "auto")))
+    if (loss := values.get("loss")) is not None:
+        check_code(str(loss), "loss", "loss=f")
+    for metric in str(values.get("metric") or "").split(","):
+        if metric.strip():
+            check_code(metric.strip(), "metric", "metrics={'name': f}")
 
 
 def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file: Path | None) -> dict[str, Any]:

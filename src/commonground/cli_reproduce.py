@@ -16,6 +16,7 @@ from commonground.catalogue import check_experiment
 from commonground.cli_options import Named
 from commonground.completion import complete_experiment
 from commonground.errors import ConfigError, RunError
+from commonground.existing import check_folder
 from commonground.literals import assigned
 from commonground.table import Column, Table
 
@@ -292,8 +293,7 @@ def _check_free(out: Path, experiment: str, asked: Mapping[str, Any], *, cells: 
     """Refuse a folder with another experiment, or the same one with other settings; of one that is filled by `cells`,
     also a folder with claims and without any: the first cell would take their place.
     """
-    if out.exists() and not out.is_dir():
-        raise RunError(f"'{out}' is a file; --out needs a folder")
+    check_folder(out)
     file = out / "reproduction.json"
     try:
         there = json.loads(file.read_text("utf-8"))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 
+from commonground.device_names import check_device
 from commonground.errors import ConfigError
-from commonground.suggest import meant
 
 __all__ = ["check_precision", "resolve_device", "use_precision"]
-
-KNOWN = "auto, cpu, cuda, cuda:INDEX and mps"
 
 
 def resolve_device(text: str) -> torch.device:
@@ -27,6 +23,7 @@ def resolve_device(text: str) -> torch.device:
     Raises:
         ConfigError: the text names no device, or one that PyTorch does not see here.
     """
+    index = check_device(text)
     if text == "auto":
         text = "cuda" if torch.cuda.is_available() else "cpu"
     if text == "cpu":
@@ -35,13 +32,9 @@ def resolve_device(text: str) -> torch.device:
         if not torch.backends.mps.is_available():
             raise ConfigError("the device is 'mps', but PyTorch sees no Apple GPU here; use cpu or auto")
         return torch.device("mps", 0)
-    # An index is written as PyTorch writes it, so that one device has one name.
-    match = re.fullmatch(r"cuda(?::(0|[1-9][0-9]*))?", text, re.ASCII)
-    if match is None:
-        raise ConfigError(f"unknown device {text!r}{meant(text, ('auto', 'cpu', 'cuda', 'mps'))}; known are {KNOWN}")
     if not torch.cuda.is_available():
         raise ConfigError(f"the device is '{text}', but PyTorch sees no CUDA GPU here; use cpu or auto")
-    index, count = int(match[1] or 0), torch.cuda.device_count()
+    count = torch.cuda.device_count()
     if index >= count:
         raise ConfigError(f"the device is '{text}', but PyTorch sees {_gpus(count)} here")
     return torch.device("cuda", index)

@@ -14,10 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from commonground.errors import CommonGroundError, ConfigError, ModelError
-from commonground.generators import keyed_generators
 from commonground.quoting import escaped
 
-__all__ = ["call_user_code", "digests_of", "failing_as", "is_code", "load_object", "what_failed", "where_it_failed"]
+__all__ = [
+    "call_user_code",
+    "check_code",
+    "digests_of",
+    "failing_as",
+    "is_code",
+    "load_object",
+    "what_failed",
+    "where_it_failed",
+]
 
 RAISED = (Exception, SystemExit, GeneratorExit)
 """What a user's code may raise that is no wish of the user to stop."""
@@ -28,6 +36,23 @@ _TEXT = 300  # characters of an error's own text that are shown
 def is_code(text: str) -> bool:
     """Whether a setting names something in a Python file, which is run to get it."""
     return ":" in text and text.rpartition(":")[0].endswith(".py")
+
+
+def check_code(text: str, what: str, in_python: str) -> None:
+    """Refuse a setting that names no function in a file.
+
+    Args:
+        text, what: the setting's value and name.
+        in_python: how the function itself is given there.
+
+    Raises:
+        ConfigError: says how it is written.
+    """
+    if not is_code(text):
+        raise ConfigError(
+            f"the {what} '{text}' is no function in a file; write it as file.py:function, or give the function itself "
+            f"in Python: train(…, {in_python})"
+        )
 
 
 def digests_of(names: Iterable[str | None]) -> dict[str, str]:
@@ -50,6 +75,8 @@ def load_object(text: str, what: str, kind: str) -> Any:
     Raises:
         ConfigError: the file or the name is missing, or the file fails or ends the program (its line is named).
     """
+    from commonground.generators import keyed_generators  # which loads PyTorch; a name is told apart without
+
     path, _, name = text.rpartition(":")
     file = Path(path)
     if not file.is_file():

@@ -419,7 +419,7 @@ def test_parsing_takes_classes_per_client_from_either_place() -> None:
     ("text", "classes", "message"),
     [
         ("sorted", None, "unknown partition 'sorted'"),
-        ("iid:3", None, "unknown partition"),
+        ("iid:3", None, "'3' is not understood; the forms are"),
         ("shards", None, "needs the classes per client"),
         ("shards:two", None, "classes must be a whole number, not 'two'"),
         ("shards:2", 3, "says 2 classes per client, the setting says 3"),

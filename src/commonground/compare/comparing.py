@@ -28,6 +28,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.folder import FREE, RunFolder
 from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateError
+from commonground.existing import check_folder
 from commonground.models import own_copy
 from commonground.suggest import meant
 from commonground.tasks import Headline
@@ -200,8 +201,7 @@ class Comparing:
             return
         if RunFolder(self.out).exists:
             raise RunError(f"'{self.out}' holds a single run; choose another --out for the comparison")
-        if self.out.exists() and not self.out.is_dir():
-            raise RunError(f"'{self.out}' is a file; --out needs a folder")
+        check_folder(self.out)
         one = next(iter(resolved.values()))[0]
         for path in sorted(self.out.glob("*/seed-*/config.toml")):
             before = RunFolder(path.parent).config()

@@ -13,7 +13,7 @@ from commonground.errors import ConfigError, ModelError
 from commonground.tasks import FineFigures, OwnMetric, Task
 from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.fine import Counts, share
-from commonground.user_code import failing_as, is_code, load_object
+from commonground.user_code import check_code, failing_as, load_object
 
 __all__ = ["OwnFigure", "check_metrics", "metrics_of"]
 
@@ -111,11 +111,7 @@ def metrics_of(text: str | None) -> dict[str, OwnMetric]:
     """
     found: dict[str, OwnMetric] = {}
     for part in _parts(text):
-        if not is_code(part):
-            raise ConfigError(
-                f"the metric '{part}' is no function in a file; write it as file.py:function, or give the function "
-                "itself in Python: train(…, metrics={'name': f})"
-            )
+        check_code(part, "metric", "metrics={'name': f}")
         name = part.rpartition(":")[2]
         if name in found:
             raise ConfigError(f"two metrics are called '{name}'")

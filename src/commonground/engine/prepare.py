@@ -44,7 +44,7 @@ from commonground.models import (
 )
 from commonground.ranges import check_numbers
 from commonground.tasks import CLASSIFICATION, OwnLoss, OwnMetric, Rank, Task
-from commonground.user_code import failing_as, is_code, load_object
+from commonground.user_code import check_code, failing_as, is_code, load_object
 
 __all__ = [
     "base_model",
@@ -236,11 +236,7 @@ def _named_loss(config: RunConfig) -> OwnLoss | None:
     """
     if config.loss is None:
         return None
-    if not is_code(config.loss):
-        raise ConfigError(
-            f"the loss '{config.loss}' is no function in a file; write it as file.py:function, or give the function "
-            "itself in Python: train(…, loss=f)"
-        )
+    check_code(config.loss, "loss", "loss=f")
     function: OwnLoss = load_object(config.loss, "loss", "function")
     if not callable(function):
         raise ConfigError(f"the loss '{config.loss}' names a {type(function).__name__}, not a function")

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
+from commonground.existing import check_folder
 
 __all__ = ["Exported", "Head", "check_free", "parts_of", "whole"]
 
@@ -63,8 +64,7 @@ def check_free(target: Path) -> None:
     Raises:
         RunError: it does, or it is a file.
     """
-    if target.exists() and not target.is_dir():
-        raise RunError(f"'{target}' is a file; --out needs a folder")
+    check_folder(target)
     if target.is_dir() and any(target.iterdir()):
         raise RunError(f"the folder '{target}' is not empty; choose another --out")
 

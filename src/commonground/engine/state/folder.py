@@ -28,6 +28,7 @@ from commonground.engine.state.files import remove_parts, write_atomically
 from commonground.engine.state.round_lines import RoundLines
 from commonground.engine.state.split_file import read_split, split_json
 from commonground.errors import ConfigError, DataError, RunError
+from commonground.existing import check_folder
 
 __all__ = [
     "FREE",
@@ -81,8 +82,7 @@ class RunFolder:
         begun = any(path.exists() for path in left) or bool(self.rounds.rows())
         if self.exists and begun:
             raise RunError(f"'{self.path}' already holds a run; add --resume to continue it or choose another --out")
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"'{self.path}' is a file; --out needs a folder")
+        check_folder(self.path)
         for name in ("summary.json", "rounds.jsonl", "checkpoint"):
             if begun and (self.path / name).exists():
                 raise RunError(f"'{self.path}' holds '{name}' of a run without its config.toml; choose another --out")

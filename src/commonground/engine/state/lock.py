@@ -11,6 +11,7 @@ from pathlib import Path
 
 from commonground.access import reason
 from commonground.errors import BusyError, RunError
+from commonground.existing import check_folder
 
 __all__ = ["is_free", "locked", "locked_file"]
 
@@ -41,8 +42,7 @@ def locked(path: Path, *, wait: float = 0.0) -> Iterator[None]:
         BusyError: another process has it.
         RunError: the path cannot become a folder.
     """
-    if path.exists() and not path.is_dir():
-        raise RunError(f"'{path}' is a file; --out needs a folder")
+    check_folder(path)
     made = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
