@@ -52,3 +52,22 @@ def test_a_test_on_participants_own_bodies_is_a_reading_of_the_same_run(filled: 
     rows = [row for row in differences_table(TABLE, store).rows if row["change"] == OWN_BODY]
     assert {row["method"] for row in rows} == {"FedRep", "APFL"} & {cell.method for cell in store.all()}
     assert {row["moves it by"] for row in rows} == {3.0}
+
+
+def test_leads_are_judged_on_bodies_just_trained_where_a_table_says_so(filled: Path, tmp_path: Path) -> None:
+    """FedRep 0.50 + 0.20 and 0.60 + 0.10, APFL 0.55 + 0.05 and 0.55 + 0.10: leads of -5 and 5 turn to 10 and 5."""
+    store, tested = CellStore(tmp_path), ", tested on bodies just trained"
+    (one, *_) = (cell for cell in CellStore(filled).all() if cell.method == "FedRep")
+    for method, values in {"FedRep": ((0.5, 0.2), (0.6, 0.1)), "APFL": ((0.55, 0.05), (0.55, 0.1))}.items():
+        for seed, (value, gain) in enumerate(values):
+            cell = replace(one, method=method, seed=seed, personal_last10=value, rounds=100)
+            curves = {r: {"accuracy": 0.5, "before_local": 0.5, "after_local": 0.5 + gain} for r in (95, 100)}
+            store.add(cell, [value], curves)
+    claims = {claim.claim: claim for claim in outcome_of(replace(TABLE, own_bodies=True), store).claims}
+    assert round(claims["FedRep above APFL on digits (6, 2)"].measured, 9) == 0
+    assert round(claims[f"FedRep above APFL on digits (6, 2){tested}"].measured, 9) == 7.5
+    (table,) = (each for each in outcome_of(replace(TABLE, own_bodies=True), store).tables if "bodies" in each.title)
+    assert [(row["method"], row["measured"], row["seeds"]) for row in table.rows] == [
+        ("FedRep", 70.0, 2), ("APFL", 62.5, 2),
+    ]  # fmt: skip
+    assert not [claim for claim in outcome_of(TABLE, store).claims if claim.claim.endswith(tested)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from commonground.papers.tables.cells import CellStore
-from commonground.papers.tables.readings import LAST, Which, reported
+from commonground.papers.tables.readings import Which, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import VARIANTS, Variant
 from commonground.statistics import student_interval
@@ -17,11 +17,13 @@ FAR = 2.0
 """Percentage points from the printed value beyond which a cell's difference is looked into."""
 
 TITLE = "What moves a cell"
-READINGS: dict[str, Which] = {
-    "the last round, not the mean of ten": "final",
-    "the best tested round, not the mean of ten": "best",
-}
 OWN_BODY = "tested by participants as they end a round, on the body they trained, not on the average they began with"
+READINGS: dict[str, tuple[str, Which]] = {
+    "the last round, not the mean of ten": ("every-round", "final"),
+    "the best tested round, not the mean of ten": ("every-round", "best"),
+    OWN_BODY: ("", "own-body"),
+}
+"""What is read otherwise, from the cells of which variant."""
 
 
 def differences_table(table: PaperTable, store: CellStore) -> Table:
@@ -33,7 +35,7 @@ def differences_table(table: PaperTable, store: CellStore) -> Table:
     rows = []
     for column in table.columns:
         for row in table.rows:
-            rows += [*_readings(table, store, column, row), *_own_body(table, store, column, row)]
+            rows += _readings(table, store, column, row)
             rows += _other_ways(table, store, column, row)
             rows += _switches(table, store, column, row)
     names = ("column", "method", "paper", "measured", "change", "moves it by", "95 %", "seeds")
@@ -73,13 +75,11 @@ def _one_thing(store: CellStore, column: PaperColumn, row: Row, one: Variant, se
 
 
 def _readings(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:
-    """What another figure of the runs tested in every round says."""
+    """What other figures of the same runs say."""
     found = []
-    base = _values(store, column, row, "every-round")
-    for what, which in READINGS.items():
-        other = _values(store, column, row, "every-round", which)
-        seeds = sorted(base.keys() & other.keys())
-        if seeds:
+    for what, (name, which) in READINGS.items():
+        base, other = _values(store, column, row, name), _values(store, column, row, name, which)
+        if seeds := sorted(base.keys() & other.keys()):
             found.append(_line(table, column, row, what, [base[s] for s in seeds], [other[s] for s in seeds]))
     return found
 
@@ -100,23 +100,6 @@ def _other_ways(table: PaperTable, store: CellStore, column: PaperColumn, row: R
 def _same_precision(store: CellStore, column: PaperColumn, rows: tuple[Row, Row], seed: int) -> bool:
     cells = [store.get((column.label, row.name, "", seed)) for row in rows]
     return len({None if cell is None else cell.precision for cell in cells}) == 1
-
-
-def _own_body(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> list[dict[str, Any]]:
-    """What a test after local training says, by the participants of the last ten rounds, where curves have both."""
-    if row.reads != "personal" or row.settings.get("finetune_epochs"):
-        return []  # which are tested with what no round's participant has
-    base, changed, curves = _values(store, column, row, ""), {}, store.curves(column.label)
-    for seed in base:
-        key = (column.label, row.name, "", seed)
-        cell = store.get(key)
-        late = [] if cell is None else [at for r, at in curves.get(key, {}).items() if r > cell.rounds - LAST]
-        gains = [at["after_local"] - at["before_local"] for at in late if {"after_local", "before_local"} <= at.keys()]
-        if gains:
-            changed[seed] = base[seed] + 100 * sum(gains) / len(gains)
-    if not changed:
-        return []
-    return [_line(table, column, row, OWN_BODY, [base[seed] for seed in changed], list(changed.values()))]
 
 
 def _line(

@@ -16,13 +16,16 @@ from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
 from commonground.papers.tables.fill import Work, fill, work_for
-from commonground.papers.tables.readings import at_round, reported
+from commonground.papers.tables.readings import Which, at_round, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.statistics import Values, student_interval
+from commonground.table import Column, Table
 
 __all__ = ["outcome_of", "run_table", "there"]
 
+ON_OWN_BODY = "tested on bodies just trained"
+OWN_BODIES = ("column", "method", "paper", "measured", "95 %", "seeds")
 CURVES = {
     "accuracy": ("accuracy", True),
     "global_nc2": ("Global NC2", False),
@@ -101,6 +104,8 @@ def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
         if there and column.note:
             outcome.notes.append(f"{column.label}: {column.note}")
         outcome.claims += _claims(table, store, column, there)
+        if table.own_bodies:
+            outcome.claims += _claims(table, store, column, there, "own-body")
         outcome.claims += _comparisons(table, store, column)
         outcome.figures |= _figures(table, store, column, there)
     if table.drawn is not None:
@@ -112,6 +117,8 @@ def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
         if cell.diverged:
             outcome.notes.append(f"{cell.method}, {cell.column}, seed {cell.seed} has no value: {cell.diverged}")
     outcome.notes += _other_precisions(store)
+    if table.own_bodies:
+        outcome.tables += _own_bodies(table, store)
     effects = differences_table(table, store)
     if effects.rows:
         outcome.tables.append(effects)
@@ -132,6 +139,23 @@ def _other_precisions(store: CellStore) -> list[str]:
     ]
 
 
+def _own_bodies(table: PaperTable, store: CellStore) -> list[Table]:
+    """The printed table once more, of clients as they end a round; none if no cell says it."""
+    rows = []
+    for column in table.columns:
+        for row in table.rows:
+            values = [100 * value for value in reported(store, column, row, which="own-body").values()]
+            if values:
+                middle, low, high = (round(float(v), 2) for v in student_interval(values))
+                within = f"{low} to {high}" if len(values) > 1 else "one seed"
+                paper = table.paper(row, column)
+                rows.append(
+                    dict(zip(OWN_BODIES, (column.label, row.name, paper, middle, within, len(values)), strict=True))
+                )
+    columns = tuple(Column(name, name in ("paper", "measured")) for name in OWN_BODIES)
+    return [Table(f"Accuracy (%), {ON_OWN_BODY}", columns, rows)] if rows else []
+
+
 def _cell(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> Cell:
     values = reported(store, column, row)
     middle, low, high = (100 * float(v) for v in student_interval(list(values.values())))
@@ -141,11 +165,14 @@ def _cell(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) ->
     return Cell(column.label, row.name, paper, middle, low, high, len(values))
 
 
-def _claims(table: PaperTable, store: CellStore, column: PaperColumn, there: Sequence[Row]) -> list[Claim]:
+def _claims(
+    table: PaperTable, store: CellStore, column: PaperColumn, there: Sequence[Row], which: Which = "last10"
+) -> list[Claim]:
     """Every champion against every other row, over the seeds that both have; rows of one printed value are ways to
     measure it, not rivals.
     """
     found = []
+    tested = f", {ON_OWN_BODY}" if which == "own-body" else ""
     rows = {row.name: row for row in there}
     for number, champion in enumerate(table.champions):
         for row in there:
@@ -153,13 +180,13 @@ def _claims(table: PaperTable, store: CellStore, column: PaperColumn, there: Seq
                 continue
             if (rows[champion].printed or champion) == (row.printed or row.name):
                 continue
-            one, other = (reported(store, column, r) for r in (rows[champion], row))
+            one, other = (reported(store, column, r, which=which) for r in (rows[champion], row))
             seeds = sorted(one.keys() & other.keys())
             if not seeds:
                 continue
             ours, theirs = (table.paper(r, column) for r in (rows[champion], row))
             paper = None if ours is None or theirs is None else round(ours - theirs, 3)
-            text = f"{champion} above {row.name} on {column.label}"
+            text = f"{champion} above {row.name} on {column.label}{tested}"
             if paper is not None and paper < 0:
                 text += " (in the paper below)"
             found.append(claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above"))

@@ -170,6 +170,8 @@ class PaperTable:
         needs: what ``served`` needs of data for a seed, looked up before a model is trained for it.
         drawn: figures of the whole table, by title, from its cells.
         named_by: settings that the rows' names state, so that these are chosen among and not set.
+        own_bodies: whether the champions' leads are judged a second time, of clients as they end a round: where a paper
+            leaves open which body is tested, and it decides the order. The runs need ``metrics: full``.
         reduced, reduced_text: what ``--scale small`` changes of every column, and how it is told.
     """
 
@@ -187,6 +189,7 @@ class PaperTable:
     drawn: Callable[[PaperTable, CellStore], Mapping[str, Figure]] | None = None
     needs: Callable[[int, Request], object] | None = None
     named_by: Sequence[str] = ()
+    own_bodies: bool = False
     reduced: Mapping[str, Any] = field(default_factory=lambda: SMALL)
     reduced_text: str = SMALL_TEXT
 
