@@ -194,8 +194,15 @@ def test_a_proportion_by_hand():
 
 
 def test_the_difference_that_can_be_shown():
-    # t(0.975; 2) = 4.3027, t(0.8; 2) = 1.0607, standard deviation 1, three seeds.
-    assert detectable_difference(np.array([1.0, 2.0, 3.0])) == pytest.approx((4.3027 + 1.0607) / 3**0.5, rel=1e-4)
+    # Many normal samples of three seeds, standard deviation 1, whose mean is so large: four of five find it.
+    values = np.array([1.0, 2.0, 3.0])  # whose standard deviation is 1 as well
+    shift = detectable_difference(values)
+    draws = np.random.default_rng(0).normal(shift, 1.0, (200_000, 3))
+    _, low, _ = student_interval(draws, 1)
+    assert float((low > 0).mean()) == pytest.approx(0.8, abs=0.005)
+    # With many seeds the quantiles add up: 1.96 + 0.84.
+    many = np.tile([-1.0, 1.0], 5000)
+    assert detectable_difference(many) * 100 == pytest.approx(1.95996 + 0.84162, rel=1e-3)
 
 
 def test_a_tensor_is_an_array():

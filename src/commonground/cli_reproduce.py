@@ -181,6 +181,7 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
         with alone():  # first of all, so that a folder of cells says whose they are however this ends
             write_outcome(there(chosen.table, request), chosen, about(request, chosen, 0.0), request.folder)
     outcome = chosen.run(request)
+    outcome.leave_out_undefined()
     with alone():
         if chosen.table is not None:  # with what other processes have added meanwhile
             now = there(chosen.table, request)

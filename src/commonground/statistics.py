@@ -157,11 +157,14 @@ def detectable_difference(differences: Values, power: float = 0.8) -> float:
         differences: one per seed, at least two.
         power: that probability.
     """
-    from scipy.stats import t
+    from scipy.optimize import brentq
+    from scipy.stats import nct, t
 
     n = len(differences)
-    quantiles = t.ppf(0.975, n - 1) + t.ppf(power, n - 1)
-    return float(quantiles * float(differences.std(ddof=1)) / math.sqrt(n))
+    beyond = t.ppf(0.975, n - 1)
+    # The mean over its standard error follows the noncentral t; adding two central quantiles falls short on few seeds.
+    shift = brentq(lambda shift: nct.sf(beyond, n - 1, shift) - power, 0.0, beyond + t.ppf(power, n - 1) + 10.0)
+    return float(shift * float(differences.std(ddof=1)) / math.sqrt(n))
 
 
 def wilcoxon_p(differences: Sequence[float] | Values) -> float | None:

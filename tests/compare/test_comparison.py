@@ -286,6 +286,14 @@ def test_the_same_clients_in_every_seed_count_once():
     assert any("averaged over seeds (3 pairs)" in note and "too narrow" in note for note in result["notes"])
 
 
+def test_a_single_pair_has_no_interval():
+    result = compare(["fedavg"], made_data((6,)), rounds=1, engine="serial", seeds=1).to_dict()
+    assert result["methods"][1]["differences"]["low"] is None
+    (note,) = (note for note in result["notes"] if note.startswith("Δ"))
+    assert "(1 pair), in percentage points, of which there is no interval." in note
+    assert "narrow" not in note
+
+
 def test_a_module_starts_every_run_from_its_weights():
     model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}

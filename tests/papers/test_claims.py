@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -92,3 +94,29 @@ def test_a_tally_says_how_many() -> None:
     claims = [fraction("", "", None, [True] * n, 0.9) for n in (100, 100, 20)]
     assert tally(claims) == "2 of 3 hold, 1 is open"
     assert tally([*claims, fraction("", "", None, [False] * 9)]) == "2 of 4 hold, 1 does not, 1 is open"
+
+
+def test_rounding_decides_nothing() -> None:
+    """The same accuracies added up in another order: 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 are not the same number."""
+    gap = 100 * ((0.1 + 0.2 + 0.3) - (0.3 + 0.2 + 0.1))
+    assert gap > 0
+    for sign in (1, -1):
+        assert claim("", "", None, [sign * gap] * 3, "above").holds is None
+        assert claim("", "", None, [sign * gap] * 3, "below").holds is None
+    clients = [np.array([0.1, 0.2, 0.3])] * 3
+    ones, others = ([0.1 + 0.2 + 0.3] * 3, clients), ([0.3 + 0.2 + 0.1] * 3, clients)
+    assert difference("", "", None, ones, others).holds is None
+    # A bound that is itself so small is meant.
+    assert claim("", "", None, [1e-15] * 3, "below", 1e-14).holds is True
+    assert claim("", "", None, [1e-13] * 3, "below", 1e-14).holds is False
+
+
+@pytest.mark.parametrize("center", ["mean", "median"])
+def test_what_has_no_value_is_not_judged(center: Literal["mean", "median"]) -> None:
+    outcome = Outcome()
+    judge(outcome, "a ratio of zeros", "", None, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, float("nan")], "above", center=center)
+    judge(outcome, "a value", "", None, [1.0, 1.1, 1.2], "above")
+    assert outcome.claims[0].holds is None
+    outcome.leave_out_undefined()
+    assert [one.claim for one in outcome.claims] == ["a value"]
+    assert outcome.notes == ["Not judged, since it has no value with these settings: a ratio of zeros."]

@@ -166,7 +166,7 @@ def test_with_known_models_the_error_falls_to_machine_precision(convention: Conv
 def test_the_rate_near_the_end(convention: Convention, factor: float, k: int) -> None:
     values, step = [3.0, 2.4, 1.5, 0.4, 0.1], 0.03
     phi = models_with_singular_values(SEEDS, 5, 7, values)
-    predicted = asymptotic_rate(torch.linalg.svdvals(phi), k, step, 7, convention)
+    predicted = asymptotic_rate(torch.linalg.svdvals(phi), k, step, 7, convention, dimension=5)
     expected = 1 - factor * step * (values[k - 1] - values[k])
     torch.testing.assert_close(predicted, torch.full((3,), expected, dtype=torch.float64))
     # move from a balanced optimum along the slow direction: u_{k+1} into column k of B, v_{k+1} into row k of W
@@ -182,9 +182,24 @@ def test_the_rate_near_the_end(convention: Convention, factor: float, k: int) ->
 
 def test_the_rate_of_an_overshooting_step_is_that_of_the_fastest_mode() -> None:
     values = _tensor([[2.0, 1.0, 0.1]])
-    assert float(asymptotic_rate(values, 1, 0.24, 3)) == pytest.approx(abs(1 - 4 * 0.24 * 2))
+    assert float(asymptotic_rate(values, 1, 0.24, 3, dimension=3)) == pytest.approx(abs(1 - 4 * 0.24 * 2))
     with pytest.raises(ConfigError, match="no closed form"):
-        asymptotic_rate(values, 1, 0.1, 3, Convention("mean-B"))
+        asymptotic_rate(values, 1, 0.1, 3, Convention("mean-B"), dimension=3)
+
+
+@pytest.mark.parametrize(("d", "clients"), [(3, 3), (4, 3), (3, 4)])
+def test_the_rate_where_all_directions_are_kept(d: int, clients: int) -> None:
+    """With k = d = M nothing lies beside the first k directions: 1 − 2ηgλ_k, g = 2; else 1 − ηgλ_k."""
+    values, step = [3.0, 2.0, 1.0], 0.02
+    phi = models_with_singular_values(SEEDS, d, clients, values)
+    predicted = asymptotic_rate(torch.linalg.svdvals(phi), 3, step, clients, dimension=d)
+    expected = 1 - (4 if d == clients else 2) * step * values[2]
+    torch.testing.assert_close(predicted, torch.full((3,), expected, dtype=torch.float64))
+    path = flute(population_problem(SEEDS, phi), 3, 400, step, random_start(population_problem(SEEDS, phi), 3, 0.1))
+    late = path.to_best[:, 300:301] / path.to_best[:, 299:300]
+    if d == clients:  # by 1e-14 there is nothing left to measure: earlier
+        late = path.to_best[:, 200:201] / path.to_best[:, 199:200]
+    torch.testing.assert_close(late, predicted[:, None], rtol=2e-3, atol=0)
 
 
 @pytest.mark.parametrize("convention", [BODY, APPENDIX])

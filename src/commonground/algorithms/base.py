@@ -219,6 +219,10 @@ class Algorithm(ABC):
     def check(self, config: RunSettings) -> None:
         """Refuse settings of a run that this method cannot follow, by a ConfigError."""
 
+    def done_before(self, round: int, config: RunSettings) -> float:
+        """Share of the run that is done when a round (1-based) begins: what its learning rate follows."""
+        return (round - 1) / config.rounds
+
     def lr_factor(self, done: float) -> float:
         """What this method multiplies the run's learning rate by when this share of the run is done."""
         return 1.0

@@ -66,6 +66,11 @@ class LocalSGD(Algorithm):
     def _interval(self, local_steps: int | None) -> int:
         return self.steps or local_steps or 8
 
+    def done_before(self, round: int, config: RunSettings) -> float:
+        """Of all steps, of which the last round may take fewer."""
+        interval = self._interval(config.local_steps)
+        return (round - 1) * interval / (self.total_steps or config.rounds * interval)
+
     def lr_factor(self, done: float) -> float:
         """Halved at each milestone."""
         return float(0.5 ** sum(done >= share for share in self.halvings))

@@ -401,11 +401,15 @@ def _notes(
         pairs = found["pairs"]
         per = "per client, averaged over seeds" if same_clients and many else "per client and seed"
         notes.append(
-            f"Δ: difference to {title} {per} ({pairs:,} pairs), "
+            f"Δ: difference to {title} {per} ({pairs:,} pair{'s' if pairs != 1 else ''}), "
             + ("in percentage points, " if headline.percent else "")
             + ("" if headline.higher_is_better else "below zero is better, ")
-            + "with the 95 % bootstrap interval of its mean over those pairs."
-            + (" An interval from so few pairs is too narrow." if pairs < FEW_PAIRS else "")
+            + (
+                "of which there is no interval."
+                if pairs < 2
+                else "with the 95 % bootstrap interval of its mean over those pairs."
+            )
+            + (" An interval from so few pairs is too narrow." if 2 <= pairs < FEW_PAIRS else "")
         )
         notes.append(
             "p clients: Wilcoxon signed-rank test over the same pairs, corrected by Holm for "

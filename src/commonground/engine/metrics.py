@@ -61,7 +61,7 @@ def principal_angles(one: Tensor, other: Tensor) -> Tensor:
     """Principal angles, in radians and ascending, between the column spaces of two matrices [N, F], N ≥ F.
 
     They are arccos of the singular values of Q₁ᵀQ₂ with Q orthonormal bases; the sine of the largest is the distance
-    of Definition 1 in Collins et al. 2021. Directions in which a matrix has no extent are left out.
+    of Definition 1 in Collins et al. 2021. Directions in which a matrix has no extent are left out; none are left of 0.
     """
     bases = []
     for matrix in (one.double(), other.double()):
@@ -126,6 +126,8 @@ def _body_angles(setup: Setup, before: Tensors, after: Tensors) -> dict[str, flo
     if features[0].shape[1] > len(chosen):
         return {}
     angles = principal_angles(*features)
+    if not len(angles):  # a body that is dead: its outputs are 0 whatever comes in
+        return {}
     return {"body_angle_mean": float(angles.mean()), "body_angle_max": float(angles.max())}
 
 

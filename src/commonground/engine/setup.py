@@ -442,7 +442,7 @@ class Setup:
 
     def lr_at(self, round: int) -> float:
         """Learning rate at the start of a round (1-based); after the last round, that of the last."""
-        return self.lr_after((min(round, self.config.rounds) - 1) / self.config.rounds)
+        return self.lr_after(self.algorithm.done_before(min(round, self.config.rounds), self.config))
 
     def lr_after(self, done: float) -> float:
         """Learning rate when this share of the run is done: the run's schedule times the method's own."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from commonground.papers.outcome import Claim, Outcome
 from commonground.statistics import (
+    EQUAL_DIGITS,
     Numbers,
     Values,
     accuracy_interval,
@@ -20,6 +24,7 @@ __all__ = ["Side", "claim", "difference", "fraction", "judge", "most", "tally"]
 
 Side = Literal["above", "below", "within"]
 FEWEST = 3  # seeds; fewer leave a claim open
+ROUNDING = 10.0**-EQUAL_DIGITS  # nearer to 0 lie differences of equal figures that were added up in another order
 
 
 def claim(
@@ -47,9 +52,12 @@ def claim(
         exact: whether it is an identity, which a single case shows or refutes.
 
     Returns:
-        The claim; ``holds`` is None if the interval lies neither on the claimed side nor wholly on the other.
+        The claim; ``holds`` is None if the interval lies neither on the claimed side nor wholly on the other. What has
+        no value in a seed has none over seeds either, and no verdict.
     """
     values = as_array(values)
+    if np.isnan(values).any():
+        return Claim(text, source, paper, math.nan, math.nan, math.nan, len(values), None)
     middle, low, high = (float(v) for v in (student_interval if center == "mean" else median_interval)(values))
     if side == "above":
         holds = _above(low, high, bound)
@@ -63,8 +71,9 @@ def claim(
 
 
 def _above(low: float, high: float, bound: float) -> bool | None:
-    """Whether an interval lies above a bound; None if it lies neither above nor below."""
-    return True if low > bound else False if high < bound else None
+    """Whether an interval lies above a bound; None if it lies neither above nor below, or is 0 but for rounding."""
+    margin = ROUNDING if bound == 0 else 0.0
+    return True if low > bound + margin else False if high < bound - margin else None
 
 
 def difference(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -69,6 +70,16 @@ class Outcome:
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def leave_out_undefined(self) -> None:
+        """Make notes of claims about what has no value here, such as a ratio of zeros: nothing can be judged by it."""
+        defined = [all(map(math.isfinite, (one.measured, one.low, one.high))) for one in self.claims]
+        self.notes += [
+            f"Not judged, since it has no value with these settings: {one.claim}."
+            for one, has_value in zip(self.claims, defined, strict=True)
+            if not has_value
+        ]
+        self.claims = [one for one, has_value in zip(self.claims, defined, strict=True) if has_value]
 
     def add_table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add a table, a mapping per row, all with the same keys."""

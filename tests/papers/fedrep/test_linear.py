@@ -47,11 +47,19 @@ def test_an_experiment_leaves_claims_and_figures(name: str, tmp_path: Path) -> N
     assert about["settings"]["rounds"] in (8, 12, 15)
 
 
+def test_figure_1_with_too_few_samples_for_any_method(tmp_path: Path) -> None:
+    """At m ≤ k FedRep stays where it starts, and there is no m of which the paper says that it is ahead."""
+    assert reproduce("fedrep-fig1", tmp_path, "m=[1,2]", "n=20", "d=6", "rounds=3") == 0
+    claims = json.loads((tmp_path / "results.json").read_text())
+    assert not [claim for claim in claims if "FedRep is below Local Only" in claim["claim"]]
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
         ("fedrep-fig3", ["n=5", "r=0.1"], "at least 1 client must take part"),
         ("fedrep-fig1", ["k=30"], "k is 30; it must not exceed min(d, n)"),
+        ("fedrep-fig4", ["k=6", "d=6", "n=20"], "k and d are both 6: every representation is then the whole space"),
         ("fedrep-fig7", ["noise=-1"], "noise"),
         ("fedrep-fig4", ["m=0"], "greater than or equal to 1"),
         ("fedrep-theorem1", ["step=0"], "greater than 0"),

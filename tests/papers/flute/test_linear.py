@@ -147,7 +147,7 @@ def test_at_the_effective_step_fedrep_contracts_as_flute_does(convention: Conven
     seeds, k, step = [3], 2, 0.02 if convention.clients == "sum" else 0.1
     phi = models_with_singular_values(seeds, 5, 6, [3.0, 2.5, 1.0, 0.5, 0.2])
     problem = population_problem(seeds, phi)
-    rate = float(asymptotic_rate(torch.linalg.svdvals(phi), k, step, 6, convention))
+    rate = float(asymptotic_rate(torch.linalg.svdvals(phi), k, step, 6, convention, dimension=5))
     rounds = round(14 / -math.log(rate))  # e^-14, far from rounding
     B = orthonormal(best_rank_k(phi, k)[:, :, :k] + 0.01 * phi[:, :, :k])
     path = fedrep(problem, k, 2 * rounds, step * effective_step(phi, k, convention), B)

@@ -51,6 +51,13 @@ def test_experiments_run_small(name, K0, tmp_path):
     assert settings["d"] == 60
 
 
+def test_one_width_shows_no_fall_with_it(tmp_path):
+    assert main(command("fig3", tmp_path / "r", {**TINY, "growth": 1})) == 0
+    found = json.loads((tmp_path / "r" / "reproduction.json").read_text())
+    assert not [claim for claim in found["claims"] if "exponent of d" in claim["claim"]]
+    assert [note for note in found["notes"] if note.startswith("The one dimension d = 60 shows no fall with d")]
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [

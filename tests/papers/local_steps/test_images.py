@@ -50,6 +50,16 @@ def run(name: str, folder: Path, seeds: int = 2, **overrides: Any) -> Outcome:
     return experiments[f"local-steps-{name}"].run(request(folder, seeds, **overrides))
 
 
+def test_table_1_at_its_own_scale(tmp_path: Path) -> None:
+    """Where steps differ by augmentation, and with augmentations that the paper does not have."""
+    shrunk = {"total_steps": {"none": 8, "flip-crop": 8, "crop": 8}, "intervals": [1, 2], "heterogeneity": [0.5]}
+    overrides = {**TINY, **shrunk, "augment": ["none", "flip-crop", "crop"], "clients": 2}
+    asked = Request(tmp_path, "paper", seeds=1, quiet=True, overrides=overrides)
+    found = experiments["local-steps-table1"].run(asked)
+    assert len(found.cells) == 6
+    assert len(found.claims) == 3  # none of so few steps about training accuracy
+
+
 def test_images_are_as_many_of_each_class_and_others_for_every_seed(tmp_path: Path) -> None:
     settings = ImageSettings(**{**TINY, "train_samples": 63})
     one, same, other = (deal(settings, request(tmp_path), 0.5, 0.125, seed) for seed in (1, 1, 2))
@@ -220,8 +230,8 @@ def test_distinctness_by_hand() -> None:
 
 def test_power_by_hand() -> None:
     row = power_row(np.array([1.0, 2.0, 3.0]))
-    # t(0.975; 2) = 4.3027, t(0.8; 2) = 1.0607, standard deviation 1, three seeds.
-    assert row == {"difference": 2.0, "standard deviation": 1.0, "shown with 80 % power": 3.1}
+    # Standard deviation 1, three seeds: 5.65/√3 by the noncentral t with two degrees of freedom.
+    assert row == {"difference": 2.0, "standard deviation": 1.0, "shown with 80 % power": 3.26}
     assert power_row(np.array([1.5])) == {"difference": 1.5}
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from commonground.cli import main
+from commonground.papers.outcome import Outcome
+from commonground.papers.rolora.ffa import FFASettings, judge_frozen_clients_that_differ
 
 TINY = {
     "rolora-theory": [
@@ -83,3 +86,14 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
     assert _run(name, tmp_path / "out", setting) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("delta0", [0.8, 1e-3, 1e-4])
+def test_a_small_angle_loses_digits_and_not_the_identity(delta0: float) -> None:
+    """Alike clients, γ = 0: the loss is ‖b*‖²δ0², of differences of products that agree but for δ0."""
+    outcome = Outcome()
+    settings = FFASettings(clients=10, gamma=0.0, delta0=delta0)
+    judge_frozen_clients_that_differ(outcome, settings, range(40), torch.device("cpu"))
+    (claim,) = outcome.claims
+    assert claim.holds is True
+    assert claim.high < 1e-15 / delta0

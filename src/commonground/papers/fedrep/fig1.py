@@ -220,8 +220,8 @@ def _claims(
                 tolerance=0.02,
             )
         )
-        worst = torch.stack([(means["Local Only", m] / means["FedRep", m]).log10() for m in few if m > s.k], 1)
-        if worst.shape[1]:
+        if more := [m for m in few if m > s.k]:
+            worst = torch.stack([(means["Local Only", m] / means["FedRep", m]).log10() for m in more], 1)
             text = (
                 f"FedRep is below Local Only at every m with {s.k} < m < d − 1 (least log10 of the ratio of mean "
                 "errors)"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from pydantic import Field
 
-from commonground.errors import DivergenceError
+from commonground.errors import ConfigError, DivergenceError
 from commonground.papers.request import CPU, Settings
 from commonground.theory.checks import OnDivergence
 from commonground.theory.linear import (
@@ -107,6 +107,8 @@ class LinearSettings(ProblemSettings):
 
     def check(self, n: Sequence[int]) -> None:
         """Refuse dimensions that make no sense, before anything is computed."""
+        if self.k == self.d:
+            raise ConfigError(f"k and d are both {self.k}: every representation is then the whole space; take k < d")
         for each in n:
             check_dimensions(self.d, self.k, each, self.noise)
             clients_per_round(each, self.r)

@@ -190,7 +190,7 @@ def _known(
 ) -> Known:
     """Run with known Φ until it must have converged."""
     values = torch.linalg.svdvals(problem.phi)
-    rate = asymptotic_rate(values, k, step, problem.clients, convention)
+    rate = asymptotic_rate(values, k, step, problem.clients, convention, dimension=problem.phi.shape[1])
     slowest = float(rate.max())
     if slowest >= 1:
         raise ConfigError(

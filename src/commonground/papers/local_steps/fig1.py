@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from commonground.errors import RunError
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment
 from commonground.papers.local_steps.images import (
@@ -56,6 +57,8 @@ def distinctness(filters: Tensor) -> dict[str, float]:
     rows = filters.detach().double().flatten(1)
     norms = rows.norm(dim=1, keepdim=True)
     rows = (rows / norms.clamp(min=1e-300))[norms[:, 0] > 1e-12 * norms.max()]
+    if not len(rows):
+        raise RunError("the filters of a trained network are all zero: it has died, and nothing can be said of them")
     share = torch.linalg.svdvals(rows) ** 2
     share = share / share.sum()
     entropy = -(share * share.clamp(min=1e-300).log()).sum()

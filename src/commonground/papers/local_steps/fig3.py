@@ -115,6 +115,11 @@ def _judge_scaling(outcome: Outcome, found: Mapping[int, torch.Tensor]) -> None:
     least squares in every seed.
     """
     widths = sorted(found)
+    if len(widths) < 2:
+        outcome.notes.append(
+            f"The one dimension d = {widths[0]} shows no fall with d: --set 'growth=[2,4]' adds others."
+        )
+        return
     d = np.log(np.array(widths, dtype=float))
     x = (d - d.mean()) / np.square(d - d.mean()).sum()
     most = -0.5 + float(np.log(d) @ x)

@@ -61,7 +61,7 @@ def step_size_limit(singular_values: torch.Tensor, k: int, constant: float = STE
 
 
 def asymptotic_rate(
-    singular_values: torch.Tensor, k: int, step: float, clients: int, convention: Convention = BODY
+    singular_values: torch.Tensor, k: int, step: float, clients: int, convention: Convention = BODY, *, dimension: int
 ) -> torch.Tensor:
     """Factor by which ‖BW − Φ_k‖ falls per round near Φ_k in the population case, with γ1 = 2γ2: [S].
 
@@ -72,9 +72,18 @@ def asymptotic_rate(
         b ← b + ηg(λ_j w − λ_i b),   w ← w + ηg(λ_j b − λ_i w),
 
     so b ± w are multiplied by 1 − ηg(λ_i ∓ λ_j), most slowly by 1 − ηg(λ_k − λ_{k+1}) = 1 − ηgΔ/2; components within
-    the first k directions by 1 − ηg(λ_i + λ_j). The penalty's modes (BᵀB ≠ WWᵀ) leave BW alone to first order. So the
-    rate is 1 − 2η(λ_k − λ_{k+1}) for eqs. (5)–(6) and 1 − η(λ_k − λ_{k+1}) for App. A.1, unless the step is so large
-    that the fastest mode, 1 − 2ηgλ_1, overshoots by more; then its absolute value is the rate (no convergence above 1).
+    the first k directions by 1 − ηg(λ_i + λ_j), and there are no others where k = d = M. The penalty's modes
+    (BᵀB ≠ WWᵀ) leave BW alone to first order. So the rate is 1 − 2η(λ_k − λ_{k+1}) for eqs. (5)–(6) and
+    1 − η(λ_k − λ_{k+1}) for App. A.1, unless the step is so large that the fastest mode, 1 − 2ηgλ_1, overshoots by
+    more; then its absolute value is the rate (no convergence above 1).
+
+    Args:
+        singular_values: of Φ in descending order, [S, min(d, M)].
+        k: rank.
+        step: η.
+        clients: M.
+        convention: which form of the round.
+        dimension: d.
 
     Raises:
         ConfigError: the convention is ``mean-B``, for which we give no closed form.
@@ -83,7 +92,8 @@ def asymptotic_rate(
     if convention.clients == "mean-B":
         raise ConfigError("there is no closed form of the rate where only the gradient of B is averaged over clients")
     factor = step * convention.factors(clients)[0]
-    slowest = (1 - factor * gap(singular_values, k) / 2).abs()
+    beside = gap(singular_values, k) / 2 if k < max(dimension, clients) else 2 * singular_values[:, k - 1]
+    slowest = (1 - factor * beside).abs()
     fastest = (1 - 2 * factor * singular_values[:, 0]).abs()
     return torch.maximum(slowest, fastest)
 
