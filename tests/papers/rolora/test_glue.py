@@ -68,11 +68,24 @@ TINY = ["layers=0-1", "rank=2", "rounds=4", "steps=2", "batch_size=2", "max_leng
 TINY += ["train_samples=40", "test_samples=12", "engine=batched", "workers=1"]  # tiny models only lose by threads
 
 
-def reproduce(name: str, made: tuple[str, Path], out: Path, *settings: str, seeds: int = 3) -> dict[str, Any]:
+def reproduce(
+    name: str, made: tuple[str, Path], out: Path, *settings: str, seeds: int = 3, scale: str = "small"
+) -> dict[str, Any]:
     model, data = made
     values = [f"model={model}", *TINY, *settings]
     chosen = [part for value in values for part in ("--set", value)]
-    arguments = ["reproduce", name, *chosen, "--seeds", str(seeds), "--data-dir", str(data), "--quiet"]
+    arguments = [
+        "reproduce",
+        name,
+        *chosen,
+        "--scale",
+        scale,
+        "--seeds",
+        str(seeds),
+        "--data-dir",
+        str(data),
+        "--quiet",
+    ]
     assert main([*arguments, "--out", str(out)]) == 0
     claims = json.loads((out / "results.json").read_text())
     for claim in claims:
@@ -166,6 +179,28 @@ def test_the_figures_run(
     shares = [c for c in whole["claims"] if "LoRA's factors" in c["claim"]]
     assert all(c["holds"] for c in shares)
     assert {c["paper"] for c in shares} == {1.0 if name == "rolora-fig5" else 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("rolora-table1", ["clients=[2,4]", "ranks=[2]"]),
+        ("rolora-fig3", ["clients=[2]"]),
+        (
+            "rolora-fig4",
+            ["clients=[2]", 'budgets={P1={layers="1",target_modules={sst2="value",rte=""}},P2={layers="0-1"}}'],
+        ),
+        ("rolora-fig5", ["clients=[2]", 'budgets={one={both={sst2="1",rte="1"},one="0-1"}}']),
+    ],
+)
+def test_at_the_paper_s_scale_numbers_differ_by_task(
+    name: str, settings: list[str], made: tuple[str, Path], tmp_path: Path
+) -> None:
+    by_task = ["rounds={sst2=2,rte=4}", "batch_size={sst2=2,rte=4}", 'layers={sst2="0-1",rte="1"}']
+    asked = ["rates=[0.1]", "tasks=['sst2','rte']", *by_task, *settings]
+    whole = reproduce(name, made, tmp_path / "out", *asked, seeds=1, scale="paper")
+    assert whole["scale"] == "paper"
+    assert {cell["column"].split(",")[0] for cell in whole["cells"]} == {"SST-2", "RTE"}
 
 
 def test_few_seeds_leave_claims_open(made: tuple[str, Path], tmp_path: Path) -> None:
