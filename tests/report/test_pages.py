@@ -82,10 +82,15 @@ def test_numbers_of_a_comparison_are_those_of_its_file(comparison_folder):
 
 def test_numbers_of_a_reproduction_are_those_of_its_files(reproduction_folder):
     page = Page(write_report(reproduction_folder))
-    claims = json.loads((reproduction_folder / "results.json").read_text())
-    for key, value in page.numbers.items():
-        if re.match(r"\[\d+\]\.(paper|measured|low)$", key):
-            assert value == look_up(claims, key), key
+    shown: dict[str, list[float]] = {}  # of the paper's table first, then of the claims
+    for _, attributes in page.elements:
+        key = attributes.get("data-key", "")
+        if "data-value" in attributes and re.match(r"\[\d+\]\.(paper|measured|low)$", key):
+            shown.setdefault(key, []).append(float(attributes["data-value"]))
+    cells, claims = (json.loads((reproduction_folder / f"{n}.json").read_text()) for n in ("cells", "results"))
+    assert [look_up(each, "[0].paper") for each in (cells, claims)] == shown["[0].paper"]
+    for key, values in shown.items():
+        assert values[-1] == look_up(claims, key), key
     assert {"[0].paper", "[0].measured", "methods[0].personal_accuracy.mean"} <= set(page.numbers)
     assert "1 of 2" in page.text  # of the judged claims hold
     assert "Comparison: digits" in page.text
@@ -131,6 +136,23 @@ def test_a_table_of_one_seed_shows_no_range_no_share_and_no_minutes_of_its_last_
     (tmp_path / "reproduction.json").write_text(json.dumps(whole))
     assert "0.0 minutes" not in text
     assert "Asked for last: commonground reproduce flute-table1" in text
+
+
+def test_a_method_s_leads_are_counted_by_column_and_reading_behind_the_table(tmp_path):
+    names, columns = ("FLUTE*, head first", "FedRep", "FedAvg-FT, all layers"), ("A (50, 2)", "A (50, 5)")
+    cells = [{"column": c, "method": m, "paper": 80.0, "measured": 81.0} for c in columns for m in names]
+    claims = [
+        {"claim": f"{names[0]} above {rival} on {column}{read}{below}", "measured": 1.0, "seeds": 3, "holds": holds}
+        for column in columns
+        for rival, holds, below in ((names[1], True, ""), (names[2], False, " (in the paper below)"))
+        for read in ("", ", tested on bodies just trained")
+    ]
+    (tmp_path / "reproduction.json").write_text(json.dumps({"claims": claims, "cells": cells}))
+    text = Page(write_report(tmp_path)).text
+    for said in ("A (50, 2)", "A (50, 2), tested on bodies just trained", "A (50, 5)"):
+        lead = re.escape(f"FLUTE*, head first above the others on {said}")
+        assert re.search(rf"{lead}\s*2\s*1\s*1\s*0", text)
+    assert text.index("The paper's table") < text.index("Claims, counted")
 
 
 def test_claims_and_their_counts_stand_before_the_figures(reproduction_folder):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +50,14 @@ def write_reproduction_report(folder: str | Path) -> Path:
     for remark in _remarks(about, filled=(folder / "cells.csv").is_file()):
         page.note(remark)
     pictures = _pictures(folder)  # before our own are written
-    counts = _counts(claims)
+    if cells:
+        page.section("The paper's table", "Reported beside measured, cell by cell.")
+        page.add(draw_table(Table.of("The paper's table", cells), [of_cells.file]))
+        typeset = cells_to_typeset(cells, name)
+        page.add(copied(typeset))
+        write_typeset(typeset, folder)
+        page.figures(_charts(cells, of_cells.file, "cells", "The paper's table"))
+    counts = _counts(claims, {str(cell.get("method")) for cell in cells})
     if counts:
         page.section("Claims, counted", "How many of the claims that say the same of several settings hold.")
         page.add(draw_table(Table.of("Claims, counted", counts), [of_claims.file]))
@@ -64,13 +71,6 @@ def write_reproduction_report(folder: str | Path) -> Path:
     for title, rows in dict(about.get("tables") or {}).items():
         page.section(title[:1].upper() + title[1:])
         page.add(draw_table(Table.of(title, rows), [f"{slug(title)}.csv", ABOUT]))
-    if cells:
-        page.section("The paper's table", "Reported beside measured, cell by cell.")
-        page.add(draw_table(Table.of("The paper's table", cells), [of_cells.file]))
-        typeset = cells_to_typeset(cells, name)
-        page.add(copied(typeset))
-        write_typeset(typeset, folder)
-        page.figures(_charts(cells, of_cells.file, "cells", "The paper's table"))
     for one in sorted(folder.rglob("comparison.json")):
         comparison = read_comparison(one.parent)
         below = one.parent.relative_to(folder).as_posix()
@@ -136,13 +136,16 @@ def _tiles(claims: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _counts(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many hold of the claims with the same beginning, up to a comma or colon outside of brackets; none where few
-    share theirs.
+def _counts(claims: Sequence[Mapping[str, Any]], methods: Collection[str]) -> list[dict[str, Any]]:
+    """How many hold of the claims that say the same of several settings; none where few do.
+
+    Args:
+        claims: judged.
+        methods: of the paper's table.
     """
     groups: dict[str, list[Any]] = {}
     for claim in claims:
-        groups.setdefault(re.split(r"[,:](?![^()]*\))", str(claim["claim"]))[0], []).append(claim.get("holds"))
+        groups.setdefault(_said(str(claim["claim"]), methods), []).append(claim.get("holds"))
     if 2 * len(groups) > len(claims):
         return []
     return [
@@ -150,6 +153,16 @@ def _counts(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         | {"do not": sum(h is False for h in found), "open": sum(not isinstance(h, bool) for h in found)}
         for text, found in groups.items()
     ]
+
+
+def _said(claim: str, methods: Collection[str]) -> str:
+    """What a claim says of one setting of several: that a method leads the others of a table's column, or what stands
+    before a comma or colon outside of brackets.
+    """
+    rival = next((name for name in methods if f" above {name} on " in claim), None)
+    if rival is not None:
+        return claim.replace(f" above {rival} on ", " above the others on ").removesuffix(" (in the paper below)")
+    return re.split(r"[,:](?![^()]*\))", claim)[0]
 
 
 def _claim_table(claims: Sequence[Mapping[str, Any]], place: _Place) -> str:
