@@ -148,6 +148,28 @@ def test_both_damaged_is_one_sentence(tmp_path: Path) -> None:
         go(tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("kind", ["folder", "link to nothing"])
+def test_a_checkpoint_that_is_no_file(kind: str, tmp_path: Path) -> None:
+    """As on a disk that is not there."""
+    folder = tmp_path / "run"
+    go(folder, "fedrep")
+    path = newest(folder)
+    path.unlink()
+    path.mkdir() if kind == "folder" else path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RunError) as failed:
+        load_run(folder)
+    assert_sentence(failed.value, folder)
+
+
+def test_a_finished_run_without_its_checkpoint_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    go(folder, "fedrep")
+    for path in (folder / "checkpoint").glob("round-*.safetensors"):
+        path.unlink()
+    with pytest.raises(RunError, match="is finished, but its checkpoint is gone, and its models with it"):
+        load_run(folder)
+
+
 def test_a_lost_segment(tmp_path: Path) -> None:
     stopped(tmp_path, "ditto")
     (tmp_path / "checkpoint/personal/round-000006.safetensors").unlink()

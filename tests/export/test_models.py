@@ -236,3 +236,12 @@ def test_the_card_says_of_which_type_samples_are(format: Any, dtype: str, tmp_pa
     said = names["prediction"]
     wanted = run.predict(data.x_test[:3], 0)
     np.testing.assert_allclose(np.asarray(getattr(said, "detach", lambda: said)()), wanted, atol=1e-5)
+
+
+def test_a_format_that_is_none_is_told(tmp_path: Path) -> None:
+    run = cg.train("fedavg", made_data((8, 9)), rounds=1, out=tmp_path / "run")
+    with pytest.raises(
+        ConfigError, match=r"^unknown format 'onx' \(did you mean 'onnx'\?\); known are peft, safetensors,"
+    ):
+        cg.export_model(run, tmp_path / "out", format="onx")  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()

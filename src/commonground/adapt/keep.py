@@ -12,10 +12,12 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.data import FederatedDataset
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
+from commonground.engine.read_trained import weights_in
 from commonground.engine.run import Run, as_run
+from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
 from commonground.engine.trained import Trained
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError, DataError, RunError
 from commonground.quoting import quoted
 
 __all__ = ["Kept", "keep_clients"]
@@ -43,6 +45,7 @@ def keep_clients(
     epochs: int = 30,
     lr: float | None = None,
     seed: int = 0,
+    renew: bool = True,
 ) -> Kept:
     """Fit a head for each new client on all its training samples, the run's body fixed, and add it to the run's folder.
 
@@ -56,10 +59,12 @@ def keep_clients(
         epochs: passes over the samples.
         lr: learning rate; by default the run's.
         seed: keys the new heads and the batches.
+        renew: whether a client that was added before may get a new head.
 
     Raises:
         ConfigError: the run is in no folder, is of a language model, or has a client of one of the names already.
         DataError: samples or classes are not the run's.
+        RunError: the run in the folder has gone on since this one was read, and its body is another.
     """
     run = as_run(run)
     trained = run.trained
@@ -101,8 +106,14 @@ def keep_clients(
     finally:
         engine.close()
     with locked(run.folder):
+        if weights_in(RunFolder(run.folder)) != trained.weights_digest:
+            raise RunError(
+                f"the run in '{run.folder}' has gone on since it was read, and its body is another; read it again"
+            )
         added = trained.read_added_again()  # of other processes as well
         names = _names(trained, data)
+        if not renew and (known_before := [name for name in names if name in trained.names]):
+            raise ConfigError(f"there is a client '{known_before[0]}' already")
         # Clients that the data only number have their scales by no name.
         own = {} if data.schema is None else data.schema.client_scales
         scales = {n: own[n if n in own else ""] for n in names} if own else {}

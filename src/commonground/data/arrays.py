@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from commonground.errors import ConfigError
+from commonground.single_precision import rounding_shows
 
 __all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Split"]
 
@@ -35,6 +37,15 @@ class Preprocess:
     scale: float = 1.0
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+
+    @cached_property
+    def in_double(self) -> bool:
+        """Whether stored numbers are so large beside what they differ by that double precision has to subtract the
+        mean, if it is what they are stored in.
+        """
+        count = max(len(self.mean), len(self.std))
+        mean, std = (values * count if len(values) == 1 else values for values in (self.mean, self.std or (1.0,)))
+        return any(map(rounding_shows, mean, std))
 
 
 AS_STORED = Preprocess()

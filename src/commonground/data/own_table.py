@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.federated import FederatedDataset
-from commonground.data.tables.cells import places_of
+from commonground.data.tables.cells import places_of, rounded_away
 from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
 from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said, said_of_numbers
 from commonground.data.tables.kinds import Column, Reading, read_column
@@ -107,7 +107,9 @@ class OwnTable:
         """The columns that may become inputs, in the table's order, and how they look."""
         features, dropped = find_features(self._raw, taken, self.options)
         self.notes += readings_said(features)
-        self.notes += tuple(note for name, column in features.items() for note in said_of_numbers(name, column))
+        self.notes += tuple(
+            note for name, column in features.items() for note in said_of_numbers(name, column, told_apart=True)
+        )
         readings = {name: column.reading for name, column in features.items()}
         readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]
@@ -172,13 +174,14 @@ class OwnTable:
         present, missing = len(there), len(values) - len(there)
         if present < self.least or not present:
             return ColumnStatistics(present=0, missing=missing)
-        single = there.astype(np.float32).astype(np.float64)  # as they become inputs
-        mean = float(single.mean())
+        # As they become inputs: in single precision, unless that rounds away what they differ by.
+        seen = there if rounded_away(there) is not None else there.astype(np.float32).astype(np.float64)
+        mean = float(seen.mean())
         return ColumnStatistics(
             present=present,
             missing=missing,
             mean=mean,
-            squares=float(np.square(single - mean).sum()),
+            squares=float(np.square(seen - mean).sum()),
             times=asked.kind == "date" and bool((there % 1 != 0).any()),
         )
 

@@ -24,7 +24,7 @@ from commonground.engine.state.segment import Segment
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import RunError
 
-__all__ = ["AddedClients"]
+__all__ = ["FOLDER", "INDEX", "AddedClients"]
 
 FOLDER, INDEX = "added", "clients.json"
 _FORMAT = 1

@@ -52,7 +52,8 @@ class PortableModel(nn.Module):
         """Stored samples [n, …], in the order of :attr:`names`, to what the task says of them."""
         stored = dict(zip(self.names, samples, strict=True))
         inputs = self.format.arrange(self.format.make(stored, self.dtype, self.noise))
-        return self.task.interpret(call(self.model, inputs))
+        said = call(self.model, inputs)
+        return self.task.interpret(said.double() if self.task.in_double else said)
 
     def outputs(self, x: Given, where: str, device: torch.device) -> Tensor:
         """What the network returns for raw samples, computed on a device, on the host; arguments as of

@@ -14,6 +14,8 @@ from commonground.algorithms.head_tuning import tuning
 from commonground.config import RunConfig
 from commonground.data.formats import read_format
 from commonground.engine.prepare import base_model, build_network
+from commonground.engine.state.checkpoint import Checkpoint
+from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import SCHEMA, START, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.trained import Trained
@@ -22,7 +24,7 @@ from commonground.models import base_sha256_of, restored
 from commonground.tasks import tasks
 from commonground.user_code import is_code, load_object
 
-__all__ = ["read_trained"]
+__all__ = ["read_trained", "weights_in"]
 
 
 def read_trained(
@@ -68,13 +70,9 @@ def read_trained(
     elif model is not None:
         raise ConfigError(f"the model of the run in '{path}' is {config.model}, which is built by name; give none")
     network, groups = build_network(config, algorithm, shape, split["classes"], model, task)
+    checkpoint, best = _checkpoint(folder, config)
     finished = folder.finished
     tuned = config.finetune_epochs > 0 and finished
-    best = (folder.summary() or {}).get("early_stopping", {}).get("best_round") if finished else None
-    kept = None if best is None else folder.checkpoints.name_of(best)
-    checkpoint = folder.load("finetuned.safetensors" if tuned else kept)
-    if checkpoint is None:
-        raise RunError(f"the run in '{path}' has no checkpoint yet; let it run, or continue it with --resume")
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
         raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
     folder.check_config(checkpoint.settings)
@@ -105,6 +103,33 @@ def read_trained(
         given,
         schema,
     )
+
+
+def weights_in(folder: RunFolder) -> str:
+    """The digest of the weights that a folder holds now (:attr:`Trained.weights_digest`).
+
+    Raises:
+        RunError: as of :func:`read_trained`.
+    """
+    checkpoint, _ = _checkpoint(folder, folder.config())
+    return digest({name: value.detach().cpu() for name, value in checkpoint.shared.items()})
+
+
+def _checkpoint(folder: RunFolder, config: RunConfig) -> tuple[Checkpoint, int | None]:
+    """The one that a run is read from, and the best round if that is the last one's no more.
+
+    Raises:
+        RunError: there is none.
+    """
+    finished = folder.finished
+    best = (folder.summary() or {}).get("early_stopping", {}).get("best_round") if finished else None
+    kept = None if best is None else folder.checkpoints.name_of(best)
+    checkpoint = folder.load("finetuned.safetensors" if config.finetune_epochs > 0 and finished else kept)
+    if checkpoint is None and finished:
+        raise RunError(f"the run in '{folder.path}' is finished, but its checkpoint is gone, and its models with it")
+    if checkpoint is None:
+        raise RunError(f"the run in '{folder.path}' has no checkpoint yet; let it run, or continue it with --resume")
+    return checkpoint, best
 
 
 _KEPT_ELSEWHERE = object()  # in place of a field that a user's class keeps under another name

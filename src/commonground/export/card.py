@@ -46,7 +46,8 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
         inputs = f"tokens (int64) of the tokenizer of {run.config.model}"
     else:
         shape = ", ".join(map(str, run.trained.format.sample_shape))
-        kind = "as they are stored" if format == "safetensors" else f"as {run.config.dtype}"
+        stored = "float64" if run.trained.format.preprocess.in_double else run.config.dtype
+        kind = "as they are stored" if format == "safetensors" else f"as {stored}"
         inputs = f"samples [n, {shape}] {kind}, not scaled" if shape else "the arrays by name, not scaled"
     if schema is not None and format == "safetensors":
         inputs = "a pandas DataFrame with the table's columns"

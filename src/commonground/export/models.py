@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from commonground.export.folders import Exported, check_free, parts_of, whole
 from commonground.export.formats import FORMATS, Traced, write_tensors
 from commonground.export.tables import travelling_schema
 from commonground.models.adapted import AdaptedModel
+from commonground.suggest import meant
 from commonground.tasks import Task
 
 __all__ = ["Format", "export_model"]
@@ -68,6 +69,10 @@ def export_model(
     run = as_run(run, trust_code=trust_code)
     pretrained = isinstance(run.trained.network, AdaptedModel)
     format = format or ("peft" if pretrained else "safetensors")
+    if format not in get_args(Format):
+        raise ConfigError(
+            f"unknown format '{format}'{meant(format, get_args(Format))}; known are {', '.join(get_args(Format))}"
+        )
     if format == "peft" or (pretrained and format == "safetensors"):
         return export_adapter(run, target, client=client, merge=format != "peft")
     parts = parts_of(run.trained, client)
@@ -105,7 +110,9 @@ def _traced(run: Run, client: int | None) -> Traced:
     if isinstance(trained.network, AdaptedModel):
         return _traced_texts(run, trained.network, client)
     model = _portable(run, client)
-    return Traced(model, model.names, trained.format.example(model.dtype))
+    # Numbers that single precision would round away before their mean is taken off.
+    stored = torch.float64 if model.format.preprocess.in_double else model.dtype
+    return Traced(model, model.names, trained.format.example(stored))
 
 
 def _traced_texts(run: Run, network: AdaptedModel, client: int | None) -> Traced:

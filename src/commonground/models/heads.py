@@ -29,7 +29,8 @@ def find_linear_head(model: nn.Module, groups: Groups, who: str) -> tuple[str, n
         plain = isinstance(module, nn.Linear) and "weight" in module._parameters  # not computed from other tensors
         if name and plain and {f"{name}.{t}" for t in tensors_of(module)} == names:
             return name, module
-    raise ModelError(f"{who} needs a model whose head is one nn.Linear inside it, not {', '.join(sorted(names))}")
+    instead = f"not {', '.join(sorted(names))}" if names else "and this model has no head"
+    raise ModelError(f"{who} needs a model whose head is one nn.Linear inside it, {instead}")
 
 
 def replace_head(

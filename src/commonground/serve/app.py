@@ -2,6 +2,7 @@
 
 # Annotations are evaluated here, not later: the doors' name what make_app itself makes.
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
@@ -22,6 +23,8 @@ from commonground.serve.page import page
 from commonground.serve.tokens import ENROL, Enrolment, Tokens
 
 __all__ = ["make_app"]
+
+logger = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000
 MOST_BYTES = 16 * 1024 * 1024
@@ -92,8 +95,9 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"model": Refused, "description": "no token, or one that was never given out"},
     403: {"model": Refused, "description": "a token for something else"},
     413: {"model": Refused, "description": "too long a request"},
+    415: {"model": Refused, "description": "a body that is not said to be JSON"},
     422: {"model": Refused, "description": "rows of another form, in a sentence"},
-    503: {"model": Refused, "description": "the tokens of this service cannot be read"},
+    503: {"model": Refused, "description": "the tokens or the run of this service cannot be read"},
 }
 
 
@@ -148,11 +152,20 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def not_the_form(request: Request, error: RequestValidationError) -> JSONResponse:
+        kind = request.headers.get("content-type", "")
+        if "json" not in kind.lower():  # as curl sends it, which then is read as a text
+            return JSONResponse({"detail": "send the header Content-Type: application/json"}, 415)
         return JSONResponse({"detail": escaped(_not_the_form(error.errors()[0])[:400])}, 422)
 
     @app.exception_handler(CommonGroundError)
     async def refused(request: Request, error: CommonGroundError) -> JSONResponse:
         return JSONResponse({"detail": str(error)[:1000]}, 422)
+
+    @app.exception_handler(RunError)
+    async def not_this_run(request: Request, error: RunError) -> JSONResponse:
+        logger.error("%s", error)  # its sentence names a folder of this host
+        said = "the run of this service cannot be read, or has gone on; whoever runs the service finds why in its log"
+        return JSONResponse({"detail": said}, 503)
 
     @app.exception_handler(RecursionError)
     async def too_deep(request: Request, error: RecursionError) -> JSONResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ from commonground.adapt.tables import targets_of
 from commonground.data import FederatedDataset
 from commonground.data.tables.features import check_columns, known_features, read_as_none
 from commonground.data.tables.read import RawTable, raw_of_frame
+from commonground.engine.added import FOLDER as ADDED
+from commonground.engine.added import INDEX
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run
-from commonground.errors import ConfigError, DataError
-from commonground.quoting import escaped
+from commonground.errors import ConfigError, DataError, RunError
+from commonground.quoting import escaped, quoted
 from commonground.serve.joining import Joining
 
 __all__ = ["Answer", "RunModels"]
@@ -38,7 +40,7 @@ class Answer:
 
     Attributes:
         answer: in words: a class, numbers, labels.
-        values: by name: each class's probability, each number, each label's probability.
+        values: by name: each class's probability, each number; of labels ``probability of NAME``.
         notes: cells with a category that has no input of its own, which are read as none.
     """
 
@@ -65,6 +67,8 @@ class RunModels:
         if run.folder is None:
             raise ConfigError("a service needs a run in a folder; train with out=…")
         self.run, self._ready = run, ready
+        self._index = run.folder / ADDED / INDEX
+        self._stamp = self._stamp_now()
         self._models: OrderedDict[int, PortableModel] = OrderedDict()
         self._lock = threading.Lock()
         self._adding = threading.Lock()
@@ -118,8 +122,12 @@ class RunModels:
 
     def _pass(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Answer] | Exception]:
         """Answers to requests whose rows have one form."""
+        self._heed_others()
         trained = self.run.trained
-        number = trained.client(client)
+        try:
+            number = trained.client(client)
+        except ConfigError:  # whose sentence names a folder of this host
+            raise ConfigError(f"the run of this service has no client {quoted(client)}") from None
         rows = [row for each in asked for row in each]
         schema = trained.schema
         notes: list[tuple[str, ...]] = [()] * len(rows)
@@ -130,7 +138,10 @@ class RunModels:
             x, strange = known_features(raw, schema)
             trained.scale(x, number)
             notes = read_as_none(raw, schema) if strange else notes
-        model = self._model(number)
+        try:
+            model = self._model(number)
+        except ConfigError as error:  # of a client that was added to other rounds of the run than are served here
+            raise RunError(str(error)) from None
         with torch.no_grad():
             said = model.predict(x, "this service", trained.device)
         ends = np.cumsum([0, *(len(each) for each in asked)])
@@ -178,9 +189,8 @@ class RunModels:
         with self._adding:
             if client in self.run.trained.names:
                 raise ConfigError(f"there is a client '{client}' already")
-            kept = keep_clients(self.run, data, epochs=epochs)
-            with self._lock:
-                self.run = kept.run
+            kept = keep_clients(self.run, data, epochs=epochs, renew=False)
+            self._heed(kept.run)
         return kept
 
     def _examples(self, client: str, raw: RawTable) -> FederatedDataset:
@@ -203,6 +213,29 @@ class RunModels:
             preprocess=trained.format.preprocess,
             task=trained.task,
         )
+
+    def _heed_others(self) -> None:
+        """Take in what another process has added to the run's folder since."""
+        if self._stamp_now() != self._stamp:
+            self._heed(self.run)
+
+    def _heed(self, run: Run) -> None:
+        """Read the added clients again, whose heads may be new ones."""
+        # The stamp first: what is added while the list is read is read once more.
+        stamp, fresh = self._stamp_now(), replace(run.trained)  # which has read nothing of the folder yet
+        count = len(fresh.names)
+        with self._lock:
+            self.run, self._stamp = replace(run, _read=lambda: fresh), stamp
+            for number in range(fresh.clients, count):
+                self._models.pop(number, None)
+
+    def _stamp_now(self) -> tuple[int, int, int] | None:
+        """By which the list of added clients is known; None while there is none."""
+        try:
+            state = self._index.stat()
+        except OSError:
+            return None
+        return state.st_ino, state.st_mtime_ns, state.st_size
 
     def _model(self, client: int) -> PortableModel:
         with self._lock:

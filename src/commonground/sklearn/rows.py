@@ -44,6 +44,8 @@ def client_names(groups: Any, rows: int) -> tuple[list[str], npt.NDArray[np.int6
 
 
 def _text(label: object) -> str:
+    if isinstance(label, bytes):
+        return label.decode("utf-8", "backslashreplace")
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 

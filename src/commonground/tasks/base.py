@@ -62,6 +62,11 @@ class Task(ABC):
         """The percentile over clients beyond which the worst tenth of them lies: ``p10`` or ``p90``."""
         return "p10" if self.higher_is_better else "p90"
 
+    @property
+    def in_double(self) -> bool:
+        """Whether targets are so large beside what they differ by that single precision would round it away."""
+        return False
+
     # -- targets ------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from commonground.single_precision import rounding_shows
 from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 
 __all__ = ["Regression"]
@@ -63,11 +65,17 @@ class Regression(Task):
     def members(self, targets: Array, outputs: int) -> npt.NDArray[np.bool_]:
         return np.ones((len(targets), outputs), dtype=np.bool_)
 
+    @cached_property
+    def in_double(self) -> bool:
+        """See :attr:`Task.in_double`: their mean is taken off first."""
+        return any(map(rounding_shows, self.mean, self.std))
+
     def as_tensor(self, targets: Array, dtype: torch.dtype) -> Tensor:
-        return torch.from_numpy(targets).to(dtype)
+        y = torch.from_numpy(targets)
+        return y if y.dtype == torch.float64 and self.in_double else y.to(dtype)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return (output - self.learnt(y)).square().mean(1)
+        return (output - self.learnt(y).to(output.dtype)).square().mean(1)
 
     def learnt(self, y: Tensor) -> Tensor:
         return (y - y.new_tensor(self.mean)) / y.new_tensor(self.std) if self.mean else y

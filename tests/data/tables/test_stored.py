@@ -109,9 +109,12 @@ def test_intervals_periods_and_sparse_columns_are_read() -> None:
     np.testing.assert_array_equal(stored, plain)
 
 
-def test_numbers_that_single_precision_rounds_away_are_told() -> None:
+def test_numbers_that_single_precision_rounds_away_are_told_apart_or_told() -> None:
     assert not schema_of(frame()).notes
-    notes = schema_of(frame(x=1.7e9 + frame().x * 100)).notes
+    far = frame(x=1.7e9 + frame().x * 100)
+    assert schema_of(far).features[0].offset == pytest.approx(1.7e9, rel=1e-6)
+    assert not schema_of(far).notes
+    notes = schema_of(far, scaling="none").notes
     assert any("are rounded to steps of 128 in single precision" in note for note in notes)
     with pytest.raises(DataError, match=r"the numbers of 'y' differ by about .* are rounded to steps of 128"):
         loaded(frame(y=1.7e9 + np.arange(N)), task="regression")

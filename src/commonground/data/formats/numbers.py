@@ -62,7 +62,8 @@ class Numbers(InputFormat):
 
     def make(self, stored: Inputs, dtype: torch.dtype, noise: Tensor | None = None) -> Inputs:
         """See :meth:`InputFormat.make`."""
-        x = stored["samples"].to(dtype)
+        x = stored["samples"]
+        x = x if x.dtype == torch.float64 and self.preprocess.in_double else x.to(dtype)
         if self.preprocess.scale != 1.0:
             x = x * self.preprocess.scale
         if noise is not None:
@@ -71,7 +72,7 @@ class Numbers(InputFormat):
             x = x - _constant(self.preprocess.mean, x)
         if self.preprocess.std:
             x = x / _constant(self.preprocess.std, x)
-        return {"x": x}
+        return {"x": x.to(dtype)}
 
     def arrange(self, inputs: Inputs) -> Inputs:
         """See :meth:`InputFormat.arrange`."""

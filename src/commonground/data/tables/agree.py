@@ -19,6 +19,7 @@ from commonground.data.tables.features import WHY_NOT
 from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
 from commonground.errors import DataError
 from commonground.quoting import quoted
+from commonground.single_precision import rounding_shows
 
 __all__ = ["agreed_columns", "agreed_readings", "check_statistics", "too_many"]
 
@@ -158,8 +159,9 @@ def agreed_columns(
         fill, mean, std = _moments(parts)
         fill = float(fill > 0.5) if column.kind == "boolean" else fill
         times, missing = any(part.times for part in parts), any(part.missing for part in parts)
-        features.append(_feature(column, fill=fill, times=times, missing=missing))
-        scales[column.name] = (mean, std)
+        offset = fill if column.kind != "boolean" and rounding_shows(fill, std) else 0.0
+        features.append(_feature(column, fill=fill, times=times, missing=missing, offset=offset))
+        scales[column.name] = (mean - offset, std)
     if not features:
         raise DataError("the clients' tables have no column that can become an input")
     return _agreed(clients, features, left, scales)
@@ -208,7 +210,14 @@ def _moments(parts: Sequence[ColumnStatistics]) -> tuple[float, float, float]:
     rows = sum(part.present for part in there)
     fill = math.fsum(part.present * part.mean for part in there) / rows
     lacking, filled = sum(part.missing for part in parts), float(np.float32(fill))
+    if rounding_shows(fill, math.sqrt(_squares(there, fill) / rows)):
+        filled = fill  # as its difference to an offset becomes an input, and not it
     mean = (rows * fill + lacking * filled) / (rows + lacking)
-    squares = math.fsum(part.squares + part.present * (part.mean - mean) ** 2 for part in there)
+    squares = _squares(there, mean)
     std = math.sqrt((squares + lacking * (filled - mean) ** 2) / (rows + lacking))
     return fill, mean, std if std > 0 else 1.0
+
+
+def _squares(parts: Sequence[ColumnStatistics], mean: float) -> float:
+    """Σ(x − mean)² over the values there are."""
+    return math.fsum(part.squares + part.present * (part.mean - mean) ** 2 for part in parts)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.single_precision import rounding_shows, step_at
+
 __all__ = [
     "MISSING",
     "ORDERS",
@@ -43,7 +45,6 @@ ORDERS = (
 )  # fmt: skip
 """Ways of writing a date, beside ISO 8601, which is tried first."""
 
-_STEPS = 50  # steps of single precision in a deviation below which rounding is felt
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 _DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
 _NUMBERS = {
@@ -213,8 +214,8 @@ def rounded_away(values: Floats) -> tuple[float, float] | None:
     if not len(there):
         return None
     most, deviation = float(np.abs(there).max()), float(there.std())
-    step = float(np.spacing(np.float32(most)))
-    return (step, deviation) if 4 * np.spacing(most) < deviation < _STEPS * step else None
+    shows = 4 * np.spacing(most) < deviation and rounding_shows(most, deviation)
+    return (step_at(most), deviation) if shows else None
 
 
 def is_text(kind: Any) -> bool:

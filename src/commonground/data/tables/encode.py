@@ -68,10 +68,14 @@ def encode(schema: TableSchema, columns: Mapping[str, Column], rows: int) -> npt
     made = transformer(schema)
     features = [columns[column.name] for column in schema.features]
     inputs = category_inputs(schema.features, features)
+    offsets = np.array([column.offset for column in schema.of_kind("number", "date")])
     x = np.empty((rows, len(schema.inputs)), dtype=np.float32)
     for start in range(0, rows, _AT_ONCE):
         index = np.arange(start, min(rows, start + _AT_ONCE))
-        x[index] = made.transform(to_numbers(schema.features, features, inputs, index))
+        found = made.transform(to_numbers(schema.features, features, inputs, index))
+        if offsets.any():
+            found[:, : len(offsets)] -= offsets
+        x[index] = found
     return x
 
 

@@ -149,11 +149,13 @@ def readings_said(features: Mapping[str, Column]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def said_of_numbers(name: str, column: Column) -> list[str]:
-    """Sentences about a feature whose numbers single precision rounds away, or which counts the rows."""
+def said_of_numbers(name: str, column: Column, told_apart: bool = False) -> list[str]:
+    """Sentences about a feature whose numbers single precision rounds away, unless they are told apart by an offset, or
+    which counts the rows.
+    """
     if column.reading.kind != "number" or column.numbers is None:
         return []
-    notes, lost = [], rounded_away(column.numbers)
+    notes, lost = [], None if told_apart else rounded_away(column.numbers)
     if lost is not None:
         notes.append(
             f"{name}: its numbers differ by about {lost[1]:.3g} and are rounded to steps of {lost[0]:.3g} in single "

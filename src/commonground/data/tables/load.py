@@ -194,12 +194,15 @@ def _learnt(
     about, features = learn_features(raw, about, features, dropped, learnt_from)
     if options.bounds:
         about = scale.bounded(about, options)
+    elif about.scaling in ("pooled", "client"):
+        about = scale.centred(about, features, learnt_from)
     x = encode(about, features, raw.rows)
     if about.scaling == "pooled":
         about = scale.pooled(about, x[learnt_from])
     elif about.scaling == "client":
         about = scale.by_clients(about, x, ~learnt_from, rows.owners.parts())
-    strange = [note for name, column in features.items() for note in said_of_numbers(name, column)]
+    told_apart = {known.name for known in about.features if known.offset}
+    strange = [note for name, column in features.items() for note in said_of_numbers(name, column, name in told_apart)]
     return replace(about, notes=(*about.notes, *_said(about), *strange)), x
 
 

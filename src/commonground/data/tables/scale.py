@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.tables.cells import rounded_away
+from commonground.data.tables.kinds import Column
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import ConfigError
 from commonground.quoting import quoted
+from commonground.single_precision import rounding_shows
 from commonground.suggest import meant
 
-__all__ = ["bounded", "by_clients", "deviations", "pooled"]
+__all__ = ["bounded", "by_clients", "centred", "deviations", "pooled"]
 
 Rows = npt.NDArray[np.float32]
 
@@ -29,6 +32,21 @@ def deviations(x: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def _numbers(schema: TableSchema) -> int:
     """The first inputs, which are numbers and days; the others are 0, 1 or between −1 and 1, and stay so."""
     return len(schema.of_kind("number", "date"))
+
+
+def centred(schema: TableSchema, columns: Mapping[str, Column], training: npt.NDArray[np.bool_]) -> TableSchema:
+    """Numbers that single precision would round away become inputs without what they have in common, their median."""
+    return replace(
+        schema,
+        features=tuple(
+            replace(known, offset=known.fill) if _rounded(columns[known.name], training) else known
+            for known in schema.features
+        ),
+    )
+
+
+def _rounded(column: Column, training: npt.NDArray[np.bool_]) -> bool:
+    return column.numbers is not None and rounded_away(column.numbers[training]) is not None
 
 
 def pooled(schema: TableSchema, x_train: Rows) -> TableSchema:
@@ -58,15 +76,25 @@ def bounded(schema: TableSchema, options: TableOptions) -> TableSchema:
         if name not in names:
             raise ConfigError(f"the bounds name {quoted(name)}, which is none of the numbers {', '.join(names)}")
     middle = {name: (low + high) / 2 for name, (low, high) in bounds.items()}
+    half = {name: (high - low) / 2 for name, (low, high) in bounds.items()}
+    # By the bounds alone: nothing of the rows may show in it.
+    offsets = {name: middle[name] if rounding_shows(middle[name], half[name]) else 0.0 for name in bounds}
     features = tuple(
-        replace(column, fill=middle.get(column.name, column.fill), low=None, high=None) for column in schema.features
+        replace(
+            column,
+            fill=middle.get(column.name, column.fill),
+            offset=offsets.get(column.name, 0.0),
+            low=None,
+            high=None,
+        )
+        for column in schema.features
     )
     others = len(schema.inputs) - len(numbers)
     return replace(
         schema,
         features=features,
-        mean=(*(middle[name] for name in names), *[0.0] * others),
-        std=(*((bounds[name][1] - bounds[name][0]) / 2 for name in names), *[1.0] * others),
+        mean=(*(middle[name] - offsets[name] for name in names), *[0.0] * others),
+        std=(*(half[name] for name in names), *[1.0] * others),
     )
 
 

@@ -36,6 +36,8 @@ class ColumnSchema:
         truths: whether a column of numbers held truths in training, as 0 and 1; elsewhere a truth is no number.
         seconds: whether it held durations, which are numbers of seconds; None if an earlier version wrote the schema,
             which took them for numbers in the unit that they were stored in.
+        offset: what is taken off numbers before they become inputs in single precision, which would round away what
+            they differ by; 0 where it would not.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ColumnSchema:
     truths: bool = False
     seconds: bool | None = False
     apart: tuple[str, ...] = ()
+    offset: float = 0.0
 
     @property
     def parts(self) -> list[str]:
@@ -143,7 +146,7 @@ class TableSchema:
         """Whether this table's rows were made into the inputs that another schema makes of them, but for what scales
         them. By what missing cells are filled matters where some are.
         """
-        kept = ("name", "kind", "categories", "missing", "times")
+        kept = ("name", "kind", "categories", "missing", "times", "offset")
         pairs = zip(self.features, other.features, strict=False)
         alike = all(getattr(a, name) == getattr(b, name) for a, b in pairs for name in kept)
         filled = {c.name: c.fill for c in other.features}

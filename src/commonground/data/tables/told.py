@@ -152,6 +152,7 @@ class Feature(ColumnTold):
     missing: bool = False
     fill: Finite = 0.0
     times: bool = False
+    offset: Finite = 0.0
 
 
 class Agreed(_Told):

@@ -139,7 +139,7 @@ class CheckpointFolder:
             try:
                 checkpoint = self._read(path, rows)
             except RunError as error:
-                if not path.is_file():  # a process that is training here has a newer one
+                if not path.is_symlink() and not path.exists():  # a process that is training here has a newer one
                     return self.load(name, note=note, rows=rows)
                 errors.append(error)
                 if note is None:
