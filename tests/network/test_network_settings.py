@@ -135,6 +135,16 @@ def test_a_run_does_not_begin_again_with_other_settings(tmp_path: Path) -> None:
     assert b'"rounds":7,' in next(folder.glob("runs/*/begin.json")).read_bytes()
 
 
+def test_whose_model_is_kept_is_told_where(tmp_path: Path) -> None:
+    """In :func:`test_a_run_goes_on_with_the_data_that_it_began_with_alone` nothing is kept, and nothing told."""
+    town, notes = Town(data_of(), tmp_path / "sites"), list[str]()
+    for desk in town.desks.values():
+        desk.answering.note = notes.append
+    over(town, tmp_path / "run", algorithm="local", **{**SETTINGS, "rounds": 1})
+    kept = sorted(str(next(folder.glob("models/*"))) for folder in town.folders)
+    assert sorted(notes) == [f"the run is over; this client's model is in '{folder}'" for folder in kept]
+
+
 def test_a_run_goes_on_with_the_data_that_it_began_with_alone(tmp_path: Path) -> None:
     settings = {**SETTINGS, "algorithm": "local", "rounds": 1}
     over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", **settings)

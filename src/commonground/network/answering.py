@@ -214,6 +214,7 @@ class Answering:
             for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
                 self._over(over, client.number)
             self._loaded = None
+            self.note(f"the run is over; this client's model is in '{self.model_folder(run)}'")
             return pack(Kept().model_dump(), {})
         except CommonGroundError as error:
             return self._refused(error)

@@ -92,7 +92,6 @@ class Desk(Generic[T]):
                 return Letter("not-begun", question, b"")
             elif letter.kind == "end":
                 body = self.answering.end(letter.run, letter.body)
-                self.note(f"the run is over; this client's model is in '{self.answering.model_folder(letter.run)}'")
             else:
                 body = self.answering.ask(letter.run, letter.body)
         except CommonGroundError as error:
