@@ -63,7 +63,16 @@ def _switches(table: PaperTable, store: CellStore, column: PaperColumn, row: Row
         changed = _values(store, column, row, name)
         seeds = sorted(s for s in base.keys() & changed.keys() if _one_thing(store, column, row, one, s))
         if seeds:
-            found.append(_line(table, column, row, one.what, [base[s] for s in seeds], [changed[s] for s in seeds]))
+            found.append(
+                _line(
+                    table,
+                    column,
+                    row,
+                    one.said_of(row.algorithm),
+                    [base[s] for s in seeds],
+                    [changed[s] for s in seeds],
+                )
+            )
     return found
 
 

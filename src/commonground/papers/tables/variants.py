@@ -24,6 +24,7 @@ class Variant:
             algorithms alone.
         data: the data sets it makes sense for; all if empty.
         tuned_only: whether it changes fine-tuning alone.
+        words: the change in words of single algorithms, where it is another for each.
     """
 
     name: str
@@ -32,6 +33,11 @@ class Variant:
     by_algorithm: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     data: tuple[str, ...] = ()
     tuned_only: bool = False
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def said_of(self, algorithm: str) -> str:
+        """The change of an algorithm, in words."""
+        return self.words.get(algorithm, self.what)
 
     def changes(self, algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What is changed for an algorithm, without what it does not take.
@@ -100,9 +106,12 @@ VARIANTS: dict[str, Variant] = {
         Variant("authors-half", "crop and flip, weight decay and repeated classes together, and 500 of a client's "
                 "1,000 images, as FLUTE's code trains at 50 clients", {**_AUTHORS, "train_samples": 500},
                 by_algorithm=_BOTH_FLUTES, data=_CIFAR),
-        Variant("authors-constants", "L2GD's local rate α/(n(1 − p)) = 0.025 and its factor αλ/(n(1 − p)); Fed-MTL's "
-                "regulariser times 1e-7, which is none: as in the authors' code",
-                by_algorithm=_CODES, data=("cifar10",)),
+        Variant("authors-constants", "L2GD's and Fed-MTL's constants as in the authors' code",
+                by_algorithm=_CODES, data=("cifar10",),
+                words={
+                    "l2gd": "the local rate α/(n(1 − p)) = 0.025 and the factor αλ/(n(1 − p)), as in the authors' code",
+                    "fedmtl": "the regulariser times 1e-7, which is none, as in the authors' code",
+                }),
         Variant("every-round", "tested in every round, before and after local training (the same run)",
                 {"eval_every": 1, "metrics": "full"}),
         Variant("lr-0.003", "a third of the learning rate", {"lr": 0.003}),
