@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
 from commonground.adapt import keep_clients
+from commonground.engine.state.lock import locked
 from commonground.errors import ConfigError, RunError
 from commonground.serve import RunModels, Tokens, make_app
 from commonground.serve.tokens import ENROL
@@ -80,6 +82,24 @@ def test_who_is_added_by_others_is_answered_at_once_and_with_the_newest_head(run
         assert said(models, "newest") == said(fresh, "newest")
         assert said(models, "north") == said(fresh, "north")
     assert models.run.trained.names == ["east", "north", "newest"]
+
+
+def test_health_counts_those_whom_others_have_added(run: Path) -> None:
+    client, _, _ = service(run)
+    others_add(run, "newest")
+    assert client.get("/health").json()["clients"] == 3
+
+
+def test_who_comes_while_another_process_is_at_work_may_try_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, tokens, _ = service(run)
+    monkeypatch.setattr(sys.modules["commonground.adapt.keep"], "WAIT", 0.0)
+    body = {"client": "newest", "rows": frame("newest").drop(columns="shop").to_dict("records")}
+    enrol = bearer(tokens.issue(ENROL))
+    with locked(run):
+        answer = client.post("/v1/clients", json=body, headers=enrol)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    assert "try again" in answer.json()["detail"]
+    assert client.post("/v1/clients", json=body, headers=enrol).status_code == 201
 
 
 def test_nobody_takes_over_the_name_of_one_whom_others_have_added(run: Path) -> None:

@@ -118,7 +118,7 @@ def check_names(values: Mapping[str, Any]) -> None:
         raise unknown_data(data)
     if isinstance(model, str) and _is_word(model) and model not in models():
         raise unknown_model(model)
-    if isinstance(task, str):
+    if isinstance(task, str) and not any(".py:" in str(value) for value in values.values()):  # which may define some
         check_known("task", task, {*tasks(), *_loaded("tasks.base", "tasks")})
     if isinstance(partition, str):
         partition_values(partition)

@@ -9,6 +9,7 @@ from commonground.errors import DataError, RunError
 
 __all__ = ["check_file", "check_folder", "check_run"]
 
+_HUB = "hf:"  # names of data sets elsewhere begin so
 _ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".jsonl", ".json", ".parquet", ".feather")
 
 
@@ -29,7 +30,7 @@ def check_file(name: str) -> None:
         DataError: there is none.
     """
     path = Path(name).expanduser()
-    if name.endswith(_ENDINGS) and not path.exists():
+    if name.endswith(_ENDINGS) and not name.startswith(_HUB) and not path.exists():
         raise DataError(f"there is no file {path}")
 
 

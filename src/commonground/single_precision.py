@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-__all__ = ["rounding_shows", "step_at"]
+__all__ = ["common_part", "rounding_shows", "step_at"]
 
 _STEPS = 50  # steps of single precision in a deviation below which rounding is felt
 
@@ -22,3 +24,11 @@ def rounding_shows(size: float, spread: float) -> bool:
     (True, False)
     """
     return spread < _STEPS * step_at(size)
+
+
+def common_part(middle: float, size: float, spread: float) -> float:
+    """What to take off numbers of a size and a deviation so that single precision tells the rest apart: near their
+    middle, and a round number, so that some rows fewer give the same one.
+    """
+    unit = min(64 * step_at(size), 2.0 ** math.floor(math.log2(spread) + 17))
+    return round(middle / unit) * unit

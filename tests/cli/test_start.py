@@ -15,6 +15,7 @@ import pytest
 from commonground.catalogue import check_names
 from commonground.cli import cli
 from commonground.errors import CommonGroundError
+from commonground.existing import check_file
 
 HEAVY = ("torch", "numpy", "pandas", "pyarrow", "sklearn", "matplotlib", "transformers", "scipy", "safetensors")
 
@@ -171,6 +172,7 @@ def test_an_unknown_name_is_told_alike_before_and_after_pytorch() -> None:
         {"data": "hf:owner/name", "model": "hf:roberta-base", "partition": " column:hospital"},
         {"data": "table.csv", "model": "net.py:Net", "partition": "dirichlet:0.5"},
         {"data": "own.py:function"},
+        {"data": "own.py:function", "task": "a task that this file defines"},
         {"data": "../pictures"},
         {"data": "sub/folder"},
         {},
@@ -184,3 +186,10 @@ def test_a_folder_with_the_name_of_no_data_set_is_no_name(tmp_path: Path, monkey
     (tmp_path / "pictures").mkdir()
     monkeypatch.chdir(tmp_path)
     check_names({"data": "pictures"})
+
+
+@pytest.mark.parametrize("name", ["hf:owner/table.json", "digits", "folder.d"])
+def test_names_that_are_no_file_s_are_not_looked_for(name: str) -> None:
+    check_file(name)
+    with pytest.raises(CommonGroundError, match="there is no file"):
+        check_file("nowhere/table.jsonl")

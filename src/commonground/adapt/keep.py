@@ -22,6 +22,8 @@ from commonground.quoting import quoted
 
 __all__ = ["Kept", "keep_clients"]
 
+WAIT = 10.0  # seconds for another process that adds clients; one that trains takes longer
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -64,6 +66,7 @@ def keep_clients(
     Raises:
         ConfigError: the run is in no folder, is of a language model, or has a client of one of the names already.
         DataError: samples or classes are not the run's.
+        BusyError: another process is training in the folder.
         RunError: the run in the folder has gone on since this one was read, and its body is another.
     """
     run = as_run(run)
@@ -105,7 +108,7 @@ def keep_clients(
         heads = [{name: state(client)[name] for name in setup.initial_personal} for client in everyone]
     finally:
         engine.close()
-    with locked(run.folder):
+    with locked(run.folder, wait=WAIT):
         if weights_in(RunFolder(run.folder)) != trained.weights_digest:
             raise RunError(
                 f"the run in '{run.folder}' has gone on since it was read, and its body is another; read it again"

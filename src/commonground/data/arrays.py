@@ -41,7 +41,7 @@ class Preprocess:
     @cached_property
     def in_double(self) -> bool:
         """Whether stored numbers are so large beside what they differ by that double precision has to subtract the
-        mean, if it is what they are stored in.
+        mean.
         """
         count = max(len(self.mean), len(self.std))
         mean, std = (values * count if len(values) == 1 else values for values in (self.mean, self.std or (1.0,)))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.federated import FederatedDataset
-from commonground.data.tables.cells import places_of, rounded_away
+from commonground.data.tables.cells import places_of
 from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
 from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said, said_of_numbers
 from commonground.data.tables.kinds import Column, Reading, read_column
@@ -32,6 +32,7 @@ from commonground.data.tables.told import (
 )
 from commonground.errors import DataError, UpdateError
 from commonground.quoting import quoted
+from commonground.single_precision import rounding_shows
 
 __all__ = ["OwnTable", "may_become", "table_data"]
 
@@ -175,7 +176,8 @@ class OwnTable:
         if present < self.least or not present:
             return ColumnStatistics(present=0, missing=missing)
         # As they become inputs: in single precision, unless that rounds away what they differ by.
-        seen = there if rounded_away(there) is not None else there.astype(np.float32).astype(np.float64)
+        rounded = rounding_shows(float(np.abs(there).max()), float(there.std()) or 1.0)
+        seen = there if rounded else there.astype(np.float32).astype(np.float64)
         mean = float(seen.mean())
         return ColumnStatistics(
             present=present,

@@ -46,7 +46,8 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
         inputs = f"tokens (int64) of the tokenizer of {run.config.model}"
     else:
         shape = ", ".join(map(str, run.trained.format.sample_shape))
-        stored = "float64" if run.trained.format.preprocess.in_double else run.config.dtype
+        in_double = run.trained.format.preprocess.in_double and schema is None
+        stored = "float64" if in_double else run.config.dtype
         kind = "as they are stored" if format == "safetensors" else f"as {stored}"
         inputs = f"samples [n, {shape}] {kind}, not scaled" if shape else "the arrays by name, not scaled"
     if schema is not None and format == "safetensors":

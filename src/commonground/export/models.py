@@ -110,8 +110,9 @@ def _traced(run: Run, client: int | None) -> Traced:
     if isinstance(trained.network, AdaptedModel):
         return _traced_texts(run, trained.network, client)
     model = _portable(run, client)
-    # Numbers that single precision would round away before their mean is taken off.
-    stored = torch.float64 if model.format.preprocess.in_double else model.dtype
+    # Numbers that single precision would round away before their mean is taken off; a table's have theirs off by then.
+    in_double = model.format.preprocess.in_double and trained.schema is None
+    stored = torch.float64 if in_double else model.dtype
     return Traced(model, model.names, trained.format.example(stored))
 
 

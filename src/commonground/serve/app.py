@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from commonground.errors import CommonGroundError, RunError
+from commonground.errors import BusyError, CommonGroundError, RunError
 from commonground.quoting import escaped, quoted
 from commonground.serve.models import RunModels
 from commonground.serve.page import page
@@ -161,6 +161,11 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
     async def refused(request: Request, error: CommonGroundError) -> JSONResponse:
         return JSONResponse({"detail": str(error)[:1000]}, 422)
 
+    @app.exception_handler(BusyError)
+    async def busy(request: Request, error: BusyError) -> JSONResponse:
+        said = "another process is at work on the run of this service; try again in a while"
+        return JSONResponse({"detail": said}, 503, {"Retry-After": "10"})
+
     @app.exception_handler(RunError)
     async def not_this_run(request: Request, error: RunError) -> JSONResponse:
         logger.error("%s", error)  # its sentence names a folder of this host
@@ -174,6 +179,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
     @app.get("/health")
     def health() -> Health:
         """Whether the service answers."""
+        models.heed_others()
         count = len(models.run.trained.names)
         return Health(status="ok", version=version("commonground"), clients=count, columns=models.columns)
 

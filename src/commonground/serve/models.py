@@ -122,7 +122,7 @@ class RunModels:
 
     def _pass(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Answer] | Exception]:
         """Answers to requests whose rows have one form."""
-        self._heed_others()
+        self.heed_others()
         trained = self.run.trained
         try:
             number = trained.client(client)
@@ -214,7 +214,7 @@ class RunModels:
             task=trained.task,
         )
 
-    def _heed_others(self) -> None:
+    def heed_others(self) -> None:
         """Take in what another process has added to the run's folder since."""
         if self._stamp_now() != self._stamp:
             self._heed(self.run)

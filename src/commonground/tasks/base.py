@@ -268,7 +268,8 @@ def make_task(task: str | Task) -> Task:
 
 
 def real_targets(values: Array, field: str) -> Array:
-    """Numbers as float32 (float64 stays) [N, k]; one number per sample becomes a column.
+    """Numbers as float32 [N, k] (float64 stays, and whole numbers that float32 does not hold become it); one number per
+    sample becomes a column.
 
     Raises:
         DataError: they are no numbers.
@@ -277,7 +278,8 @@ def real_targets(values: Array, field: str) -> Array:
     number = np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_
     if values.ndim not in (1, 2) or not number or np.iscomplexobj(values):
         raise DataError(f"{field} is {values.dtype} of shape {values.shape}; numbers [N] or [N, targets] are needed")
-    kept = values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
+    long = values.dtype.kind in "iu" and values.size > 0 and max(int(values.max()), -int(values.min())) > 1 << 24
+    kept = values if values.dtype in (np.float32, np.float64) else values.astype(np.float64 if long else np.float32)
     return np.ascontiguousarray(kept.reshape(len(kept), -1))
 
 

@@ -62,8 +62,7 @@ class Numbers(InputFormat):
 
     def make(self, stored: Inputs, dtype: torch.dtype, noise: Tensor | None = None) -> Inputs:
         """See :meth:`InputFormat.make`."""
-        x = stored["samples"]
-        x = x if x.dtype == torch.float64 and self.preprocess.in_double else x.to(dtype)
+        x = stored["samples"].to(torch.float64 if self.preprocess.in_double else dtype)
         if self.preprocess.scale != 1.0:
             x = x * self.preprocess.scale
         if noise is not None:

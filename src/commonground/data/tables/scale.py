@@ -15,12 +15,14 @@ from commonground.data.tables.options import TableOptions
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import ConfigError
 from commonground.quoting import quoted
-from commonground.single_precision import rounding_shows
+from commonground.single_precision import common_part, rounding_shows
 from commonground.suggest import meant
 
 __all__ = ["bounded", "by_clients", "centred", "deviations", "pooled"]
 
 Rows = npt.NDArray[np.float32]
+
+_MOST_NOTES = 3
 
 
 def deviations(x: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -35,18 +37,20 @@ def _numbers(schema: TableSchema) -> int:
 
 
 def centred(schema: TableSchema, columns: Mapping[str, Column], training: npt.NDArray[np.bool_]) -> TableSchema:
-    """Numbers that single precision would round away become inputs without what they have in common, their median."""
-    return replace(
-        schema,
-        features=tuple(
-            replace(known, offset=known.fill) if _rounded(columns[known.name], training) else known
-            for known in schema.features
-        ),
-    )
+    """Numbers that single precision would round away become inputs without what they have in common."""
+    features = []
+    for known in schema.features:
+        numbers = columns[known.name].numbers
+        offset = 0.0 if numbers is None else _in_common(numbers[training], known.fill)
+        features.append(replace(known, offset=offset))
+    return replace(schema, features=tuple(features))
 
 
-def _rounded(column: Column, training: npt.NDArray[np.bool_]) -> bool:
-    return column.numbers is not None and rounded_away(column.numbers[training]) is not None
+def _in_common(numbers: npt.NDArray[np.float64], middle: float) -> float:
+    lost = rounded_away(numbers)
+    if lost is None:
+        return 0.0
+    return common_part(middle, float(np.nanmax(np.abs(numbers))), lost[1])
 
 
 def pooled(schema: TableSchema, x_train: Rows) -> TableSchema:
@@ -103,13 +107,21 @@ def by_clients(
 ) -> TableSchema:
     """Scale each client's rows by its own training rows, in place."""
     count = _numbers(schema)
-    scales = {}
+    scales, notes = {}, list[str]()
     for name, rows in parts:
         mean, std = deviations(x[rows[~is_test[rows]]][:, :count])
+        notes += [
+            f"{column.name}: single precision rounds away what the numbers of client {quoted(name)} differ by, if they "
+            "do; subtract what they have in common there"
+            for column, m, s in zip(schema.of_kind("number", "date"), mean, std, strict=True)
+            if rounding_shows(m, s)
+        ]
         x[rows, :count] = (x[rows, :count] - np.array(mean)) / np.array(std)
         scales[name] = {"mean": list(mean), "std": list(std)}
     features = tuple(replace(column, low=None, high=None) for column in schema.features)
-    return replace(schema, features=features, client_scales=scales)
+    more = [f"and {len(notes) - _MOST_NOTES} more such columns of clients"] if len(notes) > _MOST_NOTES else []
+    told = (*schema.notes, *notes[:_MOST_NOTES], *more)
+    return replace(schema, features=features, client_scales=scales, notes=told)
 
 
 def scaled_as(schema: TableSchema, x: Rows, scale: Mapping[str, Sequence[float]]) -> None:

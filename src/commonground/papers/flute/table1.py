@@ -68,7 +68,7 @@ TABLE = PaperTable(
         "model. Intervals are Student's over seeds, and no claim is judged on fewer than three.",
         "The paper does not say on which body a client is tested, and that decides the order of the methods. So leads "
         "are judged a second time 'on bodies just trained': of clients as they end a round, by what local training "
-        "gains the participants of the last ten rounds, and without FedAvg-FT, which is tuned after them.",
+        "gains the participants of the last ten rounds, and without FedAvg, whose model is global or tuned after them.",
         "FLUTE's penalties are its paper's formulas with the weights of its code; the code's own form is the variant "
         "'flute-authors'. With 50 clients the code trains on 500 of a client's 1,000 images: the variant "
         "'half-the-images'.",
