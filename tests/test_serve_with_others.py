@@ -102,6 +102,13 @@ def test_who_comes_while_another_process_is_at_work_may_try_again(run: Path, mon
     assert client.post("/v1/clients", json=body, headers=enrol).status_code == 201
 
 
+def test_who_was_added_between_reading_a_run_and_serving_it_is_answered(run: Path) -> None:
+    read = cg.load_run(run)
+    assert read.trained.names == ["east", "north"]
+    others_add(run, "newest")
+    assert said(RunModels(read), "newest") == said(RunModels(cg.load_run(run)), "newest")
+
+
 def test_nobody_takes_over_the_name_of_one_whom_others_have_added(run: Path) -> None:
     client, tokens, models = service(run)
     others_add(run, "newest")
