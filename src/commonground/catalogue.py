@@ -21,6 +21,7 @@ __all__ = [
     "Entry",
     "check_declared",
     "check_experiment",
+    "check_file",
     "check_known",
     "check_method",
     "check_names",
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 PRETRAINED = "hf:"
-"""How the names of pretrained models begin."""
+"""How the names of pretrained models, and of data sets of the same hub, begin."""
 
 _SOURCES = ROOT / "data" / "sources" / "named.py"
 _GLUE = ROOT / "data" / "sources" / "glue.py"
@@ -122,6 +123,21 @@ def check_names(values: Mapping[str, Any]) -> None:
         check_known("task", task, {*tasks(), *_loaded("tasks.base", "tasks")})
     if isinstance(partition, str):
         partition_values(partition)
+
+
+def check_file(name: str) -> None:
+    """Refuse data by a name that can be nothing but a file's, by its ending, where there is no such file.
+
+    Raises:
+        DataError: the same that reading it would raise.
+    """
+    path, known = (
+        Path(name).expanduser(),
+        [evaluated(named_value(n, _TABLES), _TABLES) for n in ("TEXT", "LINES", "BINARY")],
+    )
+    endings = (*known[0][:3], *known[1], *known[2], ".json")
+    if name.lower().removesuffix(".gz").endswith(endings) and not name.startswith(PRETRAINED) and not path.exists():
+        raise DataError(f"there is no file {path}")
 
 
 def _is_word(name: str) -> bool:

@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 
-from commonground.catalogue import check_names
+from commonground.catalogue import check_file, check_names
 from commonground.completion import complete_data, complete_model, complete_setting
 from commonground.device_names import check_device
 from commonground.errors import ConfigError
-from commonground.existing import check_file
 from commonground.literals import assigned
 from commonground.suggest import meant
 from commonground.tracking import TRACKERS

@@ -1,16 +1,13 @@
-"""Whether paths that a command is given are what they should be, told before anything is loaded that could read it."""
+"""Whether folders that a command is given are what they should be, told before anything heavy is loaded."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from commonground.errors import DataError, RunError
+from commonground.errors import RunError
 
-__all__ = ["check_file", "check_folder", "check_run"]
-
-_HUB = "hf:"  # names of data sets elsewhere begin so
-_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".jsonl", ".json", ".parquet", ".feather")
+__all__ = ["check_folder", "check_run"]
 
 
 def check_run(folder: str | os.PathLike[str]) -> None:
@@ -21,17 +18,6 @@ def check_run(folder: str | os.PathLike[str]) -> None:
     """
     if not (Path(folder) / "config.toml").is_file():
         raise RunError(f"'{folder}' holds no run (it has no config.toml)")
-
-
-def check_file(name: str) -> None:
-    """Refuse data by a name that can be nothing but a file's where there is no such file.
-
-    Raises:
-        DataError: there is none.
-    """
-    path = Path(name).expanduser()
-    if name.endswith(_ENDINGS) and not name.startswith(_HUB) and not path.exists():
-        raise DataError(f"there is no file {path}")
 
 
 def check_folder(path: Path) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
-from commonground.catalogue import check_names
+from commonground.catalogue import check_file, check_names
 from commonground.cli import cli
 from commonground.errors import CommonGroundError
-from commonground.existing import check_file
 
 HEAVY = ("torch", "numpy", "pandas", "pyarrow", "sklearn", "matplotlib", "transformers", "scipy", "safetensors")
 

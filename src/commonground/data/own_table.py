@@ -13,7 +13,7 @@ import numpy.typing as npt
 from commonground.data.federated import FederatedDataset
 from commonground.data.tables.cells import places_of
 from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
-from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said, said_of_numbers
+from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said, said_of_counting
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions
@@ -108,9 +108,7 @@ class OwnTable:
         """The columns that may become inputs, in the table's order, and how they look."""
         features, dropped = find_features(self._raw, taken, self.options)
         self.notes += readings_said(features)
-        self.notes += tuple(
-            note for name, column in features.items() for note in said_of_numbers(name, column, told_apart=True)
-        )
+        self.notes += tuple(note for name, column in features.items() for note in said_of_counting(name, column))
         readings = {name: column.reading for name, column in features.items()}
         readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]

@@ -112,7 +112,7 @@ def weights_in(folder: RunFolder) -> str:
         RunError: as of :func:`read_trained`.
     """
     checkpoint, _ = _checkpoint(folder, folder.config())
-    return digest({name: value.detach().cpu() for name, value in checkpoint.shared.items()})
+    return digest(checkpoint.shared)
 
 
 def _checkpoint(folder: RunFolder, config: RunConfig) -> tuple[Checkpoint, int | None]:

@@ -127,7 +127,7 @@ class Trained:
     @property
     def weights_digest(self) -> str:
         """sha256 of the server's tensors, to which heads of added clients belong."""
-        return digest({name: value.detach().cpu() for name, value in self.shared.items()})
+        return digest(self.shared)
 
     def called(self, client: int | None) -> str:
         """A client for people, ``client 4`` or ``client 'north'``; None is ``global``."""

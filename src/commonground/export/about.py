@@ -12,9 +12,10 @@ from commonground.config import RunConfig
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
 from commonground.engine.state.folder import SCHEMA, plain_settings
+from commonground.engine.trained import Trained
 from commonground.errors import RunError
 
-__all__ = ["CONFIG", "SCHEMA", "about", "read_about"]
+__all__ = ["CONFIG", "SCHEMA", "about", "graph_dtype", "read_about"]
 
 CONFIG = "config.json"
 
@@ -45,6 +46,14 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
         "settings": {name: settings[name] for name in _SETTINGS},
         "data": {name: split[name] for name in _DATA if name in split} | {"given": run.trained.given},
     }
+
+
+def graph_dtype(trained: Trained) -> str:
+    """The type of the numbers that an exported graph takes: the model's, but for samples that single precision would
+    round away before their mean is taken off. A table's inputs have what is common to them off by then.
+    """
+    in_double = trained.format.preprocess.in_double and trained.schema is None
+    return "float64" if in_double else trained.config.dtype
 
 
 def read_about(folder: Path) -> tuple[RunConfig, Mapping[str, Any], str]:

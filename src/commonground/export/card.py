@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
+from commonground.export.about import graph_dtype
 from commonground.models import is_pretrained
 
 __all__ = ["card"]
@@ -46,9 +47,7 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
         inputs = f"tokens (int64) of the tokenizer of {run.config.model}"
     else:
         shape = ", ".join(map(str, run.trained.format.sample_shape))
-        in_double = run.trained.format.preprocess.in_double and schema is None
-        stored = "float64" if in_double else run.config.dtype
-        kind = "as they are stored" if format == "safetensors" else f"as {stored}"
+        kind = "as they are stored" if format == "safetensors" else f"as {graph_dtype(run.trained)}"
         inputs = f"samples [n, {shape}] {kind}, not scaled" if shape else "the arrays by name, not scaled"
     if schema is not None and format == "safetensors":
         inputs = "a pandas DataFrame with the table's columns"

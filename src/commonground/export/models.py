@@ -16,7 +16,7 @@ from commonground.adapters import merged
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
-from commonground.export.about import CONFIG, SCHEMA, about
+from commonground.export.about import CONFIG, SCHEMA, about, graph_dtype
 from commonground.export.adapters import export_adapter
 from commonground.export.card import card
 from commonground.export.folders import Exported, check_free, parts_of, whole
@@ -110,10 +110,7 @@ def _traced(run: Run, client: int | None) -> Traced:
     if isinstance(trained.network, AdaptedModel):
         return _traced_texts(run, trained.network, client)
     model = _portable(run, client)
-    # Numbers that single precision would round away before their mean is taken off; a table's have theirs off by then.
-    in_double = model.format.preprocess.in_double and trained.schema is None
-    stored = torch.float64 if in_double else model.dtype
-    return Traced(model, model.names, trained.format.example(stored))
+    return Traced(model, model.names, trained.format.example(getattr(torch, graph_dtype(trained))))
 
 
 def _traced_texts(run: Run, network: AdaptedModel, client: int | None) -> Traced:

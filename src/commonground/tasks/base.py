@@ -178,7 +178,7 @@ class Task(ABC):
             y: targets of the rows.
         """
 
-    def learnt(self, y: Tensor) -> Tensor:
+    def learnt(self, output: Tensor, y: Tensor) -> Tensor:
         """Targets as the model's outputs are to be, which is what a loss of the user's is given."""
         return y
 

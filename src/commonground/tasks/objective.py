@@ -47,15 +47,10 @@ class Objective:
         Raises:
             ModelError: the user's loss gives something else.
         """
-        rows = self.task.loss(output, y) if self.own is None else self.own(output, self._learnt(output, y))
+        rows = self.task.loss(output, y) if self.own is None else self.own(output, self.task.learnt(output, y))
         if self.own is not None and (not isinstance(rows, Tensor) or rows.shape != y.shape[:1]):
             raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {what_is(rows)}")
         return rows if self.weights is None else rows * self.weights[y]
-
-    def _learnt(self, output: Tensor, y: Tensor) -> Tensor:
-        """Targets as a loss compares them with outputs, in the outputs' type if they are numbers."""
-        learnt = self.task.learnt(y)
-        return learnt.to(output.dtype) if learnt.is_floating_point() else learnt
 
     def mean_loss(self, output: Tensor, y: Tensor) -> Tensor:
         """The mean of :meth:`loss`."""

@@ -75,10 +75,11 @@ class Regression(Task):
         return y if y.dtype == torch.float64 and self.in_double else y.to(dtype)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        return (output - self.learnt(y).to(output.dtype)).square().mean(1)
+        return (output - self.learnt(output, y)).square().mean(1)
 
-    def learnt(self, y: Tensor) -> Tensor:
-        return (y - y.new_tensor(self.mean)) / y.new_tensor(self.std) if self.mean else y
+    def learnt(self, output: Tensor, y: Tensor) -> Tensor:
+        scaled = (y - y.new_tensor(self.mean)) / y.new_tensor(self.std) if self.mean else y
+        return scaled.to(output.dtype)
 
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         y = y.double()

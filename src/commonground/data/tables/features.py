@@ -27,7 +27,8 @@ __all__ = [
     "learn_features",
     "read_as_none",
     "readings_said",
-    "said_of_numbers",
+    "said_of_counting",
+    "said_of_rounding",
 ]
 
 Rows = npt.NDArray[np.float32]
@@ -149,21 +150,23 @@ def readings_said(features: Mapping[str, Column]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def said_of_numbers(name: str, column: Column, told_apart: bool = False) -> list[str]:
-    """Sentences about a feature whose numbers single precision rounds away, unless they are told apart by an offset, or
-    which counts the rows.
-    """
-    if column.reading.kind != "number" or column.numbers is None:
+def said_of_rounding(name: str, column: Column) -> list[str]:
+    """A sentence about a feature whose numbers single precision rounds away."""
+    lost = rounded_away(column.numbers) if column.reading.kind == "number" and column.numbers is not None else None
+    if lost is None:
         return []
-    notes, lost = [], None if told_apart else rounded_away(column.numbers)
-    if lost is not None:
-        notes.append(
-            f"{name}: its numbers differ by about {lost[1]:.3g} and are rounded to steps of {lost[0]:.3g} in single "
-            "precision; subtract what they have in common"
-        )
-    if len(column.numbers) >= _MANY and (np.diff(column.numbers) == 1).all():
-        notes.append(f"{name}: it counts the rows, and is a feature; --drop it if it is none")
-    return notes
+    return [
+        f"{name}: its numbers differ by about {lost[1]:.3g} and are rounded to steps of {lost[0]:.3g} in single "
+        "precision; subtract what they have in common"
+    ]
+
+
+def said_of_counting(name: str, column: Column) -> list[str]:
+    """A sentence about a feature that counts the rows."""
+    if column.reading.kind != "number" or column.numbers is None or len(column.numbers) < _MANY:
+        return []
+    counts = bool((np.diff(column.numbers) == 1).all())
+    return [f"{name}: it counts the rows, and is a feature; --drop it if it is none"] if counts else []
 
 
 def _empty(column: Column, training: npt.NDArray[np.bool_]) -> bool:

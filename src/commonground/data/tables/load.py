@@ -19,7 +19,8 @@ from commonground.data.tables.features import (
     find_features,
     known_features,
     learn_features,
-    said_of_numbers,
+    said_of_counting,
+    said_of_rounding,
 )
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.options import TableOptions
@@ -201,8 +202,11 @@ def _learnt(
         about = scale.pooled(about, x[learnt_from])
     elif about.scaling == "client":
         about = scale.by_clients(about, x, ~learnt_from, rows.owners.parts())
-    told_apart = {known.name for known in about.features if known.offset}
-    strange = [note for name, column in features.items() for note in said_of_numbers(name, column, name in told_apart)]
+    strange = []
+    for known in about.features:
+        column = features[known.name]
+        strange += [] if known.offset else said_of_rounding(known.name, column)
+        strange += said_of_counting(known.name, column)
     return replace(about, notes=(*about.notes, *_said(about), *strange)), x
 
 

@@ -14,10 +14,10 @@ __all__ = ["digest", "digest_rows"]
 
 
 def digest(tensors: Tensors) -> str:
-    """sha256 over tensors in the order of their names: name, type, shape and bytes of each."""
+    """sha256 over tensors on any device, in the order of their names: name, type, shape and bytes of each."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
-        value = tensors[name]
+        value = tensors[name].detach().cpu()
         sha.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         sha.update(raw_bytes(value))
     return sha.hexdigest()
