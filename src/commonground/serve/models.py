@@ -68,12 +68,11 @@ class RunModels:
             raise ConfigError("a service needs a run in a folder; train with out=…")
         self.run, self._ready = run, ready
         self._index = run.folder / ADDED / INDEX
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None  # so that clients who are there are read with the first request
         self._models: OrderedDict[int, PortableModel] = OrderedDict()
         self._lock = threading.Lock()
         self._adding = threading.Lock()
         self._joining: Joining[Sequence[Any], list[Answer]] = Joining(self._answers, SMALL)
-        self._heed(run)  # which may have been read a while ago
 
     @property
     def columns(self) -> list[str]:
