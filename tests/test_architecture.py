@@ -30,7 +30,7 @@ LAYERS = (
     ("device_names", "partition_forms"),
     ("catalogue", "existing", "literals", "registration"),
     ("completion",),
-    ("generators", "single_precision"),
+    ("generators", "processor", "single_precision"),
     ("devices", "explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),
     ("data", "theory"),
     ("aggregation", "models", "privacy"),

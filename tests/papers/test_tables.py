@@ -36,6 +36,7 @@ from commonground.papers.tables.readings import reported
 from commonground.papers.tables.status import hours_left, missing_work, status_table, tables_in
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import PAPER, VARIANTS, variant
+from commonground.processor import processor
 from tests.papers.small_table import COLUMN, ROWS, SETTINGS, TABLE, request
 
 # -- what the papers' tables are --------------------------------------------------------------------------------------
@@ -113,6 +114,8 @@ def test_a_cell_is_the_run_of_the_same_settings(filled: Path) -> None:
     cell = store.get((COLUMN.label, "FedRep", "", 1))
     assert cell is not None
     assert cell.weights_sha256 == run.summary["weights_sha256"]
+    assert (cell.processor, cell.engine) == (processor(), run.summary["engine"])
+    assert run.summary["machine"]["processor"] == processor()
     assert cell.personal_last10 == run.personal["last10"]
     assert cell.personal_final == run.personal["mean"]
     assert np.array_equal(store.clients(cell.key), [round(c["personal_accuracy"], 4) for c in run.clients])
@@ -423,6 +426,19 @@ def test_the_queue_takes_what_is_missing_in_its_order(tmp_path: Path) -> None:
     assert [(s.table, s.seeds) for s in ORDER[:4]] == [
         ("fedrep-table1", 1), ("flute-table1", 1), ("fedrep-table1", 3), ("flute-table1", 3)
     ]  # fmt: skip
+
+
+def test_cells_from_before_the_processor_was_written_down(filled: Path, tmp_path: Path) -> None:
+    lines = list(csv.DictReader((filled / "cells.csv").read_text().splitlines()))
+    names = [name for name in lines[0] if name not in ("processor", "engine")]
+    with (tmp_path / "cells.csv").open("w") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(lines)
+    for cell in CellStore(tmp_path).all():
+        now = CellStore(filled).get(cell.key)
+        assert now is not None
+        assert cell == replace(now, processor="", engine="")
 
 
 def test_a_damaged_file_is_named(filled: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from commonground.engine import Run
 from commonground.engine.option_checks import is_chosen
 from commonground.keys import numpy_stream
 from commonground.privacy import short_epsilon
+from commonground.processor import processor
 from commonground.statistics import holm, paired_difference, smallest_p, spread
 from commonground.tasks import Headline
 
@@ -149,7 +150,7 @@ def summarize(
         ],
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in ("commonground", "torch", "numpy", "scipy")},
-        "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
+        "machine": {"platform": platform.platform(), "processor": processor(), "cpus": os.cpu_count()},
     }
 
 

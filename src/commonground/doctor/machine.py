@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass
 
 from commonground.errors import ConfigError
+from commonground.processor import processor
 
 __all__ = ["Confinement", "DataFolder", "Device", "confinement", "cores", "data_folder", "devices", "memory"]
 
@@ -73,7 +74,7 @@ def devices() -> tuple[Device, ...]:
     """What PyTorch, which is loaded here, sees."""
     import torch
 
-    found = [Device("cpu", f"{cores()} cores")]
+    found = [Device("cpu", processor())]
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         about = torch.cuda.get_device_properties(index)
         found.append(Device(f"cuda:{index}", about.name, about.total_memory))

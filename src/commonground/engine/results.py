@@ -27,6 +27,7 @@ from commonground.engine.client_rows import ClientRows, Column, Numbers
 from commonground.engine.scores import Scores, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.digests import digest
+from commonground.processor import processor
 
 __all__ = ["GlobalTest", "client_rows", "peak_rss", "rounded", "summarise", "weights_sha256"]
 
@@ -168,6 +169,7 @@ def summarise(
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "platform": platform.platform(),
+            "processor": processor(),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "threads": config.threads,

@@ -15,6 +15,7 @@ from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Outcome
 from commonground.papers.provenance import commit, version
 from commonground.papers.request import Request
+from commonground.processor import processor
 from commonground.report.format import slug
 
 __all__ = ["about", "write_outcome"]
@@ -43,7 +44,7 @@ def about(request: Request, experiment: Experiment, seconds: float) -> dict[str,
         "minutes": round(seconds / 60, 1),
         **({} if device == "cpu" else {"device": device}),
         **({} if request.precision == "fp32" else {"precision": request.precision}),
-        "machine": f"{platform.system()} {platform.machine()}, {cores} core{'s' if cores != 1 else ''}",
+        "machine": f"{platform.system()}, {processor()}, {cores} core{'s' if cores != 1 else ''}",
         "commit": commit(),
         "versions": {"commonground": version(), "python": platform.python_version(), "torch": torch.__version__},
     }

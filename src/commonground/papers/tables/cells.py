@@ -35,6 +35,9 @@ local training; both metrics of neural collapse (Liu et al. 2024, App. C.2)."""
 UNIT = 10_000
 """Clients' accuracies are kept as whole multiples of 1/UNIT: exact for up to that many test samples of 1 %, 2 % …"""
 
+_LATER = ("processor", "engine")
+"""What cells that were measured first do not say."""
+
 CellKey = tuple[str, str, str, int]
 """Column, method, variant, seed."""
 
@@ -56,6 +59,8 @@ class Measurement:
         rounds: tested or not.
         minutes: of the run (rows that read the same run have the same).
         device, precision, threads: what computed.
+        processor: on which last bits hang; empty in cells from before it was written down.
+        engine: likewise; ``batched`` rounds otherwise than the others.
         commit, version, torch: of what was run.
         weights_sha256: of the final model; equal for rows that read the same run.
         command: how to measure this cell again.
@@ -77,6 +82,8 @@ class Measurement:
     device: str
     precision: str
     threads: int
+    processor: str
+    engine: str
     commit: str
     version: str
     torch: str
@@ -220,7 +227,8 @@ def _line(cell: Measurement) -> dict[str, Any]:
 def _measurement(line: Mapping[str, str], path: Path) -> Measurement:
     accuracies = ("personal_last10", "personal_final", "global_last10", "global_final", "best")
     try:
-        values: dict[str, Any] = {f.name: line[f.name] for f in fields(Measurement)}
+        values: dict[str, Any] = {f.name: line[f.name] for f in fields(Measurement) if f.name not in _LATER}
+        values |= {name: line.get(name) or "" for name in _LATER}
         values |= {name: float(line[name]) if line[name] else None for name in accuracies}
         values |= {name: int(line[name]) for name in ("seed", "rounds", "threads")}
         values["minutes"] = float(line["minutes"])

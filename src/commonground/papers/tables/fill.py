@@ -23,6 +23,7 @@ from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measurement
 from commonground.papers.tables.table import Arm, PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import Variant
+from commonground.processor import processor
 from commonground.report.format import slug
 from commonground.statistics import Values
 
@@ -284,6 +285,8 @@ def _cell(
         device=str(request.device) if run is None else str(run.summary["device"]),
         precision=str(arm.settings.get("precision", request.precision)),
         threads=int(arm.settings.get("threads", 1)),
+        processor=processor(),
+        engine="" if run is None else str(run.summary["engine"]),
         commit=commit(),
         version=version(),
         torch=torch.__version__,
