@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from commonground.papers.figures import Figure
+from commonground.statistics import Values, student_interval
 from commonground.table import Table
 
-__all__ = ["Cell", "Claim", "Outcome"]
+__all__ = ["Cell", "Claim", "Outcome", "interval_columns"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,21 @@ class Cell:
     low: float | None
     high: float | None
     seeds: int
+
+    @classmethod
+    def over_seeds(cls, column: str, method: str, paper: float | None, values: Sequence[float] | Values) -> Cell:
+        """The mean of one value per seed, in percent, with its interval; a single one says nothing of other seeds."""
+        mean, low, high = (float(v) for v in student_interval(values))
+        if len(values) < 2:
+            return cls(column, method, paper, mean, None, None, 1)
+        return cls(column, method, paper, mean, low, high, len(values))
+
+
+def interval_columns(values: Sequence[float] | Values) -> dict[str, float | str]:
+    """The entries ``measured``, ``low`` and ``high`` of a table's row, in percent; no interval of a single seed."""
+    mean, low, high = (round(float(v), 2) for v in student_interval(values))
+    alone = len(values) < 2
+    return {"measured": mean, "low": "" if alone else low, "high": "" if alone else high}
 
 
 @dataclass

@@ -57,6 +57,8 @@ def test_table_1_at_its_own_scale(tmp_path: Path) -> None:
     asked = Request(tmp_path, "paper", seeds=1, quiet=True, overrides=overrides)
     found = experiments["local-steps-table1"].run(asked)
     assert len(found.cells) == 6
+    assert {(cell.low, cell.high) for cell in found.cells} == {(None, None)}
+    assert {(row["low"], row["high"]) for row in found.tables[0].rows} == {("", "")}
     assert len(found.claims) == 3  # none of so few steps about training accuracy
 
 

@@ -207,6 +207,7 @@ def test_few_seeds_leave_claims_open(made: tuple[str, Path], tmp_path: Path) -> 
     settings = ["tasks=['sst2']", "clients=[2]", "ranks=[2]", "methods=['lora','rolora']", "rates=[0.1]"]
     whole = reproduce("rolora-table1", made, tmp_path / "out", *settings, seeds=1)
     assert {c["holds"] for c in whole["claims"]} == {None}
+    assert {(c["low"], c["high"]) for c in whole["cells"]} == {(None, None)}
 
 
 def test_rounds_keep_the_number_of_samples() -> None:

@@ -21,10 +21,9 @@ from commonground.papers.local_steps.images import (
     power_row,
     small_settings,
 )
-from commonground.papers.outcome import Cell, Outcome
+from commonground.papers.outcome import Cell, Outcome, interval_columns
 from commonground.papers.printed_values import printed, printed_lead
 from commonground.papers.request import Request
-from commonground.statistics import student_interval
 
 __all__: list[str] = []
 
@@ -57,10 +56,7 @@ def _run(request: Request) -> Outcome:
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     found = measure(settings, arms, list(seeds), request, outcome.notes)
     for arm in arms:
-        mean, low, high = (float(v) for v in student_interval(found[arm].test))
-        outcome.cells.append(
-            Cell(_column(arm), name_of(arm.interval), _paper(arm), mean, low, high, len(found[arm].test))
-        )
+        outcome.cells.append(Cell.over_seeds(_column(arm), name_of(arm.interval), _paper(arm), found[arm].test))
     for way, h in columns:
         _judge(outcome, [Case(i, h, way) for i in intervals], found, settings.steps_of(way))
     outcome.add_table("training accuracy (%)", [_training(arm, found[arm]) for arm in arms])
@@ -97,15 +93,12 @@ def _column(arm: Case) -> str:
 
 
 def _training(arm: Case, measured: Accuracies) -> dict[str, object]:
-    mean, low, high = (round(float(v), 2) for v in student_interval(measured.train))
     theirs = _paper(arm, "train_accuracy_percent")
     return {
         "setting": _column(arm),
         "method": name_of(arm.interval),
         "paper": "" if theirs is None else theirs,
-        "measured": mean,
-        "low": low,
-        "high": high,
+        **interval_columns(measured.train),
         "seconds": round(float(measured.seconds.mean()), 1),
     }
 

@@ -12,7 +12,7 @@ from commonground.papers.claims import judge
 from commonground.papers.figures import Curve, Figure, mean_curve
 from commonground.papers.outcome import Cell, Outcome
 from commonground.papers.rolora.protocol import Found
-from commonground.statistics import Values, student_interval
+from commonground.statistics import Values
 
 __all__ = ["Conditions", "cell", "cost_row", "curves", "paired"]
 
@@ -22,8 +22,7 @@ EXACT = 1e-6  # aggregation error of an exact average in single precision
 
 def cell(condition: str, name: str, paper: float | None, measured: Found) -> Cell:
     """A table's number with its interval over seeds, in percent."""
-    mean, low, high = (float(v) for v in student_interval(measured.accuracies))
-    return Cell(condition, name, paper, mean, low, high, len(measured.results))
+    return Cell.over_seeds(condition, name, paper, measured.accuracies)
 
 
 def cost_row(condition: str, name: str, measured: Found) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
+
 from commonground.errors import ConfigError
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment
-from commonground.papers.outcome import Outcome
+from commonground.papers.outcome import Outcome, interval_columns
 from commonground.papers.printed_values import printed, printed_lead
 from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions, cell, paired
@@ -22,7 +24,6 @@ from commonground.papers.rolora.glue import (
 )
 from commonground.papers.rolora.protocol import METHODS, Found, measure, names_of
 from commonground.papers.sweep import Arm
-from commonground.statistics import student_interval
 
 __all__ = ["SMALL", "ClientNumbers"]
 
@@ -147,7 +148,6 @@ def _averages(
     for clients, rank in cells:
         for name in names:
             values = [found.measured[condition(task, clients, rank), name].accuracies for task in settings.tasks]
-            mean, low, high = (round(float(v), 2) for v in student_interval(sum(values) / len(values)))
             theirs = [paper.get((name, task, clients, rank)) for task in settings.tasks]
             known = [v for v in theirs if v is not None]
             rows.append(
@@ -156,9 +156,7 @@ def _averages(
                     "rank": rank,
                     "method": name,
                     "paper (mean of its rows)": round(sum(known) / len(known), 2) if len(known) == len(theirs) else "",
-                    "measured": mean,
-                    "low": low,
-                    "high": high,
+                    **interval_columns(np.mean(values, axis=0)),
                 }
             )
     found.outcome.add_table(f"average over {', '.join(LABELS[t] for t in settings.tasks)} (%)", rows)

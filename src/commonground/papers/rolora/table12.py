@@ -38,7 +38,6 @@ from commonground.papers.rolora.language import (
 from commonground.papers.rolora.mmlu import KINDS, LETTERS, Question, kind_of, prompt_of, read_questions
 from commonground.papers.rolora.protocol import Found, measure, names_of
 from commonground.papers.sweep import Arm
-from commonground.statistics import student_interval
 
 __all__ = ["Generation"]
 
@@ -177,8 +176,7 @@ def _scores(
         for score in one.details[0].scores:
             values[name, score] = np.array([100 * run.scores[score] for run in one.details])
     for (name, score), each in values.items():
-        mean, low, high = (float(v) for v in student_interval(each))
-        outcome.cells.append(Cell(score, name, table.get((name, score)), mean, low, high, len(each)))
+        outcome.cells.append(Cell.over_seeds(score, name, table.get((name, score)), each))
     if not judged:
         return
     for score in dict.fromkeys(score for _, score in values):

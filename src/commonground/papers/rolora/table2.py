@@ -33,7 +33,6 @@ from commonground.papers.rolora.language import (
     tiny_llama,
 )
 from commonground.papers.rolora.protocol import measure, names_of
-from commonground.statistics import student_interval
 
 __all__ = ["Commonsense", "made_up_questions"]
 
@@ -131,8 +130,7 @@ def _run(request: Request) -> Outcome:
     for (task, rank, name), values in by_task.items():
         theirs = table.get((name, task, rank))
         paper = float(theirs["accuracy_percent"]) if theirs else None
-        mean, low, high = (float(v) for v in student_interval(values))
-        outcome.cells.append(Cell(f"{task}, rank {rank}", name, paper, mean, low, high, len(values)))
+        outcome.cells.append(Cell.over_seeds(f"{task}, rank {rank}", name, paper, values))
     if not made_up:
         _judge(outcome, settings, names, by_task, table)
         found.exactness()

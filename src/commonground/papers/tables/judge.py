@@ -157,12 +157,8 @@ def _own_bodies(table: PaperTable, store: CellStore) -> list[Table]:
 
 
 def _cell(table: PaperTable, store: CellStore, column: PaperColumn, row: Row) -> Cell:
-    values = reported(store, column, row)
-    middle, low, high = (100 * float(v) for v in student_interval(list(values.values())))
-    paper = table.paper(row, column)
-    if len(values) == 1:  # which says nothing of other seeds
-        return Cell(column.label, row.name, paper, middle, None, None, 1)
-    return Cell(column.label, row.name, paper, middle, low, high, len(values))
+    values = [100 * value for value in reported(store, column, row).values()]
+    return Cell.over_seeds(column.label, row.name, table.paper(row, column), values)
 
 
 def _claims(
