@@ -371,3 +371,11 @@ def test_layers_of_the_task_head_are_not_adapted(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the target modules match 'classifier\.dense' as well, a layer of the task"):
         cg.build_model(location, (12, 2), 2, seed=0, options={"rank": 2, "target_modules": "query,dense"})
     cg.build_model(location, (12, 2), 2, seed=0, options={"rank": 2, "target_modules": r"re:.*layer\..*dense"})
+
+
+def test_places_counted_from_a_token_for_padding_that_is_not_named(tmp_path: Path) -> None:
+    location = tiny_model("roberta", tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text("utf-8")) | {"pad_token_id": None}), "utf-8")
+    with pytest.raises(ModelError, match=r"counts places from its token for padding, and its config names none"):
+        cg.build_model(location, (12, 2), 2, seed=0, options={"rank": 2})

@@ -106,6 +106,10 @@ class AdaptedModel(FrozenBaseModel):
         }
         self.store: ActivationCache | None = None
         embeddings = next((m for m in base.modules() if hasattr(m, "create_position_ids_from_input_ids")), None)
+        if embeddings is not None and embeddings.padding_idx is None:
+            raise ModelError(
+                f"'{location}' counts places from its token for padding, and its config names none (pad_token_id)"
+            )
         self._first_position = 0 if embeddings is None else int(embeddings.padding_idx) + 1  # type: ignore[arg-type]
         register_attention()
         self.eval()

@@ -97,3 +97,18 @@ def test_a_small_angle_loses_digits_and_not_the_identity(delta0: float) -> None:
     (claim,) = outcome.claims
     assert claim.holds is True
     assert claim.high < 1e-15 / delta0
+
+
+@pytest.mark.parametrize(("rounds", "judged"), [(999, False), (1000, True)])
+def test_few_rounds_say_nothing_of_the_long_run(rounds: int, judged: bool, tmp_path: Path) -> None:
+    assert _run("rolora-step-size", tmp_path, f"long_rounds={rounds}") == 0
+    fall = [claim for claim in _claims(tmp_path) if "exponentially fast" in claim["claim"]]
+    swing = [claim for claim in _claims(tmp_path) if "swings" in claim["claim"]]
+    notes = json.loads((tmp_path / "reproduction.json").read_text("utf-8"))["notes"]
+    assert any("is not judged from 999 rounds" in note for note in notes) == (not judged)
+    if judged:
+        assert fall[0]["measured"] == pytest.approx(1, abs=0.01)  # as 1/√(8t), which is not exponential
+        assert (fall[0]["holds"], swing[0]["holds"]) == (False, True)
+    else:
+        assert not fall
+        assert not swing

@@ -36,6 +36,8 @@ __all__: list[str] = []
 SOURCE = "RoLoRA, Lemma 5.3"
 DRAWN = 1e-16  # smallest angle drawn
 SEEDS = 40
+FEWEST_LONG = 1000
+"""Rounds after which δ is within 1 % of the fall and of the two-cycle that are claimed, from any start of these."""
 
 
 class StepSize(Settings):
@@ -255,6 +257,11 @@ def _judge(
                     largest >= below[-1] * (1 - 1e-9),
                 )
             )
+    if settings.long_rounds < FEWEST_LONG:
+        outcome.notes.append(
+            f"What happens in the long run is not judged from {settings.long_rounds} rounds; {FEWEST_LONG} show it."
+        )
+        return
     problem = homogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, factors.device)
     edge = lemma_step_limit(settings.delta0)
     around = [0.998 * edge, min(1.002 * edge, 1.0)]
