@@ -73,6 +73,15 @@ __all__ = ["report", "reproduce"]
     help="say which cells of a table (or of the tables in it) are there",
 )
 @click.option(
+    "--rerun",
+    "rerun_of",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="measure cells of a table's folder again, drawn by --seed, and compare them digit by digit; exits with 1 if "
+    "an accuracy differs",
+)
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="of --rerun: so many are drawn")
+@click.option(
     "--summary", type=click.Path(path_type=Path), metavar="FOLDER", help="write the page of all results below a folder"
 )
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
@@ -93,6 +102,8 @@ def reproduce(
     paper_tables: bool,
     other_seeds: tuple[Path, ...],
     status: Path | None,
+    rerun_of: Path | None,
+    runs: int,
     summary: Path | None,
     quiet: bool,
 ) -> None:
@@ -116,7 +127,7 @@ def reproduce(
         _compare_seeds(out, other_seeds, quiet)
         return
     settings = dict(map(assigned, assignments))
-    if experiment is None and not paper_tables:
+    if experiment is None and not paper_tables and rerun_of is None:
         raise ConfigError("name an experiment, for example: commonground reproduce fedrep-table1 --out table1")
     from commonground.papers.request import Request
 
@@ -134,7 +145,11 @@ def reproduce(
         variants=_names(variants),
         minutes=minutes,
     )
-    if paper_tables:
+    if rerun_of is not None:
+        if experiment is not None or settings or seeds or (scale, device, precision) != (None, "cpu", "fp32"):
+            raise ConfigError("--rerun takes experiment, settings and device from the cells themselves; leave them out")
+        _measure_again(rerun_of, request, runs)
+    elif paper_tables:
         _next_cells(request, experiment, device)
     elif experiment is not None:
         _one(request, experiment, device)
@@ -235,6 +250,26 @@ def _say_status(folder: Path) -> None:
         console.print(table.to_rich())
         for line in lines:
             console.print(line)
+
+
+def _measure_again(folder: Path, request: Request, count: int) -> None:
+    """Cells measured again beside those that a folder keeps."""
+    from commonground.papers.tables.rerun import rerun, rerun_table
+    from commonground.terminal import standard_output
+
+    check_folder(request.folder)
+    found, notes = rerun(folder, request, count)
+    if not request.quiet:
+        console = standard_output()
+        if found:
+            console.print(rerun_table(found).to_rich())
+        for note in notes:
+            console.print(f"• {note}")
+        if found:
+            same = sum(one.same for one in found)
+            console.print(f"{same} of {len(found)} cells are the same to the last digit, final weights included")
+    if not all(one.same_accuracies for one in found):
+        raise click.exceptions.Exit(1)
 
 
 def _compare_seeds(folder: Path, others: tuple[Path, ...], quiet: bool) -> None:

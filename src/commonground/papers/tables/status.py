@@ -11,9 +11,9 @@ from statistics import median
 from commonground.errors import RunError
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.fill import Work, work_for
+from commonground.papers.tables.folder import table_in
 from commonground.papers.tables.table import Arm, PaperTable
 from commonground.papers.tables.variants import PAPER
-from commonground.report.read import read_json
 from commonground.table import Column, Table
 
 __all__ = ["hours_left", "missing_work", "status_lines", "status_table", "tables_in"]
@@ -41,13 +41,8 @@ def status_lines(folder: Path) -> tuple[Table, list[str]]:
     Raises:
         RunError: the folder holds no table.
     """
-    from commonground.papers import experiments
-
-    about = read_json(folder / "reproduction.json")
-    chosen = experiments.get(str(about.get("experiment")))
-    if chosen is None or chosen.table is None:
-        raise RunError(f"'{folder}' holds {about.get('experiment', 'an experiment')}, which is no table of cells")
-    table, store = chosen.table.at_scale(str(about.get("scale"))), CellStore(folder)
+    _, table, about = table_in(folder)
+    store = CellStore(folder)
     lines = []
     changed = sorted({cell.variant for cell in store.all()} - {""})
     if changed:

@@ -1,0 +1,194 @@
+"""Cells measured again: drawn by a seed that nobody chose, trained by their own settings, compared digit by digit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from commonground.errors import RunError
+from commonground.keys import numpy_stream
+from commonground.literals import assigned
+from commonground.papers.request import Request
+from commonground.papers.tables.cells import CellKey, CellStore, Measurement
+from commonground.papers.tables.fill import Work, fill, work_for
+from commonground.papers.tables.folder import table_in
+from commonground.papers.tables.readings import reported
+from commonground.papers.tables.table import PaperTable, Row
+from commonground.papers.tables.variants import variant
+from commonground.table import Column, Table
+
+__all__ = ["Again", "draw_runs", "rerun", "rerun_table"]
+
+FIGURES = ("personal_last10", "personal_final", "global_last10", "global_final", "best")
+CONDITIONS = ("processor", "engine", "threads", "torch")
+"""On what last digits hang beside the settings."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """A cell as it was kept, and as it was measured now.
+
+    Attributes:
+        before, now: both measurements.
+        kept, measured: what is reported of each, as a share; None where training diverged.
+    """
+
+    before: Measurement
+    now: Measurement
+    kept: float | None
+    measured: float | None
+
+    @property
+    def same(self) -> bool:
+        """Whether every accuracy and the final weights are the same to the last digit."""
+        return self.same_accuracies and self.before.weights_sha256 == self.now.weights_sha256
+
+    @property
+    def same_accuracies(self) -> bool:
+        """Whether every accuracy is the same to the last digit, and whether training diverged."""
+        figures = all(getattr(self.before, name) == getattr(self.now, name) for name in (*FIGURES, "diverged"))
+        return figures and self.kept == self.measured
+
+    @property
+    def changed(self) -> list[str]:
+        """What else computed than before, in words."""
+        found = []
+        for name in CONDITIONS:
+            before, now = getattr(self.before, name), getattr(self.now, name)
+            if before != now:
+                found.append(f"{name} {now} instead of {before or 'one that was not written down'}")
+        return found
+
+
+def rerun(folder: Path, request: Request, count: int) -> tuple[list[Again], list[str]]:
+    """Draw runs of a table's folder and measure them again.
+
+    Args:
+        folder: of the table.
+        request: its folder keeps what is measured now, so that the same command goes on; its seed decides which runs
+            are drawn, its columns, methods and variants among which, its minutes how long they may take in all.
+        count: how many runs; several cells may be read from one.
+
+    Returns:
+        Cells, and remarks in sentences.
+
+    Raises:
+        ConfigError: a column, method or variant is unknown, or the cells' device is not here.
+        RunError: the folder holds no such cells.
+    """
+    chosen, table, about = table_in(folder)
+    if request.folder.absolute() == folder.absolute():
+        raise RunError(f"'{folder}' has these cells already; name another --out for those that are measured again")
+    asked = replace(request, scale=about["scale"], overrides=dict(map(assigned, about.get("set") or [])))
+    store = CellStore(folder)
+    drawn, notes = draw_runs(table, store, asked, count)
+    until, found = request.until, list[Again]()
+    for work, kept in drawn:
+        here = replace(asked, device=chosen.device(kept[0].device), precision=kept[0].precision)
+        said, done = fill(table, [work], CellStore(request.folder), here, until)
+        notes += said
+        found += _compared(work, store, CellStore(request.folder), {cell.key for cell in kept})
+        if not done:
+            notes.append("Time ran out before all that was drawn was measured; the same command goes on.")
+            break
+    return found, notes
+
+
+def draw_runs(
+    table: PaperTable, store: CellStore, request: Request, count: int
+) -> tuple[list[tuple[Work, list[Measurement]]], list[str]]:
+    """Some of the runs behind a folder's cells, each with its cells, in an order that the request's seed decides.
+
+    Raises:
+        RunError: there is none to draw from.
+    """
+    columns, rows = table.choose_columns(request.columns), table.choose_rows(request.methods)
+    wanted = {variant(name).name for name in request.variants}
+    cells = [
+        cell
+        for cell in store.all()
+        if cell.column in {c.label for c in columns}
+        and cell.method in {r.name for r in rows}
+        and (not wanted or cell.variant in wanted)
+    ]
+    runs = _runs_of(table, cells, request.overrides)
+    left = math.inf if request.minutes is None else request.minutes
+    drawn, longer = [], 0
+    for place in numpy_stream(request.seed, "rerun").permutation(len(runs)):
+        minutes = runs[place][1][0].minutes
+        if len(drawn) == count:
+            break
+        if minutes > left:
+            longer += 1
+            continue
+        left -= minutes
+        drawn.append(runs[place])
+    if not drawn:
+        raise RunError(f"'{store.folder}' holds no such cells" + (" that take so few minutes" if longer else ""))
+    notes = [
+        f"{longer} of {len(runs)} runs were drawn and passed over, since they took longer than is left of the minutes."
+    ]
+    return drawn, notes if longer else []
+
+
+def _runs_of(
+    table: PaperTable, cells: Sequence[Measurement], overrides: Mapping[str, Any]
+) -> list[tuple[Work, list[Measurement]]]:
+    """The runs that cells are read from, in the order of the cells; cells of rows that are no more are passed over."""
+    columns = {column.label: column for column in table.columns}
+    rows: dict[str, Row] = {row.name: row for row in table.rows}
+    found: dict[tuple[str, ...], tuple[Work, list[Measurement]]] = {}
+    for cell in cells:
+        if cell.column not in columns or cell.method not in rows:
+            continue
+        place = [columns[cell.column]], [rows[cell.method]], [variant(cell.variant)], [cell.seed]
+        for work in work_for(table, *place, dict(overrides)):
+            key = tuple(map(str, work.cells()))
+            found.setdefault(key, (work, []))[1].append(cell)
+    return list(found.values())
+
+
+def _compared(work: Work, before: CellStore, now: CellStore, keys: Collection[CellKey]) -> Iterator[Again]:
+    """What a run's cells are in both stores, as far as they are in both."""
+    for arm, key in zip(work.arms, work.cells(), strict=True):
+        old, new = before.get(key), now.get(key)
+        if key in keys and old is not None and new is not None:
+            kept, measured = (
+                reported(store, arm.column, arm.row, arm.variant.name).get(work.seed) for store in (before, now)
+            )
+            yield Again(old, new, kept, measured)
+
+
+def rerun_table(found: Sequence[Again]) -> Table:
+    """A line for each cell: what was kept, what was measured now, and what else computed."""
+    heads = ("column", "method", "change", "seed", "kept (%)", "now (%)", "the same", "computed with")
+    rows = [
+        dict(
+            zip(
+                heads,
+                (
+                    one.before.column,
+                    one.before.method,
+                    one.before.variant,
+                    one.before.seed,
+                    _percent(one.kept),
+                    _percent(one.measured),
+                    "to the last digit, weights too" if one.same
+                    else "to the last digit; other weights" if one.same_accuracies
+                    else "no",
+                    "; ".join(one.changed) or "the same",
+                ),
+                strict=True,
+            )
+        )
+        for one in found
+    ]  # fmt: skip
+    numbers = ("seed", "kept (%)", "now (%)")
+    return Table("Cells measured again", tuple(Column(name, name in numbers) for name in heads), rows)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.4f}"

@@ -1,0 +1,129 @@
+"""Cells of a table are measured again, and compared digit by digit."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from commonground.cli import main
+from commonground.errors import ConfigError, RunError
+from commonground.papers import experiments
+from commonground.papers.experiment import Experiment
+from commonground.papers.tables.cells import CELLS, CellStore
+from commonground.papers.tables.judge import run_table
+from commonground.papers.tables.rerun import Again, draw_runs, rerun, rerun_table
+from tests.papers.small_table import COLUMN, TABLE, request
+
+
+@pytest.fixture(autouse=True)
+def _known() -> Iterator[None]:
+    Experiment("a-table", "title", "a paper", lambda asked: run_table(TABLE, asked), table=TABLE)
+    yield
+    del experiments["a-table"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Two seeds of FedRep, APFL and FedAvg, by the command."""
+    folder = tmp_path / "table"
+    command = ["reproduce", "a-table", "--scale", "paper", "--seeds", "2", "--methods", "fedrep,apfl,fedavg"]
+    assert main([*command, "--quiet", "--out", str(folder)]) == 0
+    return folder
+
+
+def change(folder: Path, **values: str) -> None:
+    """Change every cell of a folder."""
+    lines = list(csv.DictReader((folder / CELLS).read_text().splitlines()))
+    with (folder / CELLS).open("w") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows({**line, **values} for line in lines)
+
+
+def test_the_command(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "--rerun", str(table), "--runs", "9", "--out", str(tmp_path / "again")]
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    assert "8 of 8 cells are the same to the last digit, final weights included" in told
+    assert len(CellStore(tmp_path / "again")) == 8  # six runs, of which two have two cells
+    change(table, global_last10="0.125", processor="an abacus")
+    assert main(command) == 1
+    told = " ".join(capsys.readouterr().out.split())
+    assert "0 of 8 cells are the same" in told
+    assert "12.5" in told
+
+
+def test_other_weights_with_the_same_accuracies(table: Path, tmp_path: Path) -> None:
+    change(table, weights_sha256="ab" * 32, threads="7")
+    assert main(["reproduce", "--rerun", str(table), "--methods", "apfl", "--out", str(tmp_path / "again")]) == 0
+    found, notes = rerun(table, request(tmp_path / "again", methods=("apfl",)), 5)
+    assert not notes
+    assert [(one.same, one.same_accuracies) for one in found] == [(False, True)] * 2
+    assert found[0].changed == ["threads 1 instead of 7"]
+    lines = rerun_table(found).rows
+    assert {line["the same"] for line in lines} == {"to the last digit; other weights"}
+    assert lines[0]["kept (%)"] == lines[0]["now (%)"] == f"{100 * (found[0].before.personal_last10 or 0):.4f}"
+
+
+def test_what_is_drawn_hangs_on_the_seed(table: Path, tmp_path: Path) -> None:
+    store, drawn = CellStore(table), set()
+    for seed in range(12):
+        runs, _ = draw_runs(TABLE, store, request(tmp_path, seed=seed), 1)
+        again, _ = draw_runs(TABLE, store, request(tmp_path, seed=seed), 3)
+        assert runs == again[:1]
+        assert len({kept[0].weights_sha256 for _, kept in again}) == 3
+        drawn.add(runs[0][0].cells()[0])
+    assert len(drawn) > 3  # of six runs
+    few, _ = draw_runs(TABLE, store, request(tmp_path, methods=("fedavg+ft",)), 9)
+    assert [[cell.method for cell in kept] for _, kept in few] == [["FedAvg+FT"]] * 2
+
+
+def test_what_is_drawn_fits_into_the_minutes(table: Path, tmp_path: Path) -> None:
+    change(table, minutes="30.0")
+    store = CellStore(table)
+    cell = store.get((COLUMN.label, "APFL", "", 1))
+    assert cell is not None
+    store.add(replace(cell, minutes=1.5), store.clients(cell.key), {})
+    for minutes, fits in ((2.0, 1), (30.0, 1), (31.5, 2), (62.0, 3)):
+        for seed in range(5):
+            runs, notes = draw_runs(TABLE, store, request(tmp_path, minutes=minutes, seed=seed), 9)
+            assert sum(kept[0].minutes for _, kept in runs) <= minutes
+            assert len(runs) == fits
+            assert "passed over, since they took longer than is left of the minutes" in notes[0]
+    assert draw_runs(TABLE, store, request(tmp_path, minutes=200.0), 9)[1] == []
+    with pytest.raises(RunError, match="holds no such cells that take so few minutes"):
+        draw_runs(TABLE, store, request(tmp_path, minutes=1.0), 9)
+
+
+def test_what_cannot_be_measured_again(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RunError, match="has these cells already; name another --out"):
+        rerun(table, request(table), 1)
+    with pytest.raises(RunError, match="holds no such cells"):
+        rerun(table, request(tmp_path / "out", variants=("bf16",)), 1)
+    with pytest.raises(ConfigError, match="no method 'fedrap'"):
+        rerun(table, request(tmp_path / "out", methods=("fedrap",)), 1)
+    change(table, device="cuda:0")
+    with pytest.raises(ConfigError, match="PyTorch sees no CUDA GPU here"):
+        rerun(table, request(tmp_path / "out"), 1)
+    for more in (["fedrep-table1"], ["--set", "rounds=2"], ["--device", "auto"], ["--seeds", "2"]):
+        assert main(["reproduce", *more, "--rerun", str(table), "--out", str(tmp_path / "out")]) == 2
+        assert "--rerun takes experiment, settings and device from the cells" in capsys.readouterr().err
+    assert main(["reproduce", "--rerun", str(table)]) == 2
+    assert "--out is missing" in capsys.readouterr().err
+    assert main(["reproduce", "--rerun", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+
+
+def test_a_cell_without_a_value_is_the_same_if_it_has_none_again(table: Path) -> None:
+    cell = CellStore(table).all()[0]
+    gone = replace(cell, personal_last10=None, personal_final=None, best=None, diverged="no finite number")
+    assert Again(gone, gone, None, None).same
+    assert not Again(cell, gone, 0.5, None).same_accuracies
+    assert rerun_table([Again(gone, gone, None, None)]).rows[0]["now (%)"] == "–"
