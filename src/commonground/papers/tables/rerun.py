@@ -116,7 +116,7 @@ def draw_runs(
     ]
     runs = _runs_of(table, cells, request.overrides)
     left = math.inf if request.minutes is None else request.minutes
-    drawn, longer = [], 0
+    drawn, longer = list[tuple[Work, list[Measurement]]](), 0
     for place in numpy_stream(request.seed, "rerun").permutation(len(runs)):
         minutes = runs[place][1][0].minutes
         if len(drawn) == count:
@@ -128,10 +128,11 @@ def draw_runs(
         drawn.append(runs[place])
     if not drawn:
         raise RunError(f"'{store.folder}' holds no such cells" + (" that take so few minutes" if longer else ""))
-    notes = [
-        f"{longer} of {len(runs)} runs were drawn and passed over, since they took longer than is left of the minutes."
+    if not longer:
+        return drawn, []
+    return drawn, [
+        f"{longer} of {len(runs)} runs were passed over, since they took longer than is left of the minutes."
     ]
-    return drawn, notes if longer else []
 
 
 def _runs_of(
