@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import rankdata, wilcoxon
 
 from commonground.statistics import (
     accuracy_interval,
@@ -226,3 +227,31 @@ def test_cases_of_one_seed_count_for_less_the_more_they_are_alike():
     assert proportion_interval([[1, 1, 1, 0], [1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]] * 4) == (
         pytest.approx(proportion_interval([1] * 60 + [0] * 20))
     )
+
+
+@pytest.mark.parametrize("equal", [0, 5, 12, 40])
+@pytest.mark.parametrize("ties", [True, False])
+def test_few_pairs_that_differ_among_many_equal_ones_by_enumeration(equal: int, ties: bool):
+    rng = np.random.default_rng(equal)
+    for size in (1, 3, 4, 7, 11):
+        differing = rng.choice([-0.2, -0.1, 0.1, 0.2, 0.3], size) if ties else rng.normal(size=size)
+        d = np.concatenate([np.zeros(equal), differing])
+        if len(d) < 2:
+            continue
+        ranks = rankdata(np.abs(d))[d != 0]
+        found = abs(ranks @ np.sign(d[d != 0]))
+        far = [abs(ranks @ np.array(signs)) >= found - 1e-9 for signs in itertools.product([-1, 1], repeat=len(ranks))]
+        assert wilcoxon_p(d) == pytest.approx(np.mean(far))
+        assert float(wilcoxon_p(d) or 0) >= 2.0 ** (1 - size)  # one more equal pair never makes them more telling
+
+
+def test_many_pairs_are_told_as_scipy_tells_them():
+    rng = np.random.default_rng(3)
+    for size in (14, 50):
+        d = rng.normal(size=size) + 0.3
+        assert wilcoxon_p(d) == pytest.approx(wilcoxon(d, method="exact").pvalue)
+    d = np.round(rng.normal(size=80) + 0.2, 1)
+    assert wilcoxon_p(d) == pytest.approx(wilcoxon(d, zero_method="pratt").pvalue)
+    # Where the exact distribution gives way to the normal one they hardly differ.
+    d = np.concatenate([np.zeros(30), rng.normal(size=50) + 0.3])
+    assert wilcoxon_p(d) == pytest.approx(wilcoxon(d, zero_method="pratt", method="approx").pvalue, abs=0.01)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
-from commonground.cli_options import trust_code
+from commonground.cli_options import Named, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_folder, check_run
@@ -49,6 +49,11 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option("--separator", help="between a table's cells  [default: found]")
 @click.option("--encoding", help="of a table's file  [default: found]")
 @click.option(
+    "--missing-target",
+    type=Named(["refuse", "drop"]),
+    help="a table's rows without a target: refuse the table, or leave them out  [default: as the run]",
+)
+@click.option(
     "--feature-noise", type=float, help="how much of another client's image is subtracted  [default: as the run]"
 )
 @click.option("--shots", metavar="K[,K…]", help="training samples per new client; several give a curve")
@@ -76,6 +81,7 @@ def adapt(
     client_column: str | None,
     separator: str | None,
     encoding: str | None,
+    missing_target: str | None,
     feature_noise: float | None,
     shots: str | None,
     keep: bool,
@@ -118,7 +124,8 @@ def adapt(
             "file, say so with --trust-code, or name other data with --data"
         )
     reads = _table_settings(run, data, partition, classes_per_client, client_column)
-    reads |= {name: value for name, value in (("separator", separator), ("encoding", encoding)) if value is not None}
+    said = {"separator": separator, "encoding": encoding, "missing_target": missing_target}
+    reads |= {name: value for name, value in said.items() if value is not None}
     by_column = "client_column" in reads or (partition or "").startswith("column")
     new = load_data(
         data or run.config.data,

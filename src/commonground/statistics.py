@@ -46,6 +46,8 @@ RESAMPLES = 9_999
 LARGE = 5_000  # beyond so many pairs the percentile interval equals the BCa one, which costs their square
 _BATCH = 2_000_000  # numbers resampled at a time
 
+EXACT_PAIRS = 50  # that differ: up to so many the signed-rank statistic's distribution is computed
+
 EQUAL_DIGITS = 12
 """Figures that differ beyond these digits differ by rounding."""
 
@@ -172,21 +174,40 @@ def wilcoxon_p(differences: Sequence[float] | Values) -> float | None:
 
     Zeros take part in the ranking and then count for neither side (Pratt 1959), so that many equal pairs make the
     test more careful, not blind; if all are zero, p is 1. Differences of accuracies are rounded to 12 digits first,
-    so that equal ones tie in spite of rounding.
+    so that equal ones tie in spite of rounding. For up to 50 pairs that differ p is exact, whatever ties there are;
+    beyond that the statistic is taken as normal, with ties corrected for.
 
     Returns:
         None for fewer than two differences.
     """
-    from scipy.stats import wilcoxon
+    from scipy.stats import rankdata, wilcoxon
 
     d = np.round(np.asarray(differences, dtype=float), EQUAL_DIGITS)
     if len(d) < 2:
         return None
     if not d.any():
         return 1.0
+    if np.count_nonzero(d) <= EXACT_PAIRS:
+        ranks = rankdata(np.abs(d))[d != 0]
+        return _signs_as_far(ranks, float(ranks @ np.sign(d[d != 0])))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that ties make the normal approximation be used; it corrects for them
         return min(1.0, float(wilcoxon(d, zero_method="pratt").pvalue))
+
+
+def _signs_as_far(ranks: Values, total: float) -> float:
+    """The probability that ranks whose signs are drawn have a sum as far from 0 as a total."""
+    steps = np.rint(2 * ranks).astype(int)  # ranks of ties are halves
+    middle = int(steps.sum())
+    chances = np.zeros(2 * middle + 1)
+    chances[middle] = 1.0
+    for step in steps.tolist():
+        further = np.zeros_like(chances)
+        further[step:] += chances[: len(chances) - step] / 2
+        further[: len(chances) - step] += chances[step:] / 2
+        chances = further
+    far = np.abs(np.arange(-middle, middle + 1)) >= abs(round(2 * total))
+    return min(1.0, float(chances[far].sum()))
 
 
 def smallest_p(pairs: int) -> float:

@@ -157,6 +157,9 @@ def test_unseen_categories_and_classes_are_said(ask: Any) -> None:
     assert "plan: 120 rows hold what the model has no input for ('gold'); read as none" in said
     _, said, _ = ask(frame().assign(label="other"))
     assert "accuracy 0.0 % over 120 rows" in said
+    _, said, _ = ask(frame().assign(label=lambda t: t.label.where(t.index % 4 > 0, "other")))
+    assert "over 120 rows (30 of them of classes that the run does not know, 'other': they count as wrong)" in said
+    assert "over the 90 rows of known classes (as means over clients)" in said
 
 
 def test_an_array_is_no_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,3 +209,18 @@ def test_new_clients_of_a_table(folder: Path, tmp_path: Path, capsys: pytest.Cap
     new.rename(columns={"age": "Age"}).to_csv(tmp_path / "wrong.csv", index=False)
     assert main(["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "wrong.csv")]) == 2
     assert "has no column 'age' (did you mean 'Age'?)" in capsys.readouterr().err
+
+
+def test_newcomers_without_labels(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = frame().assign(who=[f"n{i % 3}" for i in range(120)], label=lambda t: t.label.where(t.index % 7 > 0, None))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    command = ["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "t.csv"), "--quiet"]
+    assert main(command) == 2
+    assert "--missing-target drop leaves such rows out" in capsys.readouterr().err
+    assert main([*command, "--missing-target", "drop", "--out", str(tmp_path)]) == 0
+
+
+def test_newcomers_of_test_rows_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame().assign(who="new", split="test").to_csv(tmp_path / "t.csv", index=False)
+    assert main(["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "t.csv"), "--quiet"]) == 2
+    assert "no client has both training and test rows; to train, take --few-rows pool" in capsys.readouterr().err

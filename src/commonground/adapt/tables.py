@@ -17,10 +17,11 @@ from commonground.counted import counted
 from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
 from commonground.data.tables.features import ignored, known_features
-from commonground.data.tables.kinds import TRUTHS, Reading, read_column
+from commonground.data.tables.look import look
 from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
+from commonground.data.tables.targets import as_run_read
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
@@ -204,7 +205,8 @@ def _class_figures(y: Rows, predicted: npt.NDArray[np.float64], known: npt.NDArr
         text = f"{metric.name} {metric.show(None if np.isnan(value) else float(value))}"
         clients = each[key][~np.isnan(each[key])] if each else np.empty(0)
         shown.append(text + (f" ({metric.show(float(clients.mean()))})" if len(clients) else ""))
-    return f"\n{', '.join(shown)} over all rows{' (as means over clients)' if each else ''}"
+    whose = "all rows" if inside.sum() == known.sum() else f"the {inside.sum():,} rows of known classes"
+    return f"\n{', '.join(shown)} over {whose}{' (as means over clients)' if each else ''}"
 
 
 def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[Any, npt.NDArray[np.bool_]]:
@@ -214,11 +216,9 @@ def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[An
         numbers = np.array([*places_of(cells.words, schema.class_names), -1], dtype=np.int64)
         return numbers[cells.codes], cells.codes >= 0
     values = []
-    for name, decimal in zip(schema.targets, schema.target_decimals, strict=True):
-        words = words_of(raw.columns[name]).words
-        truths = bool(words) and all(word.lower() in TRUTHS for word in words)
-        reading = Reading("boolean") if truths else Reading("number", decimal)
-        column = read_column(raw.path, name, raw.columns[name], reading, raw.where)
+    readings = as_run_read(raw, schema.targets, schema.target_decimals)
+    for name in schema.targets:
+        column = look(raw, name, readings)
         assert column.numbers is not None
         values.append(column.numbers)
     y = np.stack(values, axis=1)

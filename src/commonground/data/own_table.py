@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,17 @@ import numpy.typing as npt
 from commonground.data.federated import FederatedDataset
 from commonground.data.tables.cells import places_of
 from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
-from commonground.data.tables.features import WHY_NOT, check_columns, find_features, readings_said, said_of_counting
+from commonground.data.tables.features import (
+    WHY_NOT,
+    check_columns,
+    find_features,
+    readings_of,
+    readings_said,
+    said_of_counting,
+)
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.load import load_table
+from commonground.data.tables.look import check_points
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
@@ -76,8 +84,13 @@ class OwnTable:
         self._raw, self._lacking = with_targets(raw, labels, task, self.options)
         self.notes = self._raw.notes
         given = split_column(self._raw, labels, self.options)
-        targets = read_targets(self._raw, labels, task, scaled=False)
+        said = self.options.readings
+        targets = read_targets(self._raw, labels, task, said=said, scaled=False)
         rows = divided(self._raw, targets, given, self.options, 0)
+        self.notes += rows.notes
+        taken = {*labels, given, self.options.time_column, self.options.group_column}
+        features, dropped = find_features(self._raw, taken, self.options)
+        check_points(self._raw, {**readings_of(features), **targets.readings, **rows.readings}, said)
         self._training = rows.train
         if targets.task.name == "classification":
             strange = targets.strange(rows.train, rows.test)
@@ -85,7 +98,7 @@ class OwnTable:
         about = {
             "name": name,
             "train": int(self._training.sum()),
-            "columns": self._looks({*labels, given, self.options.time_column, self.options.group_column}),
+            "columns": self._looks(features, dropped),
             "targets": tuple(labels),
             "task": targets.task.name,
             "class_names": targets.names,
@@ -104,12 +117,11 @@ class OwnTable:
         name, target, task = self._words
         return OwnTable(self.path, name, target, task=task, options=self.options, least=self.least)
 
-    def _looks(self, taken: Collection[str | None]) -> tuple[ColumnTold, ...]:
+    def _looks(self, features: Mapping[str, Column], dropped: Mapping[str, str]) -> tuple[ColumnTold, ...]:
         """The columns that may become inputs, in the table's order, and how they look."""
-        features, dropped = find_features(self._raw, taken, self.options)
         self.notes += readings_said(features)
         self.notes += tuple(note for name, column in features.items() for note in said_of_counting(name, column))
-        readings = {name: column.reading for name, column in features.items()}
+        readings = readings_of(features)
         readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]
         plain = [{"name": name, "kind": r.kind, "decimal": r.decimal, "order": r.order} for name, r in looks]

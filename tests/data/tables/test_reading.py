@@ -175,3 +175,34 @@ def test_lists_and_objects_are_left_out_with_a_word(tmp_path: Path) -> None:
     assert schema is not None
     assert schema.inputs == ["a"]
     assert schema.notes[0] == "left out: 'tags' (list<item: int64>), 'more' (struct<b: int64>)"
+
+
+def test_finer_times_than_microseconds_are_dates(tmp_path: Path) -> None:
+    days = pd.date_range("2020-01-01", periods=40, freq="D") + pd.Timedelta(1, "ns")
+    frame = pd.DataFrame({"c": ["a", "b"] * 20, "t": days, "y": [0, 1, 1, 0] * 10})
+    data = load_data(frame, client_column="c", target="y")
+    assert data.schema is not None
+    assert [column.kind for column in data.schema.features] == ["date"]
+
+
+def test_whole_numbers_of_more_than_64_bits_are_named() -> None:
+    frame = pd.DataFrame({"c": ["a", "b"] * 2, "z": [1, 2, 10**20, 4], "y": [0, 1, 1, 0]})
+    with pytest.raises(DataError, match=r"row 3, column 'z': 100000000000000000000 is a whole number of more than 64"):
+        load_data(frame, client_column="c", target="y")
+
+
+def test_views_of_strings_are_words(tmp_path: Path) -> None:
+    words = pa.array([f"w{i % 3}" for i in range(40)]).cast(pa.string_view())
+    table = pa.table({"c": ["a", "b"] * 20, "k": words, "y": [0, 1, 1, 0] * 10})
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    data = load_data(tmp_path / "t.arrow", client_column="c", target="y")
+    assert data.schema is not None
+    assert data.schema.features[0].categories == ("w0", "w1", "w2")
+
+
+def test_lines_between_objects_are_counted(tmp_path: Path) -> None:
+    rows = [f'{{"c": "{"ab"[i % 2]}", "x": {i}.5, "y": {"null" if i == 7 else i % 2}}}' for i in range(20)]
+    (tmp_path / "t.jsonl").write_text("\n\n".join(rows) + "\n")
+    with pytest.raises(DataError, match=r"line 15, column 'y': the cell is empty"):
+        load_data(tmp_path / "t.jsonl", client_column="c", target="y")

@@ -96,16 +96,16 @@ def load_text_table(
         )
 
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
-                        missing_targets=lacking, notes=(*raw.notes, *unlike), scaling="none")  # fmt: skip
+                        missing_targets=lacking, notes=(*raw.notes, *unlike, *rows.notes), scaling="none")  # fmt: skip
     read = {**about.summary(), "text_columns": list(texts)}
     return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=read)
 
 
 def _check_options(options: TableOptions) -> None:
     """Refuse what says how numbers are read, of which texts have none."""
-    plain = TableOptions()
-    for name in ("kinds", "scaling"):
-        if getattr(options, name) != getattr(plain, name):
+    given = {"kinds": set(options.kinds) - {options.time_column}, "scaling": options.scaling != TableOptions().scaling}
+    for name, said in given.items():
+        if said:
             raise ConfigError(
                 f"--{name} is for columns of numbers and categories, and a model of texts reads texts alone"
             )

@@ -23,6 +23,8 @@ from commonground.single_precision import rounding_shows
 
 __all__ = ["agreed_columns", "agreed_readings", "check_statistics", "too_many"]
 
+_NOTATION = {"point": "1234.5", "comma": "1.234,5", "thousands": "1,234.5"}
+
 
 def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...], dict[str, str]]:
     """How all clients are to read their columns, and which columns become no inputs, with why.
@@ -57,6 +59,12 @@ def _check_alike(first: Columns, other: Columns) -> None:
     for what, one, two in (("the targets", first.targets, other.targets), ("the task", first.task, other.task)):
         if one != two:
             raise DataError(f"{both} {what}: {one!r} and {two!r} (--target and --task of each client)")
+    for name, one, two in zip(first.targets, first.target_decimals, other.target_decimals, strict=False):
+        if one != two:
+            raise DataError(
+                f"{both} how the target {quoted(name)} is written: as {_NOTATION[one]} and as {_NOTATION[two]}; say "
+                f"--kinds {name}=KIND at one of them"
+            )
     for more, less in ((first, other), (other, first)):
         known = {column.name for column in less.columns}
         for column in more.columns:
@@ -87,7 +95,7 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]]) -> ColumnTold:
 
 
 def _shown(look: ColumnTold) -> str:
-    how = look.order or {"point": "", "comma": "1.234,5", "thousands": "1,234.5"}[look.decimal]
+    how = look.order or ("" if look.decimal == "point" else _NOTATION[look.decimal])
     return f"{look.kind} as {how}" if how else look.kind
 
 

@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from commonground.data.tables import split
 from commonground.data.tables.cells import MISSING, words_of
-from commonground.data.tables.kinds import understand
+from commonground.data.tables.features import readings_said
+from commonground.data.tables.kinds import Column, Reading, kind_of
+from commonground.data.tables.look import look
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.split import Owners
@@ -34,12 +36,29 @@ class Rows:
         owners: of the rows.
         train, test: which rows are training and test rows [N]; rows of clients that are left out are neither.
         how: how the test rows were chosen, in words.
+        times: the column by which they were, if it is one of times.
     """
 
     owners: Owners
     train: Marks
     test: Marks
     how: str
+    times: Column | None = None
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """How the column of times is read, by its name, where there is one."""
+        return {} if self.times is None else {self.times.name: self.times.reading}
+
+    @property
+    def asked(self) -> dict[str, dict[str, str]]:
+        """How another table's column of times is to be read: as this one's."""
+        return {"kinds": {name: kind_of(reading) for name, reading in self.readings.items()}} if self.times else {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence about how times were read where that could be otherwise."""
+        return readings_said({} if self.times is None else {self.times.name: self.times})
 
 
 def with_targets(raw: RawTable, labels: Sequence[str], task: str | None, options: TableOptions) -> tuple[RawTable, int]:
@@ -126,38 +145,42 @@ def divided(raw: RawTable, targets: Targets, column: str | None, options: TableO
     Raises:
         DataError: a cell does not fit, a client has too few rows, or there are no training or no test rows.
     """
-    owners, is_test = owners_of(raw, options.client_column), None
+    owners, is_test, times = owners_of(raw, options.client_column), None, _times(raw, options)
     if column is not None:
         is_test = split.given_tests(raw.path, column, words_of(raw.columns[column]), raw.where)
     if options.client_column is not None:
         owners = split.few_rows(raw.path, owners, options, is_test)
     how = f"by the column {column}"
     if is_test is None:
-        is_test, how = _tests(raw, owners, targets, options, seed)
+        is_test, how = _tests(raw, owners, targets, times, options, seed)
     used = owners.codes >= 0
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():
         raise DataError(f"{raw.path} has {train.sum()} training rows and {test.sum()} test rows; both need at least 1")
-    return Rows(owners, train, test, how)
+    return Rows(owners, train, test, how, times)
 
 
-def _tests(raw: RawTable, owners: Owners, targets: Targets, options: TableOptions, seed: int) -> tuple[Marks, str]:
+def _times(raw: RawTable, options: TableOptions) -> Column | None:
+    """The column that says when a row was, if there is one."""
+    name = options.time_column
+    if name is None:
+        return None
+    times = look(raw, name, options.readings)
+    if times.numbers is None:
+        raise DataError(f"{raw.path}: the time column {quoted(name)} holds neither dates nor numbers")
+    for row in np.flatnonzero(np.isnan(times.numbers))[:1]:
+        raise DataError(f"{raw.path}, {raw.where(int(row))}, column {quoted(name)}: no time is given")
+    return times
+
+
+def _tests(
+    raw: RawTable, owners: Owners, targets: Targets, times: Column | None, options: TableOptions, seed: int
+) -> tuple[Marks, str]:
     """Test rows where no column says train or test, and how they were chosen."""
     share = options.share
-    if options.time_column is not None:
-        times = understand(
-            raw.path, options.time_column, raw.columns[options.time_column], raw.typed, raw.where
-        ).numbers
-        if times is None:
-            raise DataError(
-                f"{raw.path}: the time column {quoted(options.time_column)} holds neither dates nor numbers"
-            )
-        for row in np.flatnonzero(np.isnan(times))[:1]:
-            raise DataError(
-                f"{raw.path}, {raw.where(int(row))}, column {quoted(options.time_column)}: no time is given"
-            )
-        chosen = split.last_tests(owners.parts(), times, share)
-        return chosen, f"the last {share:.0%} by the column {options.time_column}"
+    if times is not None and times.numbers is not None:
+        chosen = split.last_tests(owners.parts(), times.numbers, share)
+        return chosen, f"the last {share:.0%} by the column {times.name}"
     if options.group_column is not None:
         groups = full_words(raw, options.group_column)
         chosen = split.grouped_tests(raw.path, owners.parts(), groups, share, seed)

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.tables.cells import places_of, rounded_away, spelt_twice, thousands_or_not
+from commonground.data.tables.cells import places_of, rounded_away, spelt_twice
 from commonground.data.tables.encode import encode, learn_columns, unseen
-from commonground.data.tables.kinds import Column, Reading, read_column, understand
+from commonground.data.tables.kinds import Column, Reading, read_column
+from commonground.data.tables.look import look
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import ColumnSchema, TableSchema
@@ -26,6 +27,7 @@ __all__ = [
     "known_features",
     "learn_features",
     "read_as_none",
+    "readings_of",
     "readings_said",
     "said_of_counting",
     "said_of_rounding",
@@ -79,42 +81,15 @@ def find_features(
         if name in left_out:
             dropped[name] = "dropped"
             continue
-        array = raw.columns[name]
-        if name in readings:
-            column = read_column(raw.path, name, array, readings[name], raw.where)
-        else:
-            column = understand(raw.path, name, array, raw.typed, raw.where)
+        column = look(raw, name, readings)
         if column.reading.kind in WHY_NOT:
             dropped[name] = WHY_NOT[column.reading.kind]
         else:
             features[name] = column
-    check_points(raw, {name: column.reading for name, column in features.items() if name not in readings})
     if not features:
         left = f" ({', '.join(f'{quoted(name)} {why}' for name, why in dropped.items())})" if dropped else ""
         raise DataError(f"{raw.path} has no feature columns beside the label{left}; at least one is needed")
     return features, dropped
-
-
-def check_points(raw: RawTable, readings: Mapping[str, Reading]) -> None:
-    """Refuse numbers whose points may mark thousands, in a file of which another column has decimal commas.
-
-    Args:
-        raw: the table.
-        readings: how its columns are read, those of which the user said nothing.
-
-    Raises:
-        DataError: names the first, and what to say.
-    """
-    numbers = {name: reading.decimal for name, reading in readings.items() if reading.kind == "number"}
-    if raw.typed or "comma" not in numbers.values():
-        return
-    for name, decimal in numbers.items():
-        word = thousands_or_not(raw.columns[name]) if decimal == "point" else None
-        if word is not None:
-            raise DataError(
-                f"{raw.path}, column {quoted(name)}: the point in {quoted(word)} may be a decimal one or mark "
-                f"thousands, in a file with decimal commas; say --kinds {name}=number or --kinds {name}=comma-number"
-            )
 
 
 def learn_features(
@@ -137,6 +112,11 @@ def learn_features(
     filled = tuple(n for n, c in features.items() if c.numbers is not None and bool(np.isnan(c.numbers).any()))
     about = replace(about, features=columns, dropped=dropped, ids=ids, filled=filled)
     return replace(about, notes=(*about.notes, *notes)), features
+
+
+def readings_of(features: Mapping[str, Column]) -> dict[str, Reading]:
+    """How columns are read, by name."""
+    return {name: column.reading for name, column in features.items()}
 
 
 def readings_said(features: Mapping[str, Column]) -> tuple[str, ...]:

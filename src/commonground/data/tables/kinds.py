@@ -23,7 +23,7 @@ from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
-__all__ = ["KINDS", "TRUTHS", "Column", "Reading", "parse_kind", "read_column", "understand"]
+__all__ = ["KINDS", "TRUTHS", "Column", "Reading", "kind_of", "parse_kind", "read_column", "understand"]
 
 KINDS = ("number", "comma-number", "point-number", "category", "boolean", "date", "text", "id")
 """As ``--kinds NAME=KIND`` takes them; ``date:FORMAT`` as well."""
@@ -98,6 +98,15 @@ def parse_kind(name: str, text: str) -> Reading:
     return Reading("number", decimal) if kind.endswith("number") else Reading(kind)
 
 
+def kind_of(reading: Reading) -> str:
+    """A reading as ``--kinds`` takes it: what :func:`parse_kind` makes it of."""
+    if reading.kind == "date":
+        return f"date:{reading.order}" if reading.order else "date"
+    if reading.kind == "number":
+        return {"comma": "comma-number", "thousands": "point-number"}.get(reading.decimal, "number")
+    return reading.kind
+
+
 def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[int], str]) -> Column:
     """A column, read as its cells suggest.
 
@@ -120,8 +129,7 @@ def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[
         return read_column(path, name, array, Reading("boolean"), where)
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
         return read_column(path, name, array, Reading("date", order="ISO8601"), where)
-    words = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
-    words = words or pa.types.is_dictionary(array.type) or pa.types.is_null(array.type)
+    words = is_text(array.type) or pa.types.is_dictionary(array.type) or pa.types.is_null(array.type)
     if not words:
         return read_column(path, name, array, Reading("number"), where)
     if not typed and (numbers := plain_numbers(array)) is not None and not np.isnan(numbers).all():
@@ -252,7 +260,7 @@ def _read_dates(
     import pyarrow as pa
 
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
-        cells = words_of(array.cast(pa.timestamp("us")).cast(pa.string()))
+        cells = words_of(array.cast(pa.timestamp("us"), safe=False).cast(pa.string()))  # what is finer than that is cut
         return Column(name, reading, cells.spread(date_numbers(cells.words, "ISO8601")))
     cells = words_of(array) if cells is None else cells
     order = reading.order

@@ -19,14 +19,16 @@ from commonground.data.tables.features import (
     find_features,
     known_features,
     learn_features,
+    readings_of,
     said_of_counting,
     said_of_rounding,
 )
 from commonground.data.tables.kinds import Column
+from commonground.data.tables.look import check_points
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.targets import read_targets
+from commonground.data.tables.targets import as_run_read, read_targets
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.tasks import Regression
@@ -92,8 +94,13 @@ def load_table(
     given = split_column(raw, labels, options)
     beside = tuple(filter(None, (given, options.time_column, options.group_column)))
     found = None if schema else find_features(raw, {*labels, options.client_column, *beside}, options)
-    targets = read_targets(raw, labels, task, schema.class_names if schema else (), scaled=schema is None)
+    said = options.readings
+    known = as_run_read(raw, labels, schema.target_decimals) if schema and labels == list(schema.targets) else {}
+    classes = schema.class_names if schema else ()
+    targets = read_targets(raw, labels, task, classes, said={**known, **said}, scaled=schema is None)
     rows = divided(raw, targets, given, options, seed)
+    if found is not None:
+        check_points(raw, {**readings_of(found[0]), **targets.readings, **rows.readings}, said)
     learnt_from = rows.train.copy()
     if held is not None:
         learnt_from[np.flatnonzero(rows.train)[held]] = False
@@ -109,7 +116,7 @@ def load_table(
         few_rows=rows.owners.few,
         split=rows.how,
         missing_targets=lacking,
-        asked=options.of_rows,
+        asked={**options.of_rows, **rows.asked},
     )
     if found is None:
         assert schema is not None
@@ -119,7 +126,9 @@ def load_table(
     strange = targets.strange(learnt_from, rows.test, known=schema is not None)
     named = [options.client_column, *(labels if targets.task.name == "classification" else ())]
     odd = [note for name in named if name for note in names_of_nothing(raw, name)]
-    about = replace(about, notes=(*raw.notes, *unlike, *about.notes, *odd, *([strange] if strange else [])))
+    about = replace(
+        about, notes=(*raw.notes, *unlike, *rows.notes, *about.notes, *odd, *([strange] if strange else []))
+    )
     learnt = targets.task
     return Source(
         name=raw.path.name,

@@ -110,8 +110,12 @@ class TableOptions:
 
     @property
     def of_rows(self) -> dict[str, Any]:
-        """What is said of which rows are test rows and which are left out, by name."""
-        return {name: value for name in _OF_ROWS if (value := getattr(self, name)) != getattr(TableOptions, name)}
+        """What is said of which rows are test rows and which are left out, by name; of a column of times also how it is
+        read.
+        """
+        said = {name: value for name in _OF_ROWS if (value := getattr(self, name)) != getattr(TableOptions, name)}
+        times = {name: kind for name, kind in self.kinds.items() if name == self.time_column}
+        return {**said, "kinds": times} if times else said
 
     def as_asked(self, before: Mapping[str, Any], columns: Collection[str]) -> tuple[TableOptions, list[str]]:
         """These options for another table, which is divided as a first one was unless they say otherwise.
@@ -132,6 +136,7 @@ class TableOptions:
                 f"no column {quoted(lacking[0])}, which says the run's test rows; here {self.share:.0%} at random are"
             ]
         kept |= {name: value for name, value in before.items() if name in _WAYS}
+        kept |= {"kinds": {**before["kinds"], **self.kinds}} if "kinds" in before else {}
         own = not any(name in _WAYS for name in kept) and "split" in columns  # a column says which are test rows
         kept |= {name: value for name, value in before.items() if name == "test_share" and not own}
         return replace(self, **kept), []

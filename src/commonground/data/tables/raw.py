@@ -122,7 +122,15 @@ def _check_cells(path: Path, frame: Any) -> None:
     from pandas.api.types import infer_dtype
 
     for name, column in frame.items():
-        if column.dtype != object or infer_dtype(column, skipna=True) not in ("mixed", "mixed-integer"):
+        held = infer_dtype(column, skipna=True) if column.dtype == object else ""
+        if held == "integer":
+            large = [row for row, cell in enumerate(column) if _kind(cell) and not -(2**63) <= int(cell) < 2**63]
+            if large:
+                raise DataError(
+                    f"{path}, {_row_number(large[0])}, column {quoted(name)}: {column.iloc[large[0]]} is a whole "
+                    "number of more than 64 bits; take texts for names, and floats for numbers"
+                )
+        if held not in ("mixed", "mixed-integer"):
             continue
         kinds = ((row, cell, kind) for row, cell in enumerate(column) if (kind := _kind(cell)))
         first, _, usual = next(kinds, (0, None, ""))
@@ -159,7 +167,7 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
     if len(other) == len(kinds):
         raise DataError(f"{path} has no columns of numbers, words, dates or truths")
     notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
-    columns = {name.strip(): _in_seconds(table.column(name)) for name in kinds if name not in other}
+    columns = {name.strip(): _plain_column(table.column(name)) for name in kinds if name not in other}
     seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
     return RawTable(path, columns, True, _row_number, partial(counted, len(table)), notes=notes, seconds=seconds)
 
@@ -172,7 +180,7 @@ def _holds_other(kind: Any) -> bool:
         kind = kind.value_type
     if isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind):
         return True
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
 def _is_duration(kind: Any) -> bool:
@@ -182,12 +190,14 @@ def _is_duration(kind: Any) -> bool:
     return bool(pa.types.is_duration(kind) or pa.types.is_time(kind))
 
 
-def _in_seconds(column: Any) -> Any:
-    """Durations and times of day as numbers of seconds; other columns as they are."""
+def _plain_column(column: Any) -> Any:
+    """Durations and times of day as numbers of seconds, views of strings as strings; other columns as they are."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.string())
     if not _is_duration(kind):
         return column
     whole = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())

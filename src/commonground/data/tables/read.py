@@ -205,7 +205,9 @@ def _read_lines(path: Path, encoding: str | None) -> RawTable:
         raise DataError(f"{path} could not be read as a table: {_bad_object(file, str(error))}") from None
     raw = raw_of_arrow(path, table)
     notes = (f"read as {file.encoding}",) if file.encoding not in ("utf-8", "utf-8-sig") else ()
-    return replace(raw, where=_line_number, unit="line", notes=(*raw.notes, *notes))
+    lines = partial(_lines_of_objects, file, raw.rows)
+    where = partial(_line_of_object, lines)
+    return replace(raw, where=where, numbers=lines, unit="line", notes=(*raw.notes, *notes))
 
 
 def _bad_object(file: TextFile, reason: str) -> str:
@@ -219,8 +221,14 @@ def _bad_object(file: TextFile, reason: str) -> str:
     return quoted(reason)
 
 
-def _line_number(row: int) -> str:
-    return f"line {row + 1}"
+def _line_of_object(lines: Callable[[], list[int]], row: int) -> str:
+    return f"line {lines()[row]}"
+
+
+def _lines_of_objects(file: TextFile, rows: int) -> list[int]:
+    """The line of each row; of blank ones there is none."""
+    lines = [number for number, line in enumerate(file.content.splitlines(), 1) if line.strip()]
+    return lines if len(lines) == rows else counted(rows)
 
 
 def _read_binary(path: Path) -> RawTable:

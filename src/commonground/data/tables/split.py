@@ -88,9 +88,11 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
     if not few.any() or options.few_rows == "keep":
         return Owners(owners.names, owners.codes, said)
     if not (sizes[~few] > 0).any() and options.few_rows == "shared":
+        lacks = f"{options.min_rows} rows" if (sizes[few] < options.min_rows).all() else "both training and test rows"
+        smaller = "a smaller --min-rows or " if options.min_rows > 2 else ""
         raise DataError(
-            f"{path}: no client has {options.min_rows} rows; to train, take a smaller --min-rows or --few-rows pool; a "
-            "finished run's shared model serves all (predict --global)"
+            f"{path}: no client has {lacks}; to train, take {smaller}--few-rows pool; a finished run's shared model "
+            "serves all (predict --global)"
         )
     if FEW in owners.names:
         raise DataError(f"{path}: a client is called {FEW}, which is the name of those that are pooled")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +11,14 @@ import numpy.typing as npt
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
 from commonground.data.tables.cells import Cells, places_of, rounded_away, spelt_twice, words_of
-from commonground.data.tables.kinds import understand
+from commonground.data.tables.kinds import TRUTHS, Reading
+from commonground.data.tables.look import look
 from commonground.data.tables.read import RawTable
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.tasks import Classification, MultiLabel, Regression, Task, make_task
 
-__all__ = ["Targets", "full_words", "is_quantity", "lacks_target", "read_targets"]
+__all__ = ["Targets", "as_run_read", "full_words", "is_quantity", "lacks_target", "read_targets"]
 
 UNEQUAL = 10  # times that a target may vary as much as another without a word
 MOST_NUMBERS = 200  # more different numbers in a label column are rather a quantity than classes
@@ -41,6 +42,11 @@ class Targets:
     strata: list[str]
     stratum: npt.NDArray[np.int64]
     decimals: tuple[str, ...] = ()
+
+    @property
+    def readings(self) -> dict[str, Reading]:
+        """How the numbers of each target are written, by name; none of classes."""
+        return {name: Reading("number", decimal) for name, decimal in zip(self.names, self.decimals, strict=False)}
 
     def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_], *, known: bool = False) -> str:
         """What is odd about classes: test rows of those that no training row has, two that are spelt differently and
@@ -68,7 +74,8 @@ class Targets:
 
     def _unequal(self, training: npt.NDArray[np.bool_]) -> str:
         """Whether errors in one target's units drown those in another's."""
-        spread = self.y[training].reshape(int(training.sum()), -1).std(0) if training.any() else np.zeros(1)
+        y = self.y[training].astype(np.float64).reshape(int(training.sum()), -1)
+        spread = y.std(0) if training.any() else np.zeros(1)
         most, least = int(spread.argmax()), int(spread.argmin())
         if not 0 < spread[least] * UNEQUAL < spread[most]:
             return ""
@@ -80,7 +87,13 @@ class Targets:
 
 
 def read_targets(
-    raw: RawTable, labels: Sequence[str], task: str | None, names: Sequence[str] = (), *, scaled: bool = True
+    raw: RawTable,
+    labels: Sequence[str],
+    task: str | None,
+    names: Sequence[str] = (),
+    *,
+    said: Mapping[str, Reading] | None = None,
+    scaled: bool = True,
 ) -> Targets:
     """The target columns.
 
@@ -89,6 +102,7 @@ def read_targets(
         labels: the columns; one for a classification.
         task: by name; by default classification, or several labels where there are several columns.
         names: classes in their order, if they are known and hold all of the column's.
+        said: how numbers are written, by column, where the user or a run says so.
         scaled: whether numbers are scaled by this table's own rows, which must then tell them apart; not so a new
             client's, or one client's of several.
 
@@ -98,7 +112,7 @@ def read_targets(
     """
     chosen = make_task(task or ("classification" if len(labels) == 1 else "multilabel"))
     if isinstance(chosen, Regression | MultiLabel):
-        columns = [_numbers(raw, label) for label in labels]
+        columns = [_numbers(raw, label, said) for label in labels]
         for label, (values, _) in zip(labels, columns, strict=True):
             lost = rounded_away(values) if scaled else None
             if lost is not None:
@@ -171,9 +185,25 @@ def full_words(raw: RawTable, column: str, hint: str = "") -> Cells:
     return cells
 
 
-def _numbers(raw: RawTable, column: str) -> tuple[npt.NDArray[np.float64], str]:
+def as_run_read(raw: RawTable, targets: Sequence[str], decimals: Sequence[str]) -> dict[str, Reading]:
+    """How a run's numeric targets are read in another table: numbers as they were written, or words for truths.
+
+    Args:
+        raw: the table, which has the columns.
+        targets: their names.
+        decimals: how each one's numbers were written; none where classes are learnt.
+    """
+    found = {}
+    for name, decimal in zip(targets, decimals, strict=False):
+        words = words_of(raw.columns[name]).words
+        truths = bool(words) and all(word.lower() in TRUTHS for word in words)
+        found[name] = Reading("boolean") if truths else Reading("number", decimal)
+    return found
+
+
+def _numbers(raw: RawTable, column: str, said: Mapping[str, Reading] | None) -> tuple[npt.NDArray[np.float64], str]:
     """A column of numbers, none of which may be missing, and how they are written."""
-    read = understand(raw.path, column, raw.columns[column], raw.typed, raw.where)
+    read = look(raw, column, said)
     if read.reading.kind not in ("number", "boolean"):
         raise DataError(f"{raw.path}: {quoted(column)} holds no numbers; a target of this task must be numeric")
     assert read.numbers is not None

@@ -1,0 +1,52 @@
+"""How a table's columns are read: as the user says, or as their cells suggest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from commonground.data.tables.cells import thousands_or_not
+from commonground.data.tables.kinds import Column, Reading, read_column, understand
+from commonground.data.tables.read import RawTable
+from commonground.errors import DataError
+from commonground.quoting import quoted
+
+__all__ = ["check_points", "look"]
+
+
+def look(raw: RawTable, name: str, said: Mapping[str, Reading] | None = None) -> Column:
+    """A column's cells.
+
+    Args:
+        raw: the table.
+        name: of the column.
+        said: how columns are read, by name, where somebody says so (``--kinds``, or a run).
+
+    Raises:
+        DataError: its numbers may be read in two ways, or a cell does not fit (line and column named).
+    """
+    if said and name in said:
+        return read_column(raw.path, name, raw.columns[name], said[name], raw.where)
+    return understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+
+
+def check_points(raw: RawTable, readings: Mapping[str, Reading], said: Mapping[str, Reading]) -> None:
+    """Refuse numbers whose points may mark thousands, in a file of which another column has decimal commas.
+
+    Args:
+        raw: the table.
+        readings: how its columns are read, whatever they are for.
+        said: those of which somebody said so.
+
+    Raises:
+        DataError: names the first, and what to say.
+    """
+    numbers = {name: reading.decimal for name, reading in readings.items() if reading.kind == "number"}
+    if raw.typed or "comma" not in numbers.values():
+        return
+    for name, decimal in numbers.items():
+        word = thousands_or_not(raw.columns[name]) if decimal == "point" and name not in said else None
+        if word is not None:
+            raise DataError(
+                f"{raw.path}, column {quoted(name)}: the point in {quoted(word)} may be a decimal one or mark "
+                f"thousands, in a file with decimal commas; say --kinds {name}=number or --kinds {name}=comma-number"
+            )
