@@ -27,14 +27,15 @@ def _is_confined() -> bool:
 
 
 QUICK = Limits(seconds=1, memory=1 << 28)
+PATIENT = Limits(seconds=8, memory=1 << 28)  # for what ends by itself, also on a busy machine
 TESTS = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(5) == 6\n"
 RIGHT = "def f(x):\n    return x + 1\n"
 pytestmark = pytest.mark.skipif(not _is_confined(), reason="this kernel has no Landlock or no seccomp")
 
 
-def verdict_of(solution: str, tests: str = TESTS, **more: Any) -> str:
+def verdict_of(solution: str, tests: str = TESTS, limits: Limits = QUICK, **more: Any) -> str:
     began = time.perf_counter()
-    verdict = run_program(solution, tests, "f", limits=QUICK, **more)
+    verdict = run_program(solution, tests, "f", limits=limits, **more)
     assert time.perf_counter() - began < 20
     return verdict
 
@@ -60,7 +61,7 @@ def verdict_of(solution: str, tests: str = TESTS, **more: Any) -> str:
     ],
 )
 def test_a_verdict(solution: str, verdict: str) -> None:
-    assert verdict_of(solution) == verdict
+    assert verdict_of(solution, limits=QUICK if verdict == "out of time" else PATIENT) == verdict
 
 
 @pytest.mark.parametrize("how", list(FORGED))
