@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -114,7 +116,17 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _replacing(path: Path, *, durable: bool) -> Iterator[int]:
-    """A descriptor to write to; the file takes its name when the block ends, and leaves nothing behind if it fails."""
+    """A descriptor to write to; the file takes its name when the block ends, and leaves nothing behind if it fails.
+
+    To a device or a pipe (``/dev/null``, ``/dev/stdout``) is written as it is: a file would take its place.
+    """
+    opened = _opened(path)
+    if opened is not None:
+        try:
+            yield opened
+        finally:
+            os.close(opened)
+        return
     _make(path.parent)
     part = path.with_name(f".{path.name}.part")
     try:
@@ -132,6 +144,19 @@ def _replacing(path: Path, *, durable: bool) -> Iterator[int]:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def _opened(path: Path) -> int | None:
+    """A descriptor of a device, of a pipe, or of what this process has opened by number; None where files may stand."""
+    name = str(path.readlink() if path.is_symlink() and path.parent == Path("/dev") else path)
+    number = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", name)
+    if number is not None:
+        return os.dup(int(number[1]))  # so that what is printed before and after stands before and after
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return None
+    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else os.open(path, os.O_WRONLY)
 
 
 def _make(folder: Path) -> None:

@@ -1,0 +1,64 @@
+"""What is written takes a file's place as a whole, and no device's or pipe's."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from commonground.engine.state.files import write_atomically
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_is_not(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("stays")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "other").read_text() == "stays"
+    assert (tmp_path / "link").read_text() == "new"
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_atomically(pipe, [b"one ", b"two"])
+    reader.join(timeout=20)
+    assert read == ["one two"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a device")
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    null = tmp_path / "null"
+    try:
+        os.mknod(null, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        null.write_bytes(b"x")
+    except PermissionError:
+        pytest.skip("no devices may be made here")
+    write_atomically(null, "into the void")
+    assert stat.S_ISCHR(null.stat().st_mode)
+    assert null.read_bytes() == b""
+
+
+def test_the_standard_output_by_name_is_it(tmp_path: Path) -> None:
+    """Also where it is a file: what was printed before stays, and what is printed after follows."""
+    code = (
+        "import sys; from pathlib import Path; from commonground.engine.state.files import write_atomically as w\n"
+        "print('before', flush=True); w(Path(sys.argv[1]), 'middle\\n'); print('after')"
+    )
+    for name in ("/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"):
+        with (tmp_path / "out").open("wb") as out:
+            subprocess.run([sys.executable, "-c", code, name], stdout=out, check=True)
+        assert (tmp_path / "out").read_text() == "before\nmiddle\nafter\n"
+        done = subprocess.run([sys.executable, "-c", code, name], stdout=subprocess.PIPE, text=True, check=True)
+        assert done.stdout == "before\nmiddle\nafter\n"
+    assert Path("/dev/stdout").is_symlink()
