@@ -95,6 +95,9 @@ def test_a_comparison(tmp_path: Path) -> None:
         assert len(rounds) == 3 * 2 * 2
         mean = clients[(clients["method"] == "fedrep") & (clients["seed"] == 1)]["personal_accuracy"].mean()
         assert mean == pytest.approx(comparison.to_pandas("runs")["personal_accuracy_mean"][1])
+        for table in (clients, rounds):
+            assert table["global_accuracy"].dtype == np.float64
+            assert (table["global_accuracy"].isna() == (table["method"] != "fedavg:lr=0.01")).all()
         assert set(clients["name"]) == set(DATA.client_names or ())
         with pytest.raises(ConfigError, match=r"are methods, runs, clients, rounds, not 'client' \(did you mean 'clie"):
             comparison.to_pandas("client")  # type: ignore[arg-type]

@@ -21,6 +21,9 @@ from commonground.suggest import meant, nearest
 __all__ = ["RunConfig", "one_sentence"]
 
 
+_NUMBERS = (int, int | None, float, float | None)
+
+
 class RunConfig(BaseModel):
     """Everything a run's numbers depend on, and how it is carried out.
 
@@ -230,6 +233,13 @@ class RunConfig(BaseModel):
         ge=1,
         description="clients of the last test, drawn by the seed, where rounds are tested on some; default all",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_are_no_truth_values(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation in _NUMBERS:
+            raise ValueError("a number is needed, not a truth value")
+        return value
 
     @field_validator("class_weights", mode="before")
     @classmethod

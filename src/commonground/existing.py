@@ -5,9 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 
-__all__ = ["check_folder", "check_run"]
+__all__ = ["as_folder", "check_folder", "check_run"]
+
+
+def as_folder(path: object, name: str = "out") -> Path:
+    """The path of a folder that somebody has named in Python.
+
+    Args:
+        path: what was given.
+        name: of the argument.
+
+    Raises:
+        ConfigError: it is no path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{name} must be the path of a folder, not {path!r}")
+    return Path(path)
 
 
 def check_run(folder: str | os.PathLike[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import nn
 import commonground as cg
 from commonground.adapt import load_run
 from commonground.cli import main
+from commonground.config import RunConfig
 from commonground.errors import ConfigError, DataError, ModelError
 from commonground.models.lora_options import LoRAOptions
 from tests.helpers import made_data
@@ -155,6 +157,22 @@ def test_python_types() -> None:
         cg.FederatedDataset.from_arrays([(*one, *one), (*other, *other)])
 
 
+def test_arguments_of_another_kind_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"rounds": 1, "model": "mlp"}
+    with pytest.raises(ConfigError, match=r"^out must be the path of a folder, not 3$"):
+        cg.train("fedavg", made_data(), out=3, **small)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^resume=True needs out=…, the folder of the run to continue$"):
+        cg.train("fedavg", made_data(), resume=True, **small)
+    for name in ("rounds", "seed", "clients", "lr"):
+        with pytest.raises(ConfigError, match=f"^'{name}' is True: a number is needed, not a truth value$"):
+            RunConfig.make({name: True})
+    with pytest.raises(ConfigError, match=r"^folder must be the path of a folder, not 3$"):
+        cg.load_run(3)  # type: ignore[arg-type]
+    cg.train("fedavg", made_data(), model=Branching(), rounds=1, out=tmp_path)
+    with pytest.raises(ConfigError, match=r"^model must be an nn\.Module object, not 'mlp'$"):
+        cg.load_run(tmp_path, model="mlp")  # type: ignore[arg-type]
+
+
 def test_threads_spin_briefly_while_they_wait_unless_the_user_says_otherwise() -> None:
     code = "import os, commonground; print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
     ours = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -166,3 +184,12 @@ def test_threads_spin_briefly_while_they_wait_unless_the_user_says_otherwise() -
     ):
         done = subprocess.run([sys.executable, "-c", code], env=clean | own, capture_output=True, text=True, check=True)
         assert done.stdout == f"{expected}\n"
+
+
+def test_the_demo_s_advice_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--seeds", "1", "--rounds", "2"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "2 rounds, one seed" in text
+    (advice,) = re.findall(r"try (commonground demo --rounds \d+)\)", text)
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    assert f"`{advice}`" in readme

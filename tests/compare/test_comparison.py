@@ -150,6 +150,7 @@ def test_the_folder_holds_it(finished):
     assert [row["method"] for row in rows] == [*METHODS, "local"]
     for row, entry in zip(rows, finished.to_dict()["methods"], strict=True):
         assert float(row["personal_accuracy_mean"]) == entry["personal_accuracy"]["mean"]
+        assert int(row["seeds_to_target"]) == (entry["to_accuracy"] or {"reached": 0})["reached"]
     with pytest.raises(RunError, match="not a readable comparison"):
         Comparison.read(finished.folder / "fedrep")
 
@@ -250,6 +251,20 @@ def test_a_folder_of_a_single_run_is_refused(finished):
         (["fedavg", "fedavg"], {}, "named twice with the same settings"),
         (["fedrep", "fedrep:head_epochs=10"], {}, "the same with identical settings"),
         (["fedavg:lr=0.1,momentum=0", "fedavg:momentum=0,lr=0.1"], {}, "the same with identical settings"),
+        (["fedrep", "fedrep:lr=0.05"], {}, "'fedrep' and 'fedrep:lr=0.05' are the same with identical settings"),
+        (
+            ["fedrep", "fedrep:lr=0.05"],
+            {"grid": {"head_epochs": [5, 10]}},
+            "'fedrep' and 'fedrep:lr=0.05' are the same with identical settings",
+        ),
+        ("fedrep", {}, r"methods must be a list of names, such as \['fedrep', 'fedavg'\], not 'fedrep'"),
+        (3, {}, "methods must be a list of names, .* not 3"),
+        (["fedavg"], {"to_accuracy": "0.5"}, "to_accuracy must be a number, not '0.5'"),
+        (["fedavg"], {"validation": "a"}, "validation must be a number, not 'a'"),
+        (["fedavg"], {"grid": "lr=0.1"}, r"grid must be a dict of lists, such as \{'lr': .*, not 'lr=0.1'"),
+        (["fedavg"], {"grid": ["lr"]}, r"grid must be a dict of lists, .*, not \['lr'\]"),
+        (["fedavg"], {"reference": 0}, "reference must be the name of a method, not 0"),
+        (["fedavg"], {"out": 3}, "out must be the path of a folder, not 3"),
         (["fedrep+ft"], {}, "needs a method with one global model"),
         (["fedavg"], {"options": {"mu": 3}}, "no method of this comparison has the setting 'mu'"),
         (["fedavg"], {"algorithm": "fedrep"}, "'algorithm' is no setting of a comparison"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commonground import FederatedDataset
-from commonground.compare import compare, validation_split
+from commonground.compare import Comparison, compare, validation_split
 from commonground.compare.grid import candidates, edge_notes, on_edge, parse_grid
 from commonground.compare.methods import Method
 from commonground.compare.progress import ComparisonProgress
 from commonground.data.model_inputs import ModelInputs
-from commonground.errors import ConfigError, DataError, UpdateError
+from commonground.errors import ConfigError, DataError, RunError, UpdateError
 from tests.helpers import digits, made_data
 
 module = import_module("commonground.compare.comparing")
@@ -161,6 +162,20 @@ def test_the_best_candidate_is_taken_and_all_are_told(tmp_path):
     assert not list(tmp_path.glob("fedrep/tuning/**/checkpoint"))
     # The final runs see all training samples.
     assert sum(c["train_samples"] for c in comparison.runs["fedrep"][0].clients) == 1258
+
+
+def test_a_wider_grid_that_chooses_anew_says_what_to_do(tmp_path: Path) -> None:
+    def tuned(*rates: float) -> Comparison:
+        return compare(["fedrep"], seeds=1, out=tmp_path, local_only=False, grid={"lr": rates}, **SMALL)
+
+    tuned(1e-5, 1e-4)
+    folder = tmp_path / "fedrep" / "seed-0"
+    with pytest.raises(
+        RunError, match=r"^the grid now chooses lr=0\.1 for FedRep, seed 0, but .*; delete that folder "
+    ):
+        tuned(1e-5, 1e-4, 0.1)
+    shutil.rmtree(folder)
+    assert tuned(1e-5, 1e-4, 0.1).runs["fedrep"][0].config.lr == 0.1
 
 
 @pytest.mark.parametrize("by_name", [True, False])

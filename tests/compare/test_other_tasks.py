@@ -45,6 +45,9 @@ def test_the_figures_are_those_of_the_runs(finished):
     with (finished.folder / "table.csv").open(newline="") as file:
         row = next(csv.DictReader(file))
     assert float(row["personal_rmse_mean"]) == result["methods"][0]["personal_rmse"]["mean"]
+    for metrics in (entry["metrics"] for entry in result["methods"]):
+        assert {metric["clients"] for metric in metrics.values()} == {result["clients"]}
+    assert float(row["mae_clients"]) == result["clients"]
     assert float(row["mae_mean"]) == result["methods"][0]["metrics"]["mae"]["mean"]
 
 

@@ -373,6 +373,8 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert clients["personal_accuracy"].mean() == pytest.approx(run.personal_accuracy["mean"])
         assert clients["global_accuracy"].isna().all()
         assert rounds["round"].tolist() == [1, 2]
+        assert rounds["global_accuracy"].isna().all()
+        assert rounds["global_accuracy"].dtype == np.float64
         assert isinstance(clients, pd.DataFrame)
         assert all(np.issubdtype(kind, np.number) for name, kind in clients.dtypes.items() if name != "name")
     with pytest.raises(ConfigError, match="'clients' and 'rounds', not 'all'"):

@@ -88,6 +88,27 @@ def test_new_clients_of_regression(regression_folder):
     assert [float(r["RMSE"]) for r in rows_of(regression_folder / "figures" / "adapt.csv")] == [0.125, 0.0625]
 
 
+def test_a_single_new_client_has_no_spread(run_folder):
+    results = [{"method": "frozen body", "shots": 4, "mean": 0.5, "std": 0.0, "p10": 0.5, "p90": 0.5, "repeats": 1}]
+    about: dict[str, Any] = {"data": "new.csv", "clients": 1, "results": results}
+    (run_folder / "adapt.json").write_text(json.dumps(about))
+    page = Page(write_report(run_folder))
+    assert "1 client of new.csv that never took part" in page.text
+    assert "results[0].mean" in page.numbers
+    assert "results[0].std" not in page.numbers
+    (run_folder / "adapt.json").write_text(json.dumps(about | {"clients": 2}))
+    assert "results[0].std" in Page(write_report(run_folder)).numbers
+
+
+def test_metrics_of_a_part_of_the_clients_say_of_how_many(regression_comparison):
+    path = regression_comparison / "comparison.json"
+    whole = json.loads(path.read_text())
+    assert "clients)" not in Page(write_report(regression_comparison)).text
+    whole["methods"][0]["metrics"]["r2"]["clients"] = 2
+    path.write_text(json.dumps(whole))
+    assert f" (2 of {whole['clients']} clients)" in Page(write_report(regression_comparison)).text
+
+
 @pytest.mark.parametrize(
     ("name", "change", "sentence"),
     [

@@ -80,6 +80,16 @@ def test_numbers_of_a_comparison_are_those_of_its_file(comparison_folder):
         assert value == look_up(whole, key), key
 
 
+def test_seeds_that_reach_the_target_are_counted(comparison_folder):
+    path = comparison_folder / "comparison.json"
+    whole = json.loads(path.read_text())
+    whole["methods"][0]["to_accuracy"] = {"target": 0.3, "bytes": 9, "seconds": 1.0, "rounds": 2, "reached": 1}
+    path.write_text(json.dumps(whole))
+    page = Page(write_report(comparison_folder))
+    assert page.numbers["methods[0].to_accuracy.reached"] == 1
+    assert "1 of 2" in page.text
+
+
 def test_numbers_of_a_reproduction_are_those_of_its_files(reproduction_folder):
     page = Page(write_report(reproduction_folder))
     shown: dict[str, list[float]] = {}  # of the paper's table first, then of the claims

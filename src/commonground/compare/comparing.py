@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import operator
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ class Comparing:
         track: Track,
         allow_other_numerics: bool,
     ) -> None:
-        if isinstance(methods, str) or not methods:
+        if isinstance(methods, str | Algorithm) or not isinstance(methods, Iterable):
+            raise ConfigError(f"methods must be a list of names, such as ['fedrep', 'fedavg'], not {methods!r}")
+        if not methods:
             raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
         check_objects(data, model, settings)
         if isinstance(seeds, bool) or not hasattr(seeds, "__index__"):
@@ -73,6 +76,11 @@ class Comparing:
         seeds = operator.index(seeds)
         if seeds < 1:
             raise ConfigError(f"the number of seeds is {seeds}; at least 1 is needed")
+        for name, share in (("to_accuracy", target), ("validation", validation)):
+            if share is not None and (isinstance(share, bool) or not isinstance(share, Real)):
+                raise ConfigError(f"{name} must be a number, not {share!r}")
+        if reference is not None and not isinstance(reference, str):
+            raise ConfigError(f"reference must be the name of a method, not {reference!r}")
         if target is not None and not 0 < target <= 1:
             raise ConfigError(f"the target {target:g} is no accuracy; give a number above 0 and at most 1, such as 0.8")
         if not 0 < validation < 1:
@@ -161,18 +169,23 @@ class Comparing:
 
     def _configs(self) -> dict[str, list[RunConfig]]:
         """Every method's configuration with the first seed, one per candidate."""
-        found: dict[tuple[str, str], str] = {}
         configs: dict[str, list[RunConfig]] = {}
         for label, method in self.methods.items():
             configs[label] = [method.config(self.common, chosen) for chosen in self.candidates[label]]
-            first = configs[label][0]
             for config in configs[label]:
                 checked_algorithm(config, None if method.given is None else method.make(config.options))
-            same = (repr(method.make(first.options)), repr(first.model_copy(update={"options": {}})))
+        self._check_different(configs)
+        return configs
+
+    def _check_different(self, configs: Mapping[str, Sequence[RunConfig]]) -> None:
+        """Refuse two methods that have the same candidates."""
+        found: dict[tuple[tuple[str, str], ...], str] = {}
+        for label, own in configs.items():
+            make = self.methods[label].make
+            same = tuple((repr(make(each.options)), repr(each.model_copy(update={"options": {}}))) for each in own)
             if same in found:
                 raise ConfigError(f"the methods '{found[same]}' and '{label}' are the same with identical settings")
             found[same] = label
-        return configs
 
     def _reference(self, text: str) -> str:
         """The label of the reference method."""
@@ -256,7 +269,9 @@ class Comparing:
                 seeds = counted(len(self.seeds), "seed")
                 self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
                 # Of every candidate, also where there is no folder: one that cannot run is told before anything does.
-                self._check_folder({label: self._resolved(label, seed, data) for label in self.methods})
+                resolved = {label: self._resolved(label, seed, data) for label in self.methods}
+                self._check_different(resolved)  # again, since a setting may be the one that follows from the data
+                self._check_folder(resolved)
             for label in self.methods:
                 if label in self.diverged:
                     continue
@@ -276,8 +291,10 @@ class Comparing:
     def _run(self, label: str, seed: int, data: FederatedDataset, steps: Iterator[Step]) -> Run:
         """A method's run with a seed, with the best of its candidates."""
         chosen = self._tune(label, seed, data, steps)
+        setup = self._setup(label, chosen, seed, data)
+        self._check_choice(label, seed, chosen, setup.config)
         run = run_training(
-            self._setup(label, chosen, seed, data),
+            setup,
             out=self._folder(label, seed),
             resume=True,
             observer=self.observer.step(next(steps)),
@@ -287,6 +304,21 @@ class Comparing:
         )
         # What is in files needs no room in memory.
         return run.in_files(self.module, self._given(label, chosen))
+
+    def _check_choice(self, label: str, seed: int, chosen: int, config: RunConfig) -> None:
+        """A run that is already there must be of the candidate chosen now, which a wider grid may have changed."""
+        path = self._folder(label, seed)
+        if path is None or len(self.candidates[label]) == 1 or not RunFolder(path).exists:
+            return
+        try:
+            self._check_same(RunFolder(path), [config])
+        except RunError:
+            # That it is of one of the candidates was checked before anything ran.
+            raise RunError(
+                f"the grid now chooses {shown(self.candidates[label][chosen])} for {self.methods[label].title}, seed "
+                f"{seed}, but the run in '{path}' is of another choice; delete that folder to train it again, or "
+                "choose another --out"
+            ) from None
 
     def _leave_out(self, label: str, seed: int, error: NotFiniteError) -> None:
         """A method that diverges has no figures; the others are compared without it, unless it is the reference."""

@@ -23,6 +23,7 @@ from commonground.engine.observer import completed
 from commonground.engine.state.files import write_atomically
 from commonground.engine.tracked import Track
 from commonground.errors import RunError
+from commonground.existing import as_folder
 from commonground.notebook import html_table, report_link
 
 if TYPE_CHECKING:
@@ -192,9 +193,10 @@ def compare(
         settings["target"] = target
     elif target is not None:
         to_accuracy = target
+    folder = as_folder(out) if out is not None else None
     work = Comparing(
-        methods, data, seeds, Path(out) if out is not None else None, reference, to_accuracy, grid or {}, local_only,
-        model, validation, completed(observer, Silent()), data_dir, settings, on_round, track, allow_other_numerics,
+        methods, data, seeds, folder, reference, to_accuracy, grid or {}, local_only, model, validation,
+        completed(observer, Silent()), data_dir, settings, on_round, track, allow_other_numerics,
     )  # fmt: skip
     runs = work.run()
     result = summarize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commonground.compare.tables import method_table
 from commonground.engine import Run
+from commonground.engine.run import figures_of
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, RunError
 from commonground.suggest import meant
@@ -33,7 +34,7 @@ def frame(what: str, result: Mapping[str, Any], runs: Mapping[str, list[Run]], f
     elif what == "runs":
         rows = [{"method": entry["method"], **one} for entry in result["methods"] for one in entry["by_seed"]]
     else:
-        rows = list(_of_runs(what, result, runs, folder))
+        return figures_of(pd.DataFrame(list(_of_runs(what, result, runs, folder))))
     return pd.DataFrame(rows).replace("", None)
 
 

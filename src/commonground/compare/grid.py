@@ -45,6 +45,8 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 def check_grid(grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """A grid with every setting's values as a list, at least one each and none twice."""
+    if not isinstance(grid, Mapping):
+        raise ConfigError(f"grid must be a dict of lists, such as {{'lr': [0.01, 0.03, 0.1]}}, not {grid!r}")
     checked: dict[str, list[Any]] = {}
     for key, given in grid.items():
         values = given.tolist() if hasattr(given, "tolist") else given

@@ -165,7 +165,7 @@ def _entry(
 
     personal, shared = [_personal(headline, s) for s in summaries], [_shared(headline, s) for s in summaries]
     others = [metric.key for metric in headline.others(summaries[0])]
-    metrics = {key: _spread([s["metrics"][key]["mean"] for s in summaries]) for key in others}
+    metrics = {key: _over_clients(key, summaries) for key in others}
     rows = {key: _spread([s["metrics"][key]["over_rows"] for s in summaries]) for key in (headline.key, *others)}
     return {
         "method": method.label,
@@ -291,6 +291,12 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
     """Mean and deviation over the seeds for which there is a value."""
     known = [value for value in values if value is not None]
     return spread(known) if known else {"mean": None, "std": None}
+
+
+def _over_clients(key: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """A metric's mean over clients, over the seeds, and for how many clients it is defined (a seed's mean)."""
+    own = [summary["metrics"][key] for summary in summaries]
+    return _spread([each["mean"] for each in own]) | {"clients": _mean([each["clients"] for each in own])}
 
 
 def _mean(values: Sequence[float]) -> float:

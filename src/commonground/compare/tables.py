@@ -132,6 +132,7 @@ def _flat(headline: Headline, entry: Mapping[str, Any], target: float | None) ->
     cost = entry["to_accuracy"] or {}
     row["target"] = target
     row |= {f"{key}_to_target": cost.get(key) for key in ("rounds", "bytes", "seconds")}
+    row["seeds_to_target"] = None if target is None else cost.get("reached", 0)
     keys = ("mean", "std", "low", "high", "p_clients", "p_adjusted", "p_seeds", "p_seeds_adjusted")
     row |= {f"difference_{key}": (entry["differences"] or {}).get(key) for key in keys}
     row["settings"] = as_text(entry["settings"], " ")

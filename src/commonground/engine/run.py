@@ -25,14 +25,14 @@ from commonground.engine.rows import Rows
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
-from commonground.existing import check_run
+from commonground.existing import as_folder, check_run
 from commonground.notebook import html_table, report_link
 from commonground.tasks import Headline
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Run", "as_run", "load_run"]
+__all__ = ["Run", "as_run", "figures_of", "load_run"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -173,13 +173,9 @@ class Run:
         except ImportError:
             raise ConfigError("to_pandas needs pandas: pip install pandas") from None
         if what == "rounds":
-            return pd.DataFrame(self.history)
+            return figures_of(pd.DataFrame(self.history))
         assert self._summary  # refuses an unfinished run
-        frame = pd.DataFrame(list(self.clients))
-        for name in frame.columns.drop(["client", "name"], errors="ignore"):
-            # Where a figure is not defined the file has an empty cell.
-            frame[name] = frame[name].map(lambda cell: np.nan if cell in ("", None) else cell).infer_objects()
-        return frame
+        return figures_of(pd.DataFrame(list(self.clients)))
 
     def importance(self, data: FederatedDataset | None = None) -> pd.DataFrame:
         """Of a run on a table: how much each column matters to the clients' own models (:meth:`model`).
@@ -250,6 +246,18 @@ def _show(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
+def figures_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """The clients or the rounds of runs, with NaN where a figure is not defined, so that its column is of numbers.
+
+    Args:
+        frame: rows as the files have them; it is changed.
+    """
+    for name in frame.columns.drop(["client", "name", "method"], errors="ignore"):
+        # The file of the clients has an empty cell there, that of the rounds null.
+        frame[name] = frame[name].map(lambda cell: np.nan if cell in ("", None) else cell).infer_objects()
+    return frame
+
+
 def load_run(
     folder: str | Path,
     *,
@@ -271,10 +279,13 @@ def load_run(
 
     Raises:
         RunError: there is no run, it has no checkpoint yet, or a file is damaged.
-        ConfigError: its model or method was given as a Python object, or would be made by running a file.
+        ConfigError: its model or method was given as a Python object, or would be made by running a file; or an
+            argument is of another kind.
         ModelError: the given model does not fit; the first tensor that differs is named.
     """
-    check_run(folder)
+    check_run(as_folder(folder, "folder"))
+    if model is not None and not isinstance(model, nn.Module):
+        raise ConfigError(f"model must be an nn.Module object, not {model!r}")
     files = RunFolder(Path(folder))
     trained = read_trained(files, model=model, algorithm=algorithm, trust_code=trust_code)
     files.check_results()

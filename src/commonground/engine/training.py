@@ -31,6 +31,7 @@ from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
 from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError
+from commonground.existing import as_folder
 from commonground.models import own_copy
 from commonground.tasks import OwnLoss, OwnMetric
 
@@ -89,7 +90,9 @@ def train(
     Raises:
         CommonGroundError: anything wrong with settings, data, model or files, in one sentence.
     """
-    folder = Path(out) if out is not None else None
+    if resume and out is None:
+        raise ConfigError("resume=True needs out=…, the folder of the run to continue")
+    folder = as_folder(out) if out is not None else None
     return run_training(
         prepared(algorithm, data, model=model, loss=loss, metrics=metrics, data_dir=data_dir, **settings),
         out=folder,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from commonground.counted import counted
 from commonground.errors import RunError
 from commonground.report.charts import Line, LineChart
 from commonground.report.format import unit_of
@@ -34,17 +35,21 @@ def add_adaptation(page: Page, folder: Path) -> None:
         methods = list(dict.fromkeys(str(r["method"]) for r in results))
         page.section(
             "New clients",
-            f"{about['clients']} clients of {about['data']} that never took part, each with a few samples of its own.",
+            f"{counted(about['clients'], 'client')} of {about['data']} that never took part, each with a few samples "
+            "of its own.",
         )
         shots = sorted({int(r["shots"]) for r in results})
         if len(shots) > 1:
             page.figures([_curve(results, methods, headline)])
-        heads = ["Samples", "Way", headline.title, "Spread", "10th percentile", "90th percentile"]
+        figures = {"mean": headline.title, "std": "Spread", "p10": "10th percentile", "p90": "90th percentile"}
+        if about["clients"] == 1:
+            del figures["std"]  # one client alone has none
+        heads = ["Samples", "Way", *figures.values()]
         rows = [
             [
                 Cell.of(r["shots"], "integer", f"results[{i}].shots"),
                 Cell(str(r["method"])),
-                *(Cell.of(r[key], unit_of(headline), f"results[{i}].{key}") for key in ("mean", "std", "p10", "p90")),
+                *(Cell.of(r[key], unit_of(headline), f"results[{i}].{key}") for key in figures),
             ]
             for i, r in enumerate(results)
         ]

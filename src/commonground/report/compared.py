@@ -44,6 +44,10 @@ class Method:
         value = (self.entry.get("metrics") or {}).get(key) or {}
         return {part: number(value.get(part)) for part in ("mean", "std")}
 
+    def clients(self, key: str) -> float | None:
+        """For how many clients one of the task's other metrics is defined; None where the file does not say."""
+        return number(((self.entry.get("metrics") or {}).get(key) or {}).get("clients"))
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -58,6 +58,9 @@ def metric_table(comparison: Comparison, place: str) -> str:
         column = []
         for index, (value, text) in enumerate(zip(values, metric.spreads(values), strict=True)):
             key = f"methods[{index}].metrics.{metric.key}.mean"
+            defined, clients = comparison.methods[index].clients(metric.key), number(comparison.entry.get("clients"))
+            if defined is not None and clients is not None and defined < clients:
+                text += f" ({defined:.4g} of {clients:g} clients)"
             column.append(Cell.of(value["mean"], unit_of(metric), key, text=text.replace("-", "−")))
         cells.append(column)
     rows = [[Cell(method.title), *own] for method, *own in zip(comparison.methods, *cells, strict=True)]
@@ -124,7 +127,7 @@ def cost_table(comparison: Comparison, place: str) -> str:
     if target is not None:
         goal = f"to {100 * target:g} %"
         reached = [("rounds", f"Rounds {goal}", "number"), ("bytes", f"Bytes {goal}", "bytes"),
-                   ("seconds", f"Time {goal}", "seconds")]  # fmt: skip
+                   ("seconds", f"Time {goal}", "seconds"), ("reached", f"Seeds {goal}", "integer")]  # fmt: skip
     if not costs and not reached:
         return ""
     columns = [Column("Method"), *(Column(name, True) for _, name, _ in [*costs, *reached])]
@@ -133,7 +136,10 @@ def cost_table(comparison: Comparison, place: str) -> str:
         where, to = f"methods[{index}]", method.entry.get("to_accuracy") or {}
         row = [Cell(method.title)]
         row += [Cell.of(method.value(key), unit, f"{where}.{key}") for key, _, unit in costs]
-        row += [Cell.of(to.get(key), unit, f"{where}.to_accuracy.{key}") for key, _, unit in reached]
+        texts = {"reached": f"{to.get('reached')} of {comparison.seeds}"}
+        row += [
+            Cell.of(to.get(key), unit, f"{where}.to_accuracy.{key}", text=texts.get(key)) for key, _, unit in reached
+        ]
         rows.append(row)
     return table("Costs", columns, rows, [f"{place}comparison.json"], titled=True)
 

@@ -93,6 +93,19 @@ def test_a_diverging_seed_of_figure_4_is_counted(tmp_path: Path) -> None:
     assert any("unbounded below" in note for note in found["notes"])
 
 
+@pytest.mark.parametrize(("name", "sizes"), [("flute-fig3", ("M=15", "N=12")), ("flute-fig4", ("N=8",))])
+def test_other_sizes_are_not_called_the_papers(name: str, sizes: tuple[str, ...], tmp_path: Path) -> None:
+    few = ("k=[2]", "rounds=500", "every=500") if name == "flute-fig3" else ("rounds=5", "long_rounds=5", "every=5")
+    found = reproduced(name, tmp_path / "other", *few, *sizes, tiny=False)
+    assert not any("own sizes" in note for note in found["notes"])
+
+
+def test_the_papers_sizes_are_called_so(tmp_path: Path) -> None:
+    few = ("rounds=5", "long_rounds=5", "every=5")
+    found = reproduced("flute-fig4", tmp_path, *few, tiny=False)
+    assert any(note.startswith("Both scales are the paper's own sizes. The paper") for note in found["notes"])
+
+
 def test_what_diverges_later_is_counted_later(tmp_path: Path) -> None:
     found = reproduced("flute-fig4", tmp_path / "out", "rounds=5", "long_rounds=80", "fixed=gamma1", "every=5")
     row = found["tables"]["where γ1 > 2γ2"][0]

@@ -28,6 +28,7 @@ from commonground.theory.threads import one_thread
 __all__: list[str] = []
 
 SOURCE = "Liu, Shen and Yang 2024, Figure 4 and App. C.1"
+SIZES = {"d", "k", "clients", "samples"}
 SEEDS = 60
 CLAIMED = (8, 9, 10)  # N for which the paper names the best ratio; it shows 11 as well
 LIMIT = 2.0  # γ1/γ2 above which the penalty is unbounded below
@@ -175,8 +176,10 @@ def _notes(settings: PenaltySettings, panels: Sequence[Panel]) -> list[str]:
         for r in settings.ratios
         if not bool(panel.runs[r].finished.all())
     ]
+    papers = settings.model_dump(include=SIZES) == PenaltySettings().model_dump(include=SIZES)
+    sizes = "Both scales are the paper's own sizes. " if papers else ""
     return [
-        "Both scales are the paper's own sizes. The paper does not say which of γ1 and γ2 it holds fixed, which Φ it "
+        f"{sizes}The paper does not say which of γ1 and γ2 it holds fixed, which Φ it "
         f"draws, nor how many rounds it runs: here {' and '.join(map(settings.held, settings.fixed))} (Theorem 5.1's) "
         f"in turn, the other by the ratio; both generators of Φ; {settings.rounds} rounds. Gradients are those of the "
         f"{'halved squares, as in App. A.1' if settings.loss == 'half-square' else 'squares, as in §4.3'}; --set loss= "
