@@ -86,8 +86,11 @@ def test_seeds_that_reach_the_target_are_counted(comparison_folder):
     whole["methods"][0]["to_accuracy"] = {"target": 0.3, "bytes": 9, "seconds": 1.0, "rounds": 2, "reached": 1}
     path.write_text(json.dumps(whole))
     page = Page(write_report(comparison_folder))
-    assert page.numbers["methods[0].to_accuracy.reached"] == 1
-    assert "1 of 2" in page.text
+    assert page.numbers["methods[0].to_accuracy.rounds"] == 2
+    assert "2 (1 of 2 seeds)" in page.text
+    whole["methods"][0]["to_accuracy"]["reached"] = 2
+    path.write_text(json.dumps(whole))
+    assert "of 2 seeds)" not in Page(write_report(comparison_folder)).text
 
 
 def test_numbers_of_a_reproduction_are_those_of_its_files(reproduction_folder):

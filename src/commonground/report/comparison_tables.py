@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -127,7 +128,7 @@ def cost_table(comparison: Comparison, place: str) -> str:
     if target is not None:
         goal = f"to {100 * target:g} %"
         reached = [("rounds", f"Rounds {goal}", "number"), ("bytes", f"Bytes {goal}", "bytes"),
-                   ("seconds", f"Time {goal}", "seconds"), ("reached", f"Seeds {goal}", "integer")]  # fmt: skip
+                   ("seconds", f"Time {goal}", "seconds")]  # fmt: skip
     if not costs and not reached:
         return ""
     columns = [Column("Method"), *(Column(name, True) for _, name, _ in [*costs, *reached])]
@@ -136,11 +137,10 @@ def cost_table(comparison: Comparison, place: str) -> str:
         where, to = f"methods[{index}]", method.entry.get("to_accuracy") or {}
         row = [Cell(method.title)]
         row += [Cell.of(method.value(key), unit, f"{where}.{key}") for key, _, unit in costs]
-        texts = {"reached": f"{to.get('reached')} of {comparison.seeds}"}
-        row += [
-            Cell.of(to.get(key), unit, f"{where}.to_accuracy.{key}", text=texts.get(key)) for key, _, unit in reached
-        ]
-        rows.append(row)
+        cells = [Cell.of(to.get(key), unit, f"{where}.to_accuracy.{key}") for key, _, unit in reached]
+        if cells and 0 < to.get("reached", 0) < comparison.seeds:
+            cells[0] = replace(cells[0], text=f"{cells[0].text} ({to['reached']} of {comparison.seeds} seeds)")
+        rows.append([*row, *cells])
     return table("Costs", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
