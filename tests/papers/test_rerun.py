@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,20 +21,26 @@ from commonground.papers.tables.rerun import Again, draw_runs, rerun, rerun_tabl
 from tests.papers.small_table import COLUMN, TABLE, request
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _known() -> Iterator[None]:
     Experiment("a-table", "title", "a paper", lambda asked: run_table(TABLE, asked), table=TABLE)
     yield
     del experiments["a-table"]
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def measured(_known: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of FedRep, APFL and FedAvg, by the command."""
-    folder = tmp_path / "table"
+    folder = tmp_path_factory.mktemp("measured")
     command = ["reproduce", "a-table", "--scale", "paper", "--seeds", "2", "--methods", "fedrep,apfl,fedavg"]
     assert main([*command, "--quiet", "--out", str(folder)]) == 0
     return folder
+
+
+@pytest.fixture
+def table(measured: Path, tmp_path: Path) -> Path:
+    """A copy of what was measured, to change."""
+    return shutil.copytree(measured, tmp_path / "table")
 
 
 def change(folder: Path, **values: str) -> None:
