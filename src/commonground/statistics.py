@@ -188,26 +188,34 @@ def wilcoxon_p(differences: Sequence[float] | Values) -> float | None:
     if not d.any():
         return 1.0
     if np.count_nonzero(d) <= EXACT_PAIRS:
-        ranks = rankdata(np.abs(d))[d != 0]
-        return _signs_as_far(ranks, float(ranks @ np.sign(d[d != 0])))
+        differing = d[d != 0]
+        return _signs_as_far(rankdata(np.abs(differing)), np.sign(differing), len(d) - len(differing))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that ties make the normal approximation be used; it corrects for them
         return min(1.0, float(wilcoxon(d, zero_method="pratt").pvalue))
 
 
-def _signs_as_far(ranks: Values, total: float) -> float:
-    """The probability that ranks whose signs are drawn have a sum as far from 0 as a total."""
+def _signs_as_far(ranks: Values, signs: Values, zeros: int) -> float:
+    """The probability that ranks whose signs are drawn have a sum as far from 0 as with these signs.
+
+    Args:
+        ranks: of the pairs that differ, among themselves [k]; each is higher by the zeros, which rank below.
+        signs: −1 or 1 [k].
+        zeros: number of equal pairs.
+    """
     steps = np.rint(2 * ranks).astype(int)  # ranks of ties are halves
-    middle = int(steps.sum())
-    chances = np.zeros(2 * middle + 1)
-    chances[middle] = 1.0
+    middle, pairs = int(steps.sum()), len(steps)
+    chances = np.zeros((pairs + 1, 2 * middle + 1))  # by how many signs are positive, and by the sum of signed steps
+    chances[0, middle] = 1.0
     for step in steps.tolist():
         further = np.zeros_like(chances)
-        further[step:] += chances[: len(chances) - step] / 2
-        further[: len(chances) - step] += chances[step:] / 2
+        further[1:, step:] += chances[:-1, :-step] / 2
+        further[:, :-step] += chances[:, step:] / 2
         chances = further
-    far = np.abs(np.arange(-middle, middle + 1)) >= abs(round(2 * total))
-    return min(1.0, float(chances[far].sum()))
+    balance = 2 * np.arange(pairs + 1) - pairs
+    sums = np.abs(2 * zeros * balance[:, None] + np.arange(-middle, middle + 1))
+    found = abs(round(float(2 * zeros * signs.sum() + steps @ signs)))
+    return min(1.0, float(chances[sums >= found].sum()))
 
 
 def smallest_p(pairs: int) -> float:

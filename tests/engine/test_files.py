@@ -53,12 +53,17 @@ def test_the_standard_output_by_name_is_it(tmp_path: Path) -> None:
     """Also where it is a file: what was printed before stays, and what is printed after follows."""
     code = (
         "import sys; from pathlib import Path; from commonground.engine.state.files import write_atomically as w\n"
-        "print('before', flush=True); w(Path(sys.argv[1]), 'middle\\n'); print('after')"
+        "for name in sys.argv[1:]: print('before', flush=True); w(Path(name), 'middle\\n'); print('after', flush=True)"
     )
-    for name in ("/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"):
-        with (tmp_path / "out").open("wb") as out:
-            subprocess.run([sys.executable, "-c", code, name], stdout=out, check=True)
-        assert (tmp_path / "out").read_text() == "before\nmiddle\nafter\n"
-        done = subprocess.run([sys.executable, "-c", code, name], stdout=subprocess.PIPE, text=True, check=True)
-        assert done.stdout == "before\nmiddle\nafter\n"
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "relative").symlink_to("../link")
+    names = ["/dev/stdout", "/proc/self/fd/1", "/dev/fd/1", str(tmp_path / "folder" / "relative")]
+    expected = "before\nmiddle\nafter\n" * len(names)
+    with (tmp_path / "out").open("wb") as out:
+        subprocess.run([sys.executable, "-c", code, *names], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == expected
+    done = subprocess.run([sys.executable, "-c", code, *names], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == expected
     assert Path("/dev/stdout").is_symlink()
+    assert (tmp_path / "link").is_symlink()

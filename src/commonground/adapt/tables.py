@@ -216,7 +216,8 @@ def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[An
         numbers = np.array([*places_of(cells.words, schema.class_names), -1], dtype=np.int64)
         return numbers[cells.codes], cells.codes >= 0
     values = []
-    readings = as_run_read(raw, schema.targets, schema.target_decimals)
+    decimals = schema.target_decimals or ("point",) * len(schema.targets)  # earlier versions knew no other
+    readings = as_run_read(raw, schema.targets, decimals)
     for name in schema.targets:
         column = look(raw, name, readings)
         assert column.numbers is not None

@@ -117,3 +117,16 @@ def test_clients_that_write_the_target_differently_do_not_agree(tmp_path: Path) 
     first, second = (OwnTable(path, path.stem, "y", task="regression").columns for path in (one, other))
     with pytest.raises(DataError, match=r"'a' and 'b' do not agree on how the target 'y' is written: as 1\.234,5 and"):
         agreed_readings([first, second])
+
+
+def test_naming_the_column_of_times_again_changes_nothing(tmp_path: Path) -> None:
+    numbers = [f"{v:.1f}" for v in values()]
+    days = [f"{1 + i % 12:02d}/{20 + i % 9:02d}/2024" for i in range(40)]
+    first = loaded(write(tmp_path / "a.csv", c=CLIENTS, t=days, x=numbers, y=numbers), time_column="t")
+    dates = [f"{month:02d}/{13 - month:02d}/2024" for month in range(1, 13)]
+    columns = {"c": ["n"] * 12, "t": dates, "x": [str(m) for m in range(12)], "y": [f"{m}.5" for m in range(12)]}
+    path = write(tmp_path / "b.csv", **columns)
+    one, same = loaded(path, schema=first.schema), loaded(path, schema=first.schema, time_column="t")
+    assert np.array_equal(one.x_test, same.x_test)
+    other = loaded(path, schema=first.schema, time_column="t", kinds="t=date:%d/%m/%Y")
+    assert not np.array_equal(one.x_test, other.x_test)

@@ -65,10 +65,10 @@ def load_text_table(
     options = replace(
         options or TableOptions(), client_column=client_column or (options or TableOptions()).client_column
     )
-    _check_options(options)
     raw = read_raw(path, options.separator, options.encoding, quotes=".tsv" not in path.name.lower())
     asked: Mapping[str, Any] = {} if like is None else like.asked
     options, unlike = options.as_asked(asked, raw.columns)
+    _check_options(options)
     header = [name for name in raw.names if name not in options.drop]
     texts = _roles(path, header, label, options, asked.get("text_column", ()))
     raw, lacking = with_targets(raw, [label], "classification", options)

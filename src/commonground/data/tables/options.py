@@ -128,15 +128,17 @@ class TableOptions:
             the options, and what is worth knowing of them.
         """
         kept = {n: v for n, v in before.items() if n == "missing_target" and self.missing_target == "refuse"}
+        times: dict[str, Any] = {"kinds": {**before["kinds"], **self.kinds}} if "kinds" in before else {}
         if any(getattr(self, name) is not None for name in (*_WAYS, "test_share")):
-            return replace(self, **kept), []
+            same = self.time_column is not None and self.time_column == before.get("time_column")
+            return replace(self, **kept, **(times if same else {})), []
         lacking = [before[name] for name in _WAYS if name in before and before[name] not in columns]
         if lacking:
             return replace(self, **kept), [
                 f"no column {quoted(lacking[0])}, which says the run's test rows; here {self.share:.0%} at random are"
             ]
         kept |= {name: value for name, value in before.items() if name in _WAYS}
-        kept |= {"kinds": {**before["kinds"], **self.kinds}} if "kinds" in before else {}
+        kept |= times
         own = not any(name in _WAYS for name in kept) and "split" in columns  # a column says which are test rows
         kept |= {name: value for name, value in before.items() if name == "test_share" and not own}
         return replace(self, **kept), []

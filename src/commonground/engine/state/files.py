@@ -31,6 +31,9 @@ _DTYPES = {
 }
 
 
+MOST_LINKS = 40  # that are followed, as the kernel has it
+
+
 class Column(NamedTuple):
     """A tensor that is written part by part, so that it need not be in memory as a whole.
 
@@ -148,10 +151,14 @@ def _replacing(path: Path, *, durable: bool) -> Iterator[int]:
 
 def _opened(path: Path) -> int | None:
     """A descriptor of a device, of a pipe, or of what this process has opened by number; None where files may stand."""
-    name = str(path.readlink() if path.is_symlink() and path.parent == Path("/dev") else path)
-    number = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", name)
-    if number is not None:
-        return os.dup(int(number[1]))  # so that what is printed before and after stands before and after
+    place = Path(os.path.abspath(path))
+    for _ in range(MOST_LINKS):
+        number = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(place))
+        if number is not None:
+            return os.dup(int(number[1]))  # so that what is printed before and after stands before and after
+        if not place.is_symlink():
+            break
+        place = Path(os.path.abspath(place.parent / place.readlink()))
     try:
         mode = path.stat().st_mode
     except OSError:
