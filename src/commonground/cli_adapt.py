@@ -358,7 +358,8 @@ def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
 
     options = table_options(run.config.table_settings())
     whose = {} if dealt or options.client_column is None else {"client_column": options.client_column}
-    asked = {**options.of_rows, "text_column": run.trained.text_columns}
+    times = run.trained.split.get("times")
+    asked = {**options.of_rows, "text_column": run.trained.text_columns, **({"kinds": times} if times else {})}
     classes = tuple(run.trained.split["class_names"])
     about = TableSchema((), (run.config.target or LABEL,), "classification", classes, asked=asked)
     return {**whose, "schema": about}

@@ -298,8 +298,10 @@ def test_texts_in_columns_that_the_run_was_told(
     table = tmp_path / "t.csv"
     table.write_bytes("\n".join(["wörds;kind;who;other", *lines]).encode("latin-1"))
     given = ["--data", str(table), "--text-column", "wörds", "--label", "kind", "--client-column", "who", *SET]
+    given += ["--time-column", "other"]
     common = ["--model", f"hf:{place / 'bert'}", "--rounds", "1", "--quiet", "--out", str(tmp_path / "run")]
     assert main(["train", "rolora", *given, *common]) == 0
+    assert load_run(tmp_path / "run").trained.split["times"] == {"other": "number"}  # adapt reads others' like this
     assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 0
     assert len(_table(capsys.readouterr().out)) == 25
     newcomers = ["--data", str(table), "--client-column", "who", "--shots", "2", "--epochs", "1", "--repeats", "1"]

@@ -58,6 +58,26 @@ def test_another_table_is_split_as_the_first_one_unless_the_options_say_otherwis
     assert about["notes"] == ["no column 'date', which says the run's test rows; here 25% at random are"]
 
 
+def test_another_table_s_dates_are_read_as_the_first_one_s(tmp_path: Path) -> None:
+    """05/24/2024 says which is the month, and 04/05/2024 does not."""
+    first = write(tmp_path / "a.csv", "text,label,day", [f"w{i},l{i % 2},05/{13 + i:02d}/2024" for i in range(12)])
+    options = TableOptions(time_column="day")
+    times = load_text_table(first, options=options).about["times"]
+    assert times == {"day": "date:%m/%d/%Y"}
+    rows = [f"w{month},l{month % 2},{month:02d}/{13 - month:02d}/2024" for month in range(1, 13)]
+    other = write(tmp_path / "b.csv", "text,label,day", rows)
+    alone = load_text_table(other, options=options)
+    assert alone.test.numbers == [2, 3, 4]  # lines; with the day before the month the latest are the first
+    assert any("day before month" in note for note in alone.about["notes"])
+    asked = {**options.of_rows, "kinds": times}
+    like = TableSchema((), ("label",), "classification", (), asked=asked)
+    assert load_text_table(other, like=like).test.numbers == [11, 12, 13]
+    said = TableOptions(kinds={"day": "date:%d/%m/%Y"})
+    assert load_text_table(other, options=said, like=like).test.numbers == [2, 3, 4]
+    with pytest.raises(ConfigError, match="--kinds is for columns of numbers and categories"):
+        load_text_table(other, options=TableOptions(kinds={"text": "category"}), like=like)
+
+
 def test_another_table_has_the_first_one_s_columns_and_classes_if_they_hold_it(tmp_path: Path) -> None:
     rows = [f"first {i},second {i},{'bc'[i % 2]}" for i in range(12)]
     path = write(tmp_path / "notes.csv", "text,note,label", rows)

@@ -39,7 +39,7 @@ def describe(data: FederatedDataset) -> dict[str, Any]:
         "client_names": None if data.client_names is None else list(data.client_names),
         "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
         **({"described": True} if data.described else {}),
-        **({"text_columns": data.about["text_columns"]} if "text_columns" in data.about else {}),
+        **{name: data.about[name] for name in ("text_columns", "times") if name in data.about},
     }
 
 
