@@ -49,6 +49,7 @@ def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
     assert null.read_bytes() == b""
 
 
+@pytest.mark.skipif(not Path("/dev/stdout").is_symlink(), reason="a system without names of what is opened")
 def test_the_standard_output_by_name_is_it(tmp_path: Path) -> None:
     """Also where it is a file: what was printed before stays, and what is printed after follows."""
     code = (
