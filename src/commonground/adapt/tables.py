@@ -17,7 +17,7 @@ from commonground.counted import counted
 from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
 from commonground.data.tables.features import ignored, known_features
-from commonground.data.tables.look import look
+from commonground.data.tables.notation import column_of
 from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
@@ -219,7 +219,7 @@ def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[An
     decimals = schema.target_decimals or ("point",) * len(schema.targets)  # earlier versions knew no other
     readings = as_run_read(raw, schema.targets, decimals)
     for name in schema.targets:
-        column = look(raw, name, readings)
+        column = column_of(raw, name, readings)
         assert column.numbers is not None
         values.append(column.numbers)
     y = np.stack(values, axis=1)

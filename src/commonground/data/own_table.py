@@ -23,7 +23,7 @@ from commonground.data.tables.features import (
 )
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.load import load_table
-from commonground.data.tables.look import check_points
+from commonground.data.tables.notation import check_points
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
@@ -90,7 +90,7 @@ class OwnTable:
         self.notes += rows.notes
         taken = {*labels, given, self.options.time_column, self.options.group_column}
         features, dropped = find_features(self._raw, taken, self.options)
-        check_points(self._raw, {**readings_of(features), **targets.readings, **rows.readings}, said)
+        check_points(self._raw, said, readings_of(features), targets.readings, rows.readings)
         self._training = rows.train
         if targets.task.name == "classification":
             strange = targets.strange(rows.train, rows.test)

@@ -97,8 +97,7 @@ def load_text_table(
 
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
                         missing_targets=lacking, notes=(*raw.notes, *unlike, *rows.notes), scaling="none")  # fmt: skip
-    times = {"times": rows.asked["kinds"]} if rows.asked else {}  # as another table's are to be read
-    read = {**about.summary(), "text_columns": list(texts), **times}
+    read = {**about.summary(), "text_columns": list(texts), **({"times": rows.kinds} if rows.kinds else {})}
     return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=read)
 
 

@@ -13,7 +13,7 @@ from commonground.data.tables import split
 from commonground.data.tables.cells import MISSING, words_of
 from commonground.data.tables.features import readings_said
 from commonground.data.tables.kinds import Column, Reading, kind_of
-from commonground.data.tables.look import look
+from commonground.data.tables.notation import column_of
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.split import Owners
@@ -51,9 +51,9 @@ class Rows:
         return {} if self.times is None else {self.times.name: self.times.reading}
 
     @property
-    def asked(self) -> dict[str, dict[str, str]]:
-        """How another table's column of times is to be read: as this one's."""
-        return {"kinds": {name: kind_of(reading) for name, reading in self.readings.items()}} if self.times else {}
+    def kinds(self) -> dict[str, str]:
+        """The same as ``--kinds`` takes it: how another table's column of times is to be read."""
+        return {name: kind_of(reading) for name, reading in self.readings.items()}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _times(raw: RawTable, options: TableOptions) -> Column | None:
     name = options.time_column
     if name is None:
         return None
-    times = look(raw, name, options.readings)
+    times = column_of(raw, name, options.readings)
     if times.numbers is None:
         raise DataError(f"{raw.path}: the time column {quoted(name)} holds neither dates nor numbers")
     for row in np.flatnonzero(np.isnan(times.numbers))[:1]:

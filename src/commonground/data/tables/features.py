@@ -13,7 +13,7 @@ import numpy.typing as npt
 from commonground.data.tables.cells import places_of, rounded_away, spelt_twice
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
-from commonground.data.tables.look import look
+from commonground.data.tables.notation import column_of
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import ColumnSchema, TableSchema
@@ -81,7 +81,7 @@ def find_features(
         if name in left_out:
             dropped[name] = "dropped"
             continue
-        column = look(raw, name, readings)
+        column = column_of(raw, name, readings)
         if column.reading.kind in WHY_NOT:
             dropped[name] = WHY_NOT[column.reading.kind]
         else:

@@ -24,7 +24,7 @@ from commonground.data.tables.features import (
     said_of_rounding,
 )
 from commonground.data.tables.kinds import Column
-from commonground.data.tables.look import check_points
+from commonground.data.tables.notation import check_points
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
@@ -100,7 +100,7 @@ def load_table(
     targets = read_targets(raw, labels, task, classes, said={**known, **said}, scaled=schema is None)
     rows = divided(raw, targets, given, options, seed)
     if found is not None:
-        check_points(raw, {**readings_of(found[0]), **targets.readings, **rows.readings}, said)
+        check_points(raw, said, readings_of(found[0]), targets.readings, rows.readings)
     learnt_from = rows.train.copy()
     if held is not None:
         learnt_from[np.flatnonzero(rows.train)[held]] = False
@@ -116,7 +116,7 @@ def load_table(
         few_rows=rows.owners.few,
         split=rows.how,
         missing_targets=lacking,
-        asked={**options.of_rows, **rows.asked},
+        asked={**options.of_rows, **({"kinds": rows.kinds} if rows.kinds else {})},
     )
     if found is None:
         assert schema is not None

@@ -110,18 +110,14 @@ class TableOptions:
 
     @property
     def of_rows(self) -> dict[str, Any]:
-        """What is said of which rows are test rows and which are left out, by name; of a column of times also how it is
-        read.
-        """
-        said = {name: value for name in _OF_ROWS if (value := getattr(self, name)) != getattr(TableOptions, name)}
-        times = {name: kind for name, kind in self.kinds.items() if name == self.time_column}
-        return {**said, "kinds": times} if times else said
+        """What is said of which rows are test rows and which are left out, by name."""
+        return {name: value for name in _OF_ROWS if (value := getattr(self, name)) != getattr(TableOptions, name)}
 
     def as_asked(self, before: Mapping[str, Any], columns: Collection[str]) -> tuple[TableOptions, list[str]]:
         """These options for another table, which is divided as a first one was unless they say otherwise.
 
         Args:
-            before: what the first one's options said (:attr:`of_rows`).
+            before: what the first one's options said (:attr:`of_rows`), and as ``kinds`` how its times were read.
             columns: of the other table.
 
         Returns:

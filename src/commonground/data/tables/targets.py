@@ -12,7 +12,7 @@ from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
 from commonground.data.tables.cells import Cells, places_of, rounded_away, spelt_twice, words_of
 from commonground.data.tables.kinds import TRUTHS, Reading
-from commonground.data.tables.look import look
+from commonground.data.tables.notation import column_of
 from commonground.data.tables.read import RawTable
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
@@ -203,7 +203,7 @@ def as_run_read(raw: RawTable, targets: Sequence[str], decimals: Sequence[str]) 
 
 def _numbers(raw: RawTable, column: str, said: Mapping[str, Reading] | None) -> tuple[npt.NDArray[np.float64], str]:
     """A column of numbers, none of which may be missing, and how they are written."""
-    read = look(raw, column, said)
+    read = column_of(raw, column, said)
     if read.reading.kind not in ("number", "boolean"):
         raise DataError(f"{raw.path}: {quoted(column)} holds no numbers; a target of this task must be numeric")
     assert read.numbers is not None

@@ -18,7 +18,7 @@ from commonground.papers.tables.folder import table_in
 from commonground.papers.tables.readings import reported
 from commonground.papers.tables.table import PaperTable, Row
 from commonground.papers.tables.variants import variant
-from commonground.table import Column, Table
+from commonground.table import Table
 
 __all__ = ["Again", "draw_runs", "rerun", "rerun_table"]
 
@@ -118,14 +118,14 @@ def draw_runs(
     left = math.inf if request.minutes is None else request.minutes
     drawn, longer = list[tuple[Work, list[Measurement]]](), 0
     for place in numpy_stream(request.seed, "rerun").permutation(len(runs)):
-        minutes = runs[place][1][0].minutes
+        work, kept = runs[place]
         if len(drawn) == count:
             break
-        if minutes > left:
+        if kept[0].minutes > left:
             longer += 1
             continue
-        left -= minutes
-        drawn.append(runs[place])
+        left -= kept[0].minutes
+        drawn.append((work, kept))
     if not drawn:
         raise RunError(f"'{store.folder}' holds no such cells" + (" that take so few minutes" if longer else ""))
     if not longer:
@@ -165,30 +165,26 @@ def _compared(work: Work, before: CellStore, now: CellStore, keys: Collection[Ce
 
 def rerun_table(found: Sequence[Again]) -> Table:
     """A line for each cell: what was kept, what was measured now, and what else computed."""
-    heads = ("column", "method", "change", "seed", "kept (%)", "now (%)", "the same", "computed with")
     rows = [
-        dict(
-            zip(
-                heads,
-                (
-                    one.before.column,
-                    one.before.method,
-                    one.before.variant,
-                    one.before.seed,
-                    _percent(one.kept),
-                    _percent(one.measured),
-                    "to the last digit, weights too" if one.same
-                    else "to the last digit; other weights" if one.same_accuracies
-                    else "no",
-                    "; ".join(one.changed) or "the same",
-                ),
-                strict=True,
-            )
-        )
+        {
+            "column": one.before.column,
+            "method": one.before.method,
+            "change": one.before.variant,
+            "seed": one.before.seed,
+            "kept (%)": _percent(one.kept),
+            "now (%)": _percent(one.measured),
+            "the same": _verdict(one),
+            "computed with": "; ".join(one.changed) or "the same",
+        }
         for one in found
-    ]  # fmt: skip
-    numbers = ("seed", "kept (%)", "now (%)")
-    return Table("Cells measured again", tuple(Column(name, name in numbers) for name in heads), rows)
+    ]
+    return Table.of("Cells measured again", rows)
+
+
+def _verdict(one: Again) -> str:
+    if one.same:
+        return "to the last digit, weights too"
+    return "to the last digit; other weights" if one.same_accuracies else "no"
 
 
 def _percent(value: float | None) -> str:

@@ -10,10 +10,10 @@ from commonground.data.tables.read import RawTable
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["check_points", "look"]
+__all__ = ["check_points", "column_of"]
 
 
-def look(raw: RawTable, name: str, said: Mapping[str, Reading] | None = None) -> Column:
+def column_of(raw: RawTable, name: str, said: Mapping[str, Reading] | None = None) -> Column:
     """A column's cells.
 
     Args:
@@ -29,18 +29,18 @@ def look(raw: RawTable, name: str, said: Mapping[str, Reading] | None = None) ->
     return understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
 
 
-def check_points(raw: RawTable, readings: Mapping[str, Reading], said: Mapping[str, Reading]) -> None:
+def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[str, Reading]) -> None:
     """Refuse numbers whose points may mark thousands, in a file of which another column has decimal commas.
 
     Args:
         raw: the table.
-        readings: how its columns are read, whatever they are for.
-        said: those of which somebody said so.
+        said: the readings of columns of which somebody said so.
+        readings: how columns are read, whatever they are for.
 
     Raises:
         DataError: names the first, and what to say.
     """
-    numbers = {name: reading.decimal for name, reading in readings.items() if reading.kind == "number"}
+    numbers = {name: r.decimal for part in readings for name, r in part.items() if r.kind == "number"}
     if raw.typed or "comma" not in numbers.values():
         return
     for name, decimal in numbers.items():
