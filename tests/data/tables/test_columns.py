@@ -194,6 +194,11 @@ def test_targets_of_very_different_sizes_are_said(tmp_path: Path) -> None:
     first = load_table(path, label="price,rate", task="regression").schema
     assert first is not None
     assert [note for note in first.notes if re.match(said, note)]
+    path.write_text("\n".join(["who,x,price,rate", *(re.sub(r",([^,]*),([^,]*)$", r",\1e20,\2", row) for row in rows)]))
+    huge = load_table(path, label="price,rate", task="regression").schema  # whose squares single precision cannot hold
+    assert huge is not None
+    assert [note for note in huge.notes if re.match(said, note)]
+    path.write_text("\n".join(["who,x,price,rate", *rows]) + "\n")
     for label in ("price", "x,rate"):
         about = load_table(path, label=label, task="regression").schema
         assert about is not None

@@ -11,6 +11,7 @@ import pytest
 import commonground as cg
 from commonground.data.own_table import OwnTable
 from commonground.data.tables.agree import agreed_readings
+from commonground.data.tables.options import TableOptions
 from commonground.errors import DataError
 
 CLIENTS = ["a", "b"] * 20
@@ -130,3 +131,46 @@ def test_naming_the_column_of_times_again_changes_nothing(tmp_path: Path) -> Non
     assert np.array_equal(one.x_test, same.x_test)
     other = loaded(path, schema=first.schema, time_column="t", kinds="t=date:%d/%m/%Y")
     assert not np.array_equal(one.x_test, other.x_test)
+
+
+def test_what_is_said_of_a_newcomer_s_target_goes_before_the_run(tmp_path: Path) -> None:
+    x, y = [f"{v:.0f}" for v in values()], np.round(values(1))
+    run_table = write(tmp_path / "run.csv", c=CLIENTS, x=x, y=[german(v) for v in y])
+    points = write(tmp_path / "p.csv", c=CLIENTS, x=x, y=[f"{v:,.1f}" for v in y])
+    schema = loaded(run_table).schema
+    with pytest.raises(DataError, match=r"column 'y': '.*' is not a finite number"):
+        loaded(points, schema=schema)
+    assert stored(loaded(points, schema=schema, kinds="y=point-number")) == pytest.approx(sorted(y))
+
+
+def test_times_with_points_in_a_file_with_decimal_commas(tmp_path: Path) -> None:
+    times = [german(float(1000 + 7 * i))[:-2] for i in range(len(CLIENTS))]
+    path = write(
+        tmp_path / "t.csv", c=CLIENTS, t=times, x=[german(v) for v in values()], y=[german(v) for v in values(1)]
+    )
+    with pytest.raises(DataError, match=r"column 't': the point in '1\.000' may be a decimal one"):
+        loaded(path, time_column="t")
+    assert loaded(path, time_column="t", kinds="t=comma-number").test_sizes.sum() > 0
+
+
+def test_another_column_of_times_is_read_by_itself(tmp_path: Path) -> None:
+    numbers = [f"{v:.1f}" for v in values()]
+    days = [f"{1 + i % 12:02d}/{20 + i % 9:02d}/2024" for i in range(40)]
+    first = loaded(write(tmp_path / "a.csv", c=CLIENTS, t=days, x=numbers, y=numbers), time_column="t")
+    other = write(tmp_path / "b.csv", c=["n"] * 12, u=[str(i) for i in range(12)], x=numbers[:12], y=numbers[:12])
+    new = loaded(other, schema=first.schema, time_column="u")
+    assert sorted(new.x_test[:, 0]) == pytest.approx(sorted(float(n) for n in numbers[9:12]))
+
+
+def test_a_client_s_own_table_is_read_alike(tmp_path: Path) -> None:
+    """Over a network: what is said of targets is heeded, points are looked at in all columns, and guesses are said."""
+    x, y = [german(v) for v in values()], np.round(values(1))
+    path = write(tmp_path / "a.csv", x=x, y=[german(v)[:-2] for v in y])
+    with pytest.raises(DataError, match=r"column 'y': the point in '.*' may be a decimal one"):
+        OwnTable(path, "a", "y", task="regression")
+    own = OwnTable(path, "a", "y", task="regression", options=TableOptions(kinds={"y": "comma-number"}))
+    assert own.columns.target_decimals == ("comma",)
+    dates = [f"{1 + i % 9:02d}/{1 + i % 7:02d}/2024" for i in range(40)]
+    dated = write(tmp_path / "b.csv", x=[f"{v:.1f}" for v in values()], y=[f"{v:.0f}" for v in y], t=dates)
+    own = OwnTable(dated, "b", "y", task="regression", options=TableOptions(time_column="t"))
+    assert "t: day before month" in own.notes

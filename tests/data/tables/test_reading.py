@@ -186,23 +186,33 @@ def test_finer_times_than_microseconds_are_dates(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_of_more_than_64_bits_are_named() -> None:
-    frame = pd.DataFrame({"c": ["a", "b"] * 2, "z": [1, 2, 10**20, 4], "y": [0, 1, 1, 0]})
-    with pytest.raises(DataError, match=r"row 3, column 'z': 100000000000000000000 is a whole number of more than 64"):
-        load_data(frame, client_column="c", target="y")
+    frame = pd.DataFrame({"c": ["a", "b"] * 2, "z": pd.Series([1, 2, 3, 4], dtype=object), "y": [0, 1, 1, 0]})
+    for large in (10**20, 2**63, -(2**63) - 1):
+        frame.loc[2, "z"] = large
+        with pytest.raises(DataError, match=rf"row 3, column 'z': {large} is a whole number of more than 64"):
+            load_data(frame, client_column="c", target="y")
+    for fits in (2**63 - 1, -(2**63)):
+        frame.loc[2, "z"] = fits
+        assert load_data(frame, client_column="c", target="y").clients == 2
 
 
 def test_views_of_strings_are_words(tmp_path: Path) -> None:
     words = pa.array([f"w{i % 3}" for i in range(40)]).cast(pa.string_view())
-    table = pa.table({"c": ["a", "b"] * 20, "k": words, "y": [0, 1, 1, 0] * 10})
+    raw = pa.array([b"x"] * 40).cast(pa.binary_view())
+    table = pa.table({"c": ["a", "b"] * 20, "k": words, "raw": raw, "y": [0, 1, 1, 0] * 10})
     with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
     data = load_data(tmp_path / "t.arrow", client_column="c", target="y")
     assert data.schema is not None
     assert data.schema.features[0].categories == ("w0", "w1", "w2")
+    assert data.schema.notes[0] == "left out: 'raw' (binary_view)"
 
 
 def test_lines_between_objects_are_counted(tmp_path: Path) -> None:
     rows = [f'{{"c": "{"ab"[i % 2]}", "x": {i}.5, "y": {"null" if i == 7 else i % 2}}}' for i in range(20)]
-    (tmp_path / "t.jsonl").write_text("\n\n".join(rows) + "\n")
-    with pytest.raises(DataError, match=r"line 15, column 'y': the cell is empty"):
-        load_data(tmp_path / "t.jsonl", client_column="c", target="y")
+    several_in_one = "\n".join([rows[0], " ".join(rows[1:])])  # which have no lines of their own
+    texts = {"\n\n".join(rows): 15, "\n  \n".join(rows): 15, "\n".join(rows): 8, several_in_one: 8}
+    for text, line in texts.items():
+        (tmp_path / "t.jsonl").write_text(text + "\n")
+        with pytest.raises(DataError, match=rf"line {line}, column 'y': the cell is empty"):
+            load_data(tmp_path / "t.jsonl", client_column="c", target="y")
