@@ -133,4 +133,21 @@ def test_a_cell_without_a_value_is_the_same_if_it_has_none_again(table: Path) ->
     gone = replace(cell, personal_last10=None, personal_final=None, best=None, diverged="no finite number")
     assert Again(gone, gone, None, None).same
     assert not Again(cell, gone, 0.5, None).same_accuracies
+    assert not Again(cell, cell, 0.5, 0.6).same_accuracies  # of participants, whose accuracy the curve has alone
     assert rerun_table([Again(gone, gone, None, None)]).rows[0]["now (%)"] == "–"
+
+
+def test_what_is_measured_again_is_computed_as_before(table: Path, tmp_path: Path) -> None:
+    change(table, precision="bf16")
+    found, _ = rerun(table, request(tmp_path / "again", methods=("apfl",)), 1)
+    assert found[0].now.precision == "bf16"
+    assert "--precision bf16" in found[0].now.command
+
+
+def test_a_folder_s_own_scale_and_settings_are_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "other-rate"
+    command = ["reproduce", "a-table", "--scale", "paper", "--seeds", "1", "--methods", "fedrep", "--quiet"]
+    assert main([*command, "--set", "lr=0.02", "--out", str(folder)]) == 0
+    found, _ = rerun(folder, request(tmp_path / "again", scale="small"), 1)
+    assert (found[0].now.scale, found[0].same) == ("paper", True)
+    assert "--set lr=0.02" in found[0].now.command

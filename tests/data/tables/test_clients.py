@@ -58,7 +58,9 @@ def test_kept_clients_need_two_rows(tmp_path: Path) -> None:
     assert data.clients == 5
     assert data.schema is not None
     assert data.schema.few_rows["clients"] == ["d", "e"]
-    with pytest.raises(DataError, match="no client has 50 rows"):
+    with pytest.raises(
+        DataError, match="no client has 50 rows; to train, take a smaller --min-rows or --few-rows pool"
+    ):
         load(tmp_path, few_rows="shared", min_rows=50)
     with pytest.raises(DataError, match="the clients with fewer than 2 rows have 1 row in all"):
         load(tmp_path, few_rows="pool")
