@@ -151,3 +151,8 @@ def test_a_folder_s_own_scale_and_settings_are_taken(tmp_path: Path) -> None:
     found, _ = rerun(folder, request(tmp_path / "again", scale="small"), 1)
     assert (found[0].now.scale, found[0].same) == ("paper", True)
     assert "--set lr=0.02" in found[0].now.command
+
+
+def test_only_what_is_asked_for_is_told_of_a_run_with_several_cells(table: Path, tmp_path: Path) -> None:
+    found, _ = rerun(table, request(tmp_path / "again", methods=("fedavg+ft",)), 1)
+    assert [one.before.method for one in found] == ["FedAvg+FT"]
