@@ -254,20 +254,22 @@ def _say_status(folder: Path) -> None:
 
 def _measure_again(folder: Path, request: Request, count: int) -> None:
     """Cells measured again beside those that a folder keeps."""
-    from commonground.papers.tables.rerun import rerun, rerun_table
+    from commonground.papers.tables.rerun import measured_again, rerun, rerun_table
+    from commonground.papers.tables.reruns import in_words, write_reruns
     from commonground.terminal import standard_output
 
     check_folder(request.folder)
     found, notes = rerun(folder, request, count)
+    write_reruns(request.folder, rerun_table(measured_again(folder, request.folder)))
     if not request.quiet:
         console = standard_output()
-        if found:
-            console.print(rerun_table(found).to_rich())
+        table = rerun_table(found)
+        for part in table.to_fit(console) if found else ():
+            console.print(part)
         for note in notes:
             console.print(f"• {note}")
         if found:
-            same = sum(one.same for one in found)
-            console.print(f"{same} of {len(found)} cells are the same to the last digit, final weights included")
+            console.print(in_words(table.rows))
     if not all(one.same_accuracies for one in found):
         raise click.exceptions.Exit(1)
 

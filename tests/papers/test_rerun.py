@@ -15,9 +15,11 @@ from commonground.cli import main
 from commonground.errors import ConfigError, RunError
 from commonground.papers import experiments
 from commonground.papers.experiment import Experiment
+from commonground.papers.summary import write_summary
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.judge import run_table
-from commonground.papers.tables.rerun import Again, draw_runs, rerun, rerun_table
+from commonground.papers.tables.rerun import Again, draw_runs, measured_again, rerun, rerun_table
+from commonground.papers.tables.reruns import ALIKE, FILE, OTHER, OTHER_WEIGHTS, in_words, read_reruns
 from tests.papers.small_table import COLUMN, TABLE, request
 
 
@@ -63,6 +65,54 @@ def test_the_command(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     told = " ".join(capsys.readouterr().out.split())
     assert "0 of 8 cells are the same" in told
     assert "12.5" in told
+    off = [one.off for one in measured_again(table, tmp_path / "again") if one.off]
+    assert f"the others are up to {100 * max(map(abs, off)):.2f} points off" in told
+
+
+def test_what_is_kept_of_all_draws(table: Path, tmp_path: Path) -> None:
+    again, command = tmp_path / "again", ["reproduce", "--rerun", str(table), "--quiet"]
+    for method, seed in (("fedrep", "0"), ("apfl", "1"), ("apfl", "1")):  # the last is there already
+        assert main([*command, "--methods", method, "--seed", seed, "--out", str(again)]) == 0
+    rows = read_reruns(again)
+    assert [row["method"] for row in rows] == ["FedRep", "APFL"]
+    assert {row["the same"] for row in rows} == {ALIKE}
+    for row in rows:
+        both = [cell.personal_last10 or 0.0 for cell in CellStore(table).all() if cell.method == row["method"]]
+        assert float(row["over seeds"]) == pytest.approx(100 * abs(both[0] - both[1]) / 2**0.5, abs=0.005)
+    shutil.copy(again / FILE, table / FILE)
+    _, readme = write_summary(table.parent)[:2]
+    text = readme.read_text()
+    assert "Measured again, 2 of 2 cells are the same to the last digit, final weights included." in text
+    assert "## Cells measured again" in text
+    assert f"| a paper | {COLUMN.label} | APFL |" in text
+
+
+def test_the_words_say_how_far_off_the_furthest_is() -> None:
+    same = {"the same": ALIKE, "off by": "0.0000", "over seeds": "0.50"}
+    off = {"the same": OTHER, "off by": "-0.3900", "over seeds": "0.37"}
+    near = {"the same": OTHER, "off by": "0.1000", "over seeds": "9.00"}
+    assert in_words([same, near, off]) == (
+        "1 of 3 cells are the same to the last digit, final weights included; the others are up to 0.39 points off, "
+        "where that cell's seeds differ by 0.37 (standard deviation)"
+    )
+    assert in_words([off | {"over seeds": "–"}]).endswith("up to 0.39 points off")
+    weights = {"the same": OTHER_WEIGHTS, "off by": "0.0000", "over seeds": "0.37"}
+    assert in_words([weights]) == "0 of 1 cells are the same to the last digit, final weights included"
+    assert "points" not in in_words([off | {"off by": "–"}])  # one of the two diverged
+
+
+def test_a_damaged_file_of_reruns(tmp_path: Path) -> None:
+    assert read_reruns(tmp_path) == []
+    for text in (
+        "column,method\na,b\n",
+        "column,method,change,seed,kept (%),now (%),off by,over seeds,the same\na,b\n",
+    ):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(RunError, match="is damaged: a line has too few or too many cells"):
+            read_reruns(tmp_path)
+    (tmp_path / FILE).write_bytes(b"\xff")
+    with pytest.raises(RunError, match="is not readable"):
+        read_reruns(tmp_path)
 
 
 def test_other_weights_with_the_same_accuracies(table: Path, tmp_path: Path) -> None:

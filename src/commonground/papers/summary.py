@@ -18,6 +18,7 @@ from commonground.papers.experiment import experiments
 from commonground.papers.other_seeds import read_other_seeds
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
+from commonground.papers.tables.reruns import in_words, read_reruns
 from commonground.report.read import read_json
 from commonground.report.summary import write_summary_page
 from commonground.table import Column, Table
@@ -67,6 +68,7 @@ class Results:
         verdicts: of all claims; what does not hold first, then open ones.
         remarks: ``NOTES.md``, by the path of its folder below (``""`` is the folder itself).
         stores: the cells of tables, by the path of their folder.
+        reruns: lines of the cells that were measured again, by the path of their table's folder.
     """
 
     folder: Path
@@ -74,6 +76,7 @@ class Results:
     verdicts: list[Verdict]
     remarks: dict[str, str]
     stores: dict[str, CellStore]
+    reruns: dict[str, list[dict[str, str]]]
 
     def with_status(self, status: str) -> list[Verdict]:
         """The verdicts of a status."""
@@ -99,7 +102,8 @@ def gather(folder: Path) -> Results:
         for path in sorted(folder.rglob(NOTES))
     }
     stores = {place: CellStore(folder / place) for place in abouts if (folder / place / CELLS).is_file()}
-    return Results(folder, abouts, verdicts, remarks, stores)
+    reruns = {place: rows for place in stores if (rows := read_reruns(folder / place))}
+    return Results(folder, abouts, verdicts, remarks, stores, reruns)
 
 
 def _verdicts(place: str, about: dict[str, Any]) -> list[Verdict]:
@@ -173,7 +177,7 @@ def write_summary(folder: Path) -> list[Path]:
             written.append(folder / place / DIFFERENCES)
     except OSError as error:
         raise RunError(f"'{folder}' cannot be written: {error.strerror}") from None
-    lead = f"{_counts(results.verdicts)} Every number is from the files named beside it."
+    lead = f"{_counts(results)} Every number is from the files named beside it."
     return [write_summary_page(folder, lead, tables), *written]
 
 
@@ -186,6 +190,7 @@ def _tables(results: Results) -> Iterable[tuple[str, Table]]:
         yield title, _claims(title, results.with_status(status))
     yield "Verdicts at both scales", _both(results.verdicts)
     yield "Cells of the papers' tables", _cells(results)
+    yield "Cells measured again", _reruns(results)
     yield "Experiments", _experiments(results)
 
 
@@ -292,6 +297,15 @@ def _cells(results: Results) -> Table:
     return Table("Cells of the papers' tables", tuple(Column(name, name in numeric) for name in names), rows)
 
 
+def _reruns(results: Results) -> Table:
+    rows = [
+        {"source": results.abouts[place]["source"], **row, "files": place}
+        for place, rows in results.reruns.items()
+        for row in rows
+    ]
+    return Table.of("Cells measured again", rows)
+
+
 def _short(value: float | None) -> float | None:
     """To be read: two decimals, or three digits where that is more."""
     if value is None or isinstance(value, str):
@@ -302,10 +316,12 @@ def _short(value: float | None) -> float | None:
 # -- texts ------------------------------------------------------------------------------------------------------------
 
 
-def _counts(verdicts: Sequence[Verdict]) -> str:
-    of = {status: sum(v.status == status for v in verdicts) for status in ORDER}
-    text = f"{len(verdicts)} claims: {of['yes']} hold, {of['no']} do not, {of['open']} are open"
-    return text + (f", {of['withdrawn']} are withdrawn." if of["withdrawn"] else ".")
+def _counts(results: Results) -> str:
+    of = {status: len(results.with_status(status)) for status in ORDER}
+    text = f"{len(results.verdicts)} claims: {of['yes']} hold, {of['no']} do not, {of['open']} are open"
+    text += f", {of['withdrawn']} are withdrawn." if of["withdrawn"] else "."
+    again = [row for rows in results.reruns.values() for row in rows]
+    return text + (f" Measured again, {in_words(again)}." if again else "")
 
 
 HOW = """\
@@ -323,7 +339,7 @@ machine, minutes and versions.
 
 
 def _readme(results: Results, tables: dict[str, Table]) -> str:
-    parts = ["# Measured results", _counts(results.verdicts), HOW.format(name=results.folder.name).strip()]
+    parts = ["# Measured results", _counts(results), HOW.format(name=results.folder.name).strip()]
     own = results.remarks.get("")
     parts += [own] if own else []
     for title, table in tables.items():

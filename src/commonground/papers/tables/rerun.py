@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,16 @@ from commonground.errors import RunError
 from commonground.keys import numpy_stream
 from commonground.literals import assigned
 from commonground.papers.request import Request
-from commonground.papers.tables.cells import CellKey, CellStore, Measurement
+from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.fill import Work, fill, work_for
 from commonground.papers.tables.folder import table_in
 from commonground.papers.tables.readings import reported
+from commonground.papers.tables.reruns import ALIKE, OTHER, OTHER_WEIGHTS
 from commonground.papers.tables.table import PaperTable, Row
 from commonground.papers.tables.variants import variant
-from commonground.table import Table
+from commonground.table import Column, Table
 
-__all__ = ["Again", "draw_runs", "rerun", "rerun_table"]
+__all__ = ["Again", "draw_runs", "measured_again", "rerun", "rerun_table"]
 
 FIGURES = ("personal_last10", "personal_final", "global_last10", "global_final", "best")
 CONDITIONS = ("processor", "engine", "threads", "torch")
@@ -34,12 +36,14 @@ class Again:
     Attributes:
         before, now: both measurements.
         kept, measured: what is reported of each, as a share; None where training diverged.
+        over_seeds: the standard deviation of what is kept over the cell's seeds; None where there is one.
     """
 
     before: Measurement
     now: Measurement
     kept: float | None
     measured: float | None
+    over_seeds: float | None = None
 
     @property
     def same(self) -> bool:
@@ -51,6 +55,11 @@ class Again:
         """Whether every accuracy is the same to the last digit, and whether training diverged."""
         figures = all(getattr(self.before, name) == getattr(self.now, name) for name in (*FIGURES, "diverged"))
         return figures and self.kept == self.measured
+
+    @property
+    def off(self) -> float | None:
+        """By how much what is reported differs; None where there is no number to compare."""
+        return None if self.kept is None or self.measured is None else self.measured - self.kept
 
     @property
     def changed(self) -> list[str]:
@@ -82,7 +91,7 @@ def rerun(folder: Path, request: Request, count: int) -> tuple[list[Again], list
     chosen, table, about = table_in(folder)
     if request.folder.absolute() == folder.absolute():
         raise RunError(f"'{folder}' has these cells already; name another --out for those that are measured again")
-    asked = replace(request, scale=about["scale"], overrides=dict(map(assigned, about.get("set") or [])))
+    asked = replace(request, scale=about["scale"], overrides=_settings(about))
     store = CellStore(folder)
     drawn, notes = draw_runs(table, store, asked, count)
     until, found = request.until, list[Again]()
@@ -90,7 +99,8 @@ def rerun(folder: Path, request: Request, count: int) -> tuple[list[Again], list
         here = replace(asked, device=chosen.device(kept[0].device), precision=kept[0].precision)
         said, done = fill(table, [work], CellStore(request.folder), here, until)
         notes += said
-        found += _compared(work, store, CellStore(request.folder), {cell.key for cell in kept})
+        keys = {cell.key for cell in kept}
+        found += [one for one in _compared(work, store, CellStore(request.folder)) if one.before.key in keys]
         if not done:
             notes.append("Time ran out before all that was drawn was measured; the same command goes on.")
             break
@@ -152,19 +162,34 @@ def _runs_of(
     return list(found.values())
 
 
-def _compared(work: Work, before: CellStore, now: CellStore, keys: Collection[CellKey]) -> Iterator[Again]:
+def measured_again(folder: Path, again: Path) -> list[Again]:
+    """All cells of a table's folder that another holds as well, by this and by earlier draws, as the other has them.
+
+    Raises:
+        RunError: the first folder holds no table, or a file is damaged.
+    """
+    _, table, about = table_in(folder)
+    before, now = CellStore(folder), CellStore(again)
+    runs = _runs_of(table, [cell for cell in now.all() if cell.key in before], _settings(about))
+    return [one for work, _ in runs for one in _compared(work, before, now)]
+
+
+def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(map(assigned, about.get("set") or []))
+
+
+def _compared(work: Work, before: CellStore, now: CellStore) -> Iterator[Again]:
     """What a run's cells are in both stores, as far as they are in both."""
     for arm, key in zip(work.arms, work.cells(), strict=True):
         old, new = before.get(key), now.get(key)
-        if key in keys and old is not None and new is not None:
-            kept, measured = (
-                reported(store, arm.column, arm.row, arm.variant.name).get(work.seed) for store in (before, now)
-            )
-            yield Again(old, new, kept, measured)
+        if old is not None and new is not None:
+            kept, measured = (reported(store, arm.column, arm.row, arm.variant.name) for store in (before, now))
+            over_seeds = statistics.stdev(kept.values()) if len(kept) > 1 else None
+            yield Again(old, new, kept.get(work.seed), measured.get(work.seed), over_seeds)
 
 
 def rerun_table(found: Sequence[Again]) -> Table:
-    """A line for each cell: what was kept, what was measured now, and what else computed."""
+    """A line for each cell: what was kept, what was measured now, how far apart seeds are, and what else computed."""
     rows = [
         {
             "column": one.before.column,
@@ -173,19 +198,17 @@ def rerun_table(found: Sequence[Again]) -> Table:
             "seed": one.before.seed,
             "kept (%)": _percent(one.kept),
             "now (%)": _percent(one.measured),
-            "the same": _verdict(one),
+            "off by": _percent(one.off),
+            "over seeds": _percent(one.over_seeds, digits=2),
+            "the same": ALIKE if one.same else OTHER_WEIGHTS if one.same_accuracies else OTHER,
             "computed with": "; ".join(one.changed) or "the same",
         }
         for one in found
     ]
-    return Table.of("Cells measured again", rows)
+    numeric = {"seed", "kept (%)", "now (%)", "off by", "over seeds"}
+    names = rows[0] if rows else ()
+    return Table("Cells measured again", tuple(Column(name, name in numeric) for name in names), rows)
 
 
-def _verdict(one: Again) -> str:
-    if one.same:
-        return "to the last digit, weights too"
-    return "to the last digit; other weights" if one.same_accuracies else "no"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.4f}"
+def _percent(value: float | None, digits: int = 4) -> str:
+    return "–" if value is None else f"{100 * value:.{digits}f}"
