@@ -197,7 +197,7 @@ def _check_sentence(capsys: pytest.CaptureFixture[str], named: str) -> None:
 
 
 def _start(out: Path, *flags: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "commonground", "train", "fedrep", *BASE[:-4], "--rounds", "80", "--seed", "1"]
+    command = [sys.executable, "-m", "commonground", "train", "fedrep", *BASE[:-4], "--rounds", "50", "--seed", "1"]
     return subprocess.Popen([*command, "--out", str(out), "--quiet", *flags], stderr=subprocess.PIPE)
 
 
@@ -225,7 +225,7 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint_and_resume_gives_the_same_weights
     assert list((broken / "checkpoint").glob("round-*.safetensors"))
     # Killed the hard way in the middle of the second leg.
     process = _start(broken, "--engine", engine, "--resume")
-    _wait_for_rounds(broken, process, 30)
+    _wait_for_rounds(broken, process, 20)
     process.kill()
     process.communicate()
     process = _start(broken, "--engine", engine, "--resume")

@@ -19,6 +19,7 @@ from commonground.papers.other_seeds import read_other_seeds
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
 from commonground.papers.tables.reruns import in_words, read_reruns
+from commonground.report.format import show_alike
 from commonground.report.read import read_json
 from commonground.report.summary import write_summary_page
 from commonground.table import Column, Table
@@ -238,7 +239,7 @@ def _claims(title: str, verdicts: Sequence[Verdict]) -> Table:
             "claim": v.claim,
             "paper": v.paper,
             "measured": _short(v.measured),
-            "95 %": "one seed" if v.seeds < 2 else f"{_short(v.low)} to {_short(v.high)}",
+            "95 %": "one seed" if v.seeds < 2 else _between(v.low, v.high),
             "seeds": v.seeds,
             "scale": v.scale + v.set,
             "source": v.source,
@@ -286,7 +287,7 @@ def _cells(results: Results) -> Table:
                     "method": cell["method"],
                     "paper": cell["paper"],
                     "measured": _short(cell["measured"]),
-                    "95 %": "one seed" if cell["low"] is None else f"{_short(cell['low'])} to {_short(cell['high'])}",
+                    "95 %": "one seed" if cell["low"] is None else _between(cell["low"], cell["high"]),
                     "off by": _short(off),
                     "seeds": cell["seeds"],
                     "scale": about["scale"] + _set(about),
@@ -311,6 +312,10 @@ def _short(value: float | None) -> float | None:
     if value is None or isinstance(value, str):
         return value
     return round(value, 2) if abs(value) >= 0.1 or value == 0 else float(f"{value:.3g}")
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return " to ".join(show_alike([_short(low), _short(high)]))
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from commonground.tasks import Metric
 from commonground.tasks.headline import in_figures
 from commonground.terminal import human_bytes
 
-__all__ = ["Unit", "number", "show", "slug", "unit_of", "unit_of_change"]
+__all__ = ["Unit", "number", "show", "show_alike", "slug", "unit_of", "unit_of_change"]
 
 Unit = Literal["percent", "points", "value", "change", "bytes", "seconds", "integer", "number", "p"]
 """What a number counts: ``percent`` is a share (0.98), ``points`` a difference of shares, ``value`` a metric that is
 none, ``change`` a difference of such, ``p`` a probability.
 """
+
+MOST_DECIMALS = 3
+"""Of numbers with four digits: numbers below 1 need more, and zeros behind the large ones beside them say nothing."""
 
 
 def unit_of(metric: Metric) -> Unit:
@@ -57,6 +61,16 @@ def show(value: Any, unit: Unit = "number") -> str:
     if unit == "p":
         return "< 0.001" if count < 0.001 else f"{count:.3f}"
     return f"{count:,}" if isinstance(count, int) else f"{count:.4g}"
+
+
+def show_alike(values: Sequence[Any]) -> list[str]:
+    """Numbers below each other: with equally many decimals, unless small ones beside large ones need more."""
+    texts = [show(value) for value in values]
+    counts = [(number(value), text) for value, text in zip(values, texts, strict=True)]
+    decimals = [len(text.partition(".")[2]) for count, text in counts if isinstance(count, float)]
+    if not decimals or max(decimals) > MOST_DECIMALS or any("e" in text for _, text in counts):
+        return texts
+    return [text if count is None else f"{count:.{max(decimals)}f}" for count, text in counts]
 
 
 def slug(title: str) -> str:

@@ -18,11 +18,11 @@ from commonground.errors import RunError
 from commonground.quoting import visible
 from commonground.report.charts import Chart
 from commonground.report.drawing import Drawing, draw
-from commonground.report.format import Unit, number, show
+from commonground.report.format import Unit, number, show, show_alike
 from commonground.report.palette import PAGE, css_variables, dash
 from commonground.table import Column, Table
 
-__all__ = ["Cell", "Page", "day", "draw_table", "escape", "measured_cell", "table"]
+__all__ = ["Cell", "Page", "day", "draw_table", "escape", "measured_cell", "measured_cells", "table"]
 
 escape = html.escape
 
@@ -119,28 +119,34 @@ def draw_table(drawn: Table, sources: Sequence[str]) -> str:
     columns = [
         Column(head[:1].upper() + head[1:], numeric(name)) for head, name in zip(heads, drawn.names, strict=True)
     ]
-    rows = [
-        [
-            Cell("✓" if row[name] else "✗", kind="yes" if row[name] else "no")
-            if isinstance(row.get(name), bool)
-            else measured_cell(row.get(name), f"[{index}].{name}")
-            for name in drawn.names
-        ]
-        for index, row in enumerate(drawn.rows)
+    cells = [
+        measured_cells([row.get(name) for row in drawn.rows], [f"[{index}].{name}" for index in range(len(drawn.rows))])
+        for name in drawn.names
     ]
-    return table(drawn.title, columns, rows, sources)
+    return table(drawn.title, columns, list(zip(*cells, strict=True)), sources)
 
 
 def measured_cell(value: Any, key: str = "") -> Cell:
-    """A value whose unit only the words beside it know: a number, a mean with its deviation, or a text."""
+    """A value whose unit the words beside it know: a number, a mean with its deviation, a truth value or a text."""
+    return measured_cells([value], [key])[0]
+
+
+def measured_cells(values: Sequence[Any], keys: Sequence[str]) -> list[Cell]:
+    """A column of such values, with their keys: its numbers have equally many decimals where that hides nothing."""
+    means = [value.get("mean") if isinstance(value, Mapping) else value for value in values]
+    stds = [value.get("std") if isinstance(value, Mapping) else None for value in values]
+    return list(map(_measured_cell, values, keys, show_alike(means), show_alike(stds)))
+
+
+def _measured_cell(value: Any, key: str, mean: str, std: str) -> Cell:
+    if isinstance(value, bool):
+        return Cell("✓" if value else "✗", kind="yes" if value else "no")
     if isinstance(value, Mapping):
-        mean, std = number(value.get("mean")), number(value.get("std"))
-        text = f"{show(mean)} ± {show(std)}" if std is not None else show(mean)
-        return Cell(text, mean, f"{key}.mean" if key else "")
+        text = mean if number(value.get("std")) is None else f"{mean} ± {std}"
+        return Cell(text, number(value.get("mean")), f"{key}.mean" if key else "")
     count = number(value)
-    if count is not None:
-        return Cell.of(count, "number", key)
-    return Cell("–" if value is None else str(value), None, key)
+    text = mean if count is not None else "–" if value is None else str(value)
+    return Cell(text, count, key)
 
 
 def _files(sources: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from commonground.errors import RunError
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
 from commonground.report.compared import read_comparison
 from commonground.report.comparison import add_comparison
-from commonground.report.format import number, slug
+from commonground.report.format import number, show_alike, slug
 from commonground.report.page import Cell, Page, draw_table, measured_cell, table
 from commonground.report.read import read_json
 from commonground.report.result_tables import cells_to_typeset, copied, write_typeset
@@ -177,14 +177,14 @@ def _claim_table(claims: Sequence[Mapping[str, Any]], place: _Place) -> str:
         low, high = number(claim.get("low")), number(claim.get("high"))
         seeds, holds = claim.get("seeds"), claim.get("holds")
         nothing = low is None or high is None or (low == high and seeds == 1)  # one seed has no range
-        between = "–" if nothing else f"{measured_cell(low).text} to {measured_cell(high).text}"
+        measured, least, most = show_alike([claim.get("measured"), low, high])
         verdict = Cell("✓ holds", kind="yes") if holds is True else Cell("✗ does not", kind="no")
         rows.append(
             [
                 Cell(str(claim["claim"]), kind="long"),
                 verdict if isinstance(holds, bool) else Cell("open"),
-                measured_cell(claim.get("measured"), f"{at}.measured"),
-                Cell(between, low, f"{at}.low"),
+                Cell(measured, number(claim.get("measured")), f"{at}.measured"),
+                Cell("–" if nothing else f"{least} to {most}", low, f"{at}.low"),
                 measured_cell(claim.get("paper"), f"{at}.paper"),
                 Cell(", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds or "–")),
                 *([Cell(str(claim.get("source") or "–"), kind="how")] if several else []),

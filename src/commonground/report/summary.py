@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commonground.report.page import Cell, Page, escape, measured_cell, table
+from commonground.report.page import Cell, Page, escape, measured_cells, table
 from commonground.table import Column, Table
 
 __all__ = ["write_summary_page"]
@@ -49,12 +49,13 @@ def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table]) -> 
 def _draw(drawn: Table) -> str:
     """A table whose ``files`` are links."""
     heads = [Column(column.name[:1].upper() + column.name[1:], column.numeric) for column in drawn.columns]
-    rows = [[_cell(name, row.get(name)) for name in drawn.names] for row in drawn.rows]
-    return table(drawn.title, heads, rows, ["reproduction.json", "cells.csv"])
+    columns = [_column(name, [row.get(name) for row in drawn.rows]) for name in drawn.names]
+    return table(drawn.title, heads, list(zip(*columns, strict=True)), ["reproduction.json", "cells.csv"])
 
 
-def _cell(name: str, value: Any) -> Cell:
+def _column(name: str, values: Sequence[Any]) -> list[Cell]:
     if name == "files":
-        return Cell(f'<a href="{escape(str(value))}/">{escape(str(value).rsplit("/", 1)[-1])}</a>', html=True)
-    cell = measured_cell(value)
-    return replace(cell, kind="long") if name == "claim" else cell
+        links = [f'<a href="{escape(str(value))}/">{escape(str(value).rsplit("/", 1)[-1])}</a>' for value in values]
+        return [Cell(link, html=True) for link in links]
+    cells = measured_cells(values, [""] * len(values))
+    return [replace(cell, kind="long") for cell in cells] if name == "claim" else cells
