@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from commonground.device_names import check_device
 from commonground.errors import ConfigError
 
-__all__ = ["check_precision", "resolve_device", "use_precision"]
+__all__ = ["check_precision", "computing_with", "device_bytes_free", "resolve_device", "use_precision", "wide"]
 
 
 def resolve_device(text: str) -> torch.device:
@@ -58,7 +64,57 @@ def check_precision(precision: str, dtype: str, device: torch.device) -> None:
         raise ConfigError(f"the precision tf32 is one of CUDA devices, and this run computes on {device}; take fp32")
 
 
+def device_bytes_free(device: torch.device) -> int | None:
+    """Bytes that are free on a CUDA device, with those that PyTorch holds there for what comes; None on others."""
+    if device.type != "cuda":
+        return None
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + held
+
+
+def wide(value: Tensor) -> Tensor:
+    """A tensor in double precision, in which 1e30 has a square, where its device has it: Apple's GPUs have not."""
+    return value.float() if value.device.type == "mps" else value.double()
+
+
 def use_precision(precision: str) -> None:
     """Let this process compute products of float32 matrices on CUDA devices in TF32, or strictly in float32."""
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    for kind in _cudnn_kinds():  # what the flag leaves open follows a setting for all
+        kind.fp32_precision = "tf32" if tf32 else "ieee"
+
+
+@contextmanager
+def computing_with(precision: str, threads: int | None = None) -> Iterator[None]:
+    """While open, this process computes in a precision (see :func:`use_precision`) and with so many threads, if they
+    are given; afterwards as before, as a user's own code around it expects.
+    """
+    threads_before, put_back = torch.get_num_threads(), _precisions()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        use_precision(precision)
+        yield
+    finally:
+        torch.set_num_threads(threads_before)
+        for setting in put_back:
+            setting()
+
+
+def _precisions() -> list[Callable[[], None]]:
+    """What puts the settings of :func:`use_precision` back as they are now; coarse ones first, which set fine ones."""
+    found: list[Callable[[], None]] = []
+    with suppress(RuntimeError):  # PyTorch cannot tell where its older and its newer settings were mixed
+        found.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
+    with suppress(RuntimeError):
+        found.append(partial(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32))
+    fine = [*_cudnn_kinds(), torch.backends.cuda.matmul] if _cudnn_kinds() else []
+    return found + [partial(setattr, kind, "fp32_precision", kind.fp32_precision) for kind in fine]
+
+
+def _cudnn_kinds() -> list[Any]:
+    """Kinds of operations whose precision PyTorch 2.9 and later set by themselves."""
+    cudnn: Any = torch.backends.cudnn
+    return [cudnn.conv, cudnn.rnn] if hasattr(cudnn, "conv") else []

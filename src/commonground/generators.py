@@ -53,7 +53,8 @@ def keyed_generators(
         Says whether anything has been drawn since.
     """
     with _one_at_a_time:
-        yield from _keyed([*_global(), *others], key_of(seed, purpose, *ids))
+        # Devices last: what the others draw hangs neither on how many there are, nor on whether they are in use.
+        yield from _keyed([*_global(), *others, *_of_devices()], key_of(seed, purpose, *ids))
 
 
 def _keyed(every: list[Any], number: int) -> Iterator[Callable[[], bool]]:
@@ -69,9 +70,13 @@ def _keyed(every: list[Any], number: int) -> Iterator[Callable[[], bool]]:
 
 
 def _global() -> list[Any]:
-    """The global generators: of PyTorch on every device in use, of NumPy and of Python."""
-    devices: Iterable[Any] = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
-    return [torch.default_generator, *devices, mtrand, random]
+    """The global generators of the host: of PyTorch, of NumPy and of Python."""
+    return [torch.default_generator, mtrand, random]
+
+
+def _of_devices() -> Iterable[Any]:
+    """PyTorch's generators on the CUDA devices of a process that uses them."""
+    return torch.cuda.default_generators if torch.cuda.is_initialized() else ()
 
 
 def _state(one: Any) -> Any:

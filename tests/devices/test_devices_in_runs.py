@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from commonground.devices import resolve_device
 from commonground.engine.backends.batched import BatchedEngine
 from commonground.engine.backends.factory import choose_engine, make_engine
 from commonground.engine.clients.stacked import StackedClients
+from commonground.engine.evaluation import evaluate_block
 from commonground.engine.prepare import prepare_setup
+from commonground.engine.scores import Scores
 from commonground.errors import ConfigError, RunError
 from commonground.models import MLP, ConvNet
 from tests.devices.test_no_waiting import setup_of
-from tests.helpers import EXACT, Dropping, TwoLayer, images, made_data, normed, seeded
+from tests.helpers import EXACT, Dropping, TwoLayer, images, made_data, normed, seeded, suited
 
 NO_GPU = not torch.cuda.is_available()
 
@@ -162,6 +165,55 @@ def test_out_of_memory_halves_the_cohort_says_so_and_goes_on(monkeypatch: pytest
     assert any("7 clients at once do not fit" in note for note in notes)
     for name, value in plain.shared.items():
         torch.testing.assert_close(halved.shared[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_later_rounds_begin_with_what_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = setup_of("fedavg", made_data([4] * 20), seeded(TwoLayer))
+    engine = BatchedEngine(setup)
+    tried = _full_at(monkeypatch, 6)
+    engine.train(1, range(20), setup.initial_shared)
+    assert tried == [20, 10, 5, 5, 5, 5]  # nothing is tried again that did not fit
+    tried.clear()
+    engine.train(2, range(20), setup.initial_shared)
+    assert tried == [5, 5, 5, 5]
+
+
+def test_a_cohort_that_did_not_fit_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = setup_of("fedavg", made_data([4] * 6), seeded(TwoLayer))
+    engine = BatchedEngine(setup)
+    first = weakref.ref(engine._cohort)
+    _full_at(monkeypatch, 3)
+    engine.train(1, range(6), setup.initial_shared)
+    assert first() is None
+
+
+@pytest.mark.parametrize("method", ["fedrep", "perfedavg"])  # the second trains before its tests
+def test_tests_that_do_not_fit_go_on_with_fewer_clients(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = setup_of(method, made_data([4] * 12), suited(method, seeded(TwoLayer)))
+    engine, tried = BatchedEngine(setup), list[int]()
+    whole = engine.evaluate(range(12), setup.initial_shared)
+    evaluate = evaluate_block
+
+    def limited(setup: Any, clients: Any, *args: Any, **more: Any) -> Scores:
+        tried.append(len(clients))
+        if len(clients) > 3:
+            raise torch.OutOfMemoryError("out of memory")
+        return evaluate(setup, clients, *args, **more)
+
+    monkeypatch.setattr("commonground.engine.backends.batched.evaluate_block", limited)
+    for again in (0, 1):
+        tried.clear()
+        parts = engine.evaluate(range(12), setup.initial_shared)
+        assert tried == [3, 3, 3, 3] if again else tried == [12, 6, 3, 3, 3, 3]
+        np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-6)
+        assert (parts.sums["accuracy"] == whole.sums["accuracy"]).all()
+    monkeypatch.setattr("commonground.engine.backends.batched.evaluate_block", lambda *_, **__: _out_of_memory())
+    with pytest.raises(RunError, match="client 0 alone needs more memory than cpu has"):
+        engine.evaluate(range(12), setup.initial_shared)
+
+
+def _out_of_memory() -> Scores:
+    raise torch.OutOfMemoryError("out of memory")
 
 
 def test_a_client_that_does_not_fit_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -144,3 +145,20 @@ def test_a_forked_process_does_not_wait_for_a_thread_that_it_does_not_have() -> 
     finally:
         done.set()
         thread.join()
+
+
+def test_what_the_host_draws_hangs_on_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = np.random.default_rng(0)
+    drawn = []
+    for gpus in (0, 1, 3):
+        of_devices = tuple(torch.Generator() for _ in range(gpus))
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda gpus=gpus: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "default_generators", of_devices)
+        with keyed_generators(3, "training", 1, others=[own]) as has_drawn:
+            drawn.append((torch.rand(1).item(), mtrand.rand(), random.random(), own.random()))
+            assert has_drawn()
+        with keyed_generators(3, "training", 1) as has_drawn:
+            if gpus:
+                torch.rand(1, generator=of_devices[-1])
+            assert has_drawn() == bool(gpus)
+    assert drawn[0] == drawn[1] == drawn[2]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from commonground.devices import wide
 from commonground.errors import ConfigError
 from commonground.suggest import meant
 
@@ -127,7 +128,7 @@ def squared_distances(updates: Sequence[Tensors]) -> Tensor:
     """‖u_i − u_j‖² over all tensors [updates, updates], in double precision, where even 1e30 has a square."""
     total: Tensor | float = 0.0
     for name in updates[0]:
-        flat = stacked(updates, name).flatten(1).double()
+        flat = wide(stacked(updates, name).flatten(1))
         total = total + torch.stack([(flat - row).square().sum(1) for row in flat])
     assert isinstance(total, Tensor), "an update holds a tensor"
     return total

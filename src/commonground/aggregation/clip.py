@@ -10,6 +10,7 @@ import torch
 
 from commonground.aggregation.base import Aggregate, Tensors
 from commonground.aggregation.mean import Mean
+from commonground.devices import wide
 from commonground.errors import ConfigError
 
 
@@ -41,7 +42,7 @@ class Clip(Aggregate):
         cut = []
         for change in changes:
             # In double precision: the square of 1e30 is beyond float32.
-            length = torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt()
+            length = torch.stack([wide(value).square().sum() for value in change.values()]).sum().sqrt()
             share = (self.c / length.clamp(min=self.c)).clamp(max=1.0)
-            cut.append({name: (value.double() * share).to(value.dtype) for name, value in change.items()})
+            cut.append({name: (wide(value) * share).to(value.dtype) for name, value in change.items()})
         return {name: start[name] + value for name, value in Mean()(cut, weights, start).items()}

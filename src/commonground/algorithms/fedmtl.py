@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update, prefixed, unprefixed
+from commonground.devices import wide
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class FedMTL(Algorithm):
 
     def _relations(self, server: Server) -> Tensor:
         """Ω [m, m] for the models in memory, in float64."""
-        flat = [w.flatten(1).double() for w in unprefixed("W", server.memory).values()]
+        flat = [wide(w.flatten(1)) for w in unprefixed("W", server.memory).values()]
         values, vectors = torch.linalg.eigh(torch.stack([w @ w.T for w in flat]).sum(0))
         # Models that are alike make the Gram matrix singular; a floor keeps rounding out of the square root.
         roots = values.clamp(min=1e-10 * values[-1]).sqrt()

@@ -36,7 +36,9 @@ def chunks(inputs: Inputs, size: int) -> Iterator[Inputs]:
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device, without the device's work having to wait for it."""
-    if device.type == "cuda":
+    """A tensor on a device; from the host without the device's work having to wait for it."""
+    if value.device == device:
+        return value
+    if device.type == "cuda" and value.device.type == "cpu":  # what lies on a device cannot be pinned
         return value.pin_memory().to(device, non_blocking=True)
-    return value if value.device == device else value.to(device)
+    return value.to(device)

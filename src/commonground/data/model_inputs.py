@@ -12,6 +12,7 @@ from torch import Tensor
 from commonground.data.arrays import Array, Indices
 from commonground.data.federated import FederatedDataset
 from commonground.data.inputs import Inputs, each, select, to_device
+from commonground.devices import device_bytes_free
 
 __all__ = ["ModelInputs"]
 
@@ -113,4 +114,5 @@ class ModelInputs:
 
 def _room(device: torch.device) -> float:
     """Bytes that stored samples may take on a device."""
-    return RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+    free = device_bytes_free(device)
+    return math.inf if free is None else RESIDENT_SHARE * free

@@ -64,7 +64,7 @@ def principal_angles(one: Tensor, other: Tensor) -> Tensor:
     of Definition 1 in Collins et al. 2021. Directions in which a matrix has no extent are left out; none are left of 0.
     """
     bases = []
-    for matrix in (one.double(), other.double()):
+    for matrix in (one.cpu().double(), other.cpu().double()):  # Apple's GPUs have no float64
         u, s, _ = torch.linalg.svd(matrix, full_matrices=False)
         bases.append(u[:, s > 1e-6 * s[0]])
     cosines = torch.linalg.svdvals(bases[0].T @ bases[1]).clamp(max=1.0)

@@ -11,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.ambient import as_usual
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.devices import use_precision
+from commonground.devices import computing_with
 from commonground.engine.backends.factory import EngineOf
 from commonground.engine.loop import Loop, OnRound, as_one
 from commonground.engine.more_rounds import check_rounds, follows
@@ -190,9 +189,8 @@ def run_training(
         return _in_temporary_folder(setup, observer, on_round, track)
     hearing = Several(completed(observer, Silent()), track)
     folder = RunFolder(out) if out is not None else None
-    torch.set_num_threads(setup.config.threads)
-    use_precision(setup.config.precision)
-    with contextlib.nullcontext() if folder is None or held else locked(folder.path):
+    alone = contextlib.nullcontext() if folder is None or held else locked(folder.path)
+    with alone, computing_with(setup.config.precision, setup.config.threads):
         if folder is not None:
             if resume and folder.exists:
                 check_resumed(folder, setup, allow_other_numerics)

@@ -8,9 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from commonground.devices import use_precision
+from commonground.devices import computing_with, device_bytes_free
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.backends.batched import COHORT_NUMBERS, numbers_of_client
 from commonground.engine.backends.factory import choose_engine
@@ -95,14 +93,17 @@ def plan_of(setup: Setup, out: Path | None = None, clock: Clock = time.perf_coun
         out: the folder that it would write; none, if it would keep everything in memory.
         clock: tells the seconds, such as those of a busy machine that went into this process alone.
     """
-    torch.set_num_threads(setup.config.threads)
-    use_precision(setup.config.precision)
+    with computing_with(setup.config.precision, setup.config.threads):
+        return _plan_of(setup, out, clock)
+
+
+def _plan_of(setup: Setup, out: Path | None, clock: Clock) -> Plan:
     before = available_bytes()
     engine = choose_engine(setup) if setup.config.engine == "auto" else setup.config.engine
     timing = Timing(setup, engine, clock)
     found = timing.measure()
     free = available_bytes()
-    device_free = torch.cuda.mem_get_info(setup.device)[0] if setup.device.type == "cuda" else None
+    device_free = device_bytes_free(setup.device)
     config = setup.config
     between = max(1, math.ceil(BETWEEN * config.rounds / max(found.rounds + found.tests, 1e-9)))
     memory = _memory(setup, engine, found, min(between, config.rounds) if out is not None else config.rounds)

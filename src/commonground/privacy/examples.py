@@ -41,7 +41,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from commonground.privacy.mechanism import wide
+from commonground.devices import wide
 
 __all__ = ["ExamplePrivacy", "clipped_sums", "noisy_means"]
 

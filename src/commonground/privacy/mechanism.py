@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from commonground.devices import wide
 from commonground.privacy.noise import NoiseSource
 
 __all__ = ["CLIP", "WITHIN", "ClientPrivacy", "clipped", "is_private_part", "next_clip", "wide", "with_noise"]
@@ -111,8 +112,3 @@ def next_clip(clip: Tensor, share: Tensor, quantile: float) -> Tensor:
     # With few clients b̃ may lie far outside of [0, 1], and one such round must not take C out of reach.
     moved: Tensor = clip * torch.exp(-RATE * (share.clamp(-1.0, 2.0) - quantile)).to(clip.dtype)
     return moved
-
-
-def wide(value: Tensor) -> Tensor:
-    """A tensor in double precision where the device has it: the square of 1e30 is beyond float32."""
-    return value.float() if value.device.type == "mps" else value.double()

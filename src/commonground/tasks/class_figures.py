@@ -31,7 +31,7 @@ class ClassFigures(FineFigures):
     names = ("balanced_accuracy", "f1", "auc", "log_loss", "calibration_error")
 
     def of_rows(self, output: Tensor, y: Tensor) -> dict[str, Array]:
-        return {"p": output.double().softmax(1).cpu().numpy(), "y": y.cpu().numpy()}
+        return {"p": output.cpu().double().softmax(1).numpy(), "y": y.cpu().numpy()}
 
     def told(self, rows: Mapping[str, Array], owner: Owner, sets: int) -> tuple[Figures, Counts]:
         return self._of_sets(rows, owner, sets), self._counts(rows)

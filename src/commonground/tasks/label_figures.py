@@ -28,7 +28,7 @@ class LabelFigures(FineFigures):
     names = ("macro_f1", "auc", "log_loss", "calibration_error")
 
     def of_rows(self, output: Tensor, y: Tensor) -> dict[str, Array]:
-        return {"p": output.double().sigmoid().cpu().numpy(), "y": (y > 0).cpu().numpy()}
+        return {"p": output.cpu().double().sigmoid().numpy(), "y": (y > 0).cpu().numpy()}
 
     def told(self, rows: Mapping[str, Array], owner: Owner, sets: int) -> tuple[Figures, Counts]:
         return self._of_sets(rows, owner, sets), self._counts(rows)

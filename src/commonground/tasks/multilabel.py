@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from commonground.devices import wide
 from commonground.errors import DataError
 from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 from commonground.tasks.label_figures import LabelFigures
@@ -55,9 +56,9 @@ class MultiLabel(Task):
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         there, said = y > 0, output >= 0
         return {
-            "true": (there & said).double().sum(1),
-            "wrong": (there ^ said).double().sum(1),
-            "label_accuracy": (there == said).double().mean(1),
+            "true": wide(there & said).sum(1),
+            "wrong": wide(there ^ said).sum(1),
+            "label_accuracy": wide(there == said).mean(1),
             "subset_accuracy": (there == said).all(1),
         }
 

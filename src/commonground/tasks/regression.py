@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from commonground.devices import wide
 from commonground.single_precision import rounding_shows
 from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 
@@ -82,8 +83,8 @@ class Regression(Task):
         return scaled.to(output.dtype)
 
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        y = y.double()
-        off = self.interpret(output.double()) - y
+        y = wide(y)
+        off = self.interpret(wide(output)) - y
         if self.mean:  # the spread of large targets that differ little would be lost in their squares
             y = y - y.new_tensor(self.mean)
         return {"squared": off.square(), "absolute": off.abs(), "y": y, "y_squared": y.square()}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from commonground.devices import wide
 from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.fine import Array, Counts, FineFigures, Owner, share, sums_of
 
@@ -36,9 +37,9 @@ class TokenFigures(FineFigures):
     def of_rows(self, output: Tensor, y: Tensor) -> dict[str, Array]:
         each, owner, _ = self._places(output, y)
         said, tokens = output[each], y[:, : output.shape[1]][each]
-        loss = F.cross_entropy(said, tokens, reduction="none").double()
-        values = {"nll": loss, "right": (said.argmax(1) == tokens).double(), "tokens": torch.ones_like(loss)}
-        empty = torch.zeros(len(y), dtype=torch.double, device=loss.device)
+        loss = wide(F.cross_entropy(said, tokens, reduction="none"))
+        values = {"nll": loss, "right": wide(said.argmax(1) == tokens), "tokens": torch.ones_like(loss)}
+        empty = loss.new_zeros(len(y))
         return {name: empty.index_add(0, owner, value).cpu().numpy() for name, value in values.items()}
 
     def told(self, rows: Mapping[str, Array], owner: Owner, sets: int) -> tuple[Figures, Counts]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 from commonground.algorithms import Tensors, Update
+from commonground.devices import device_bytes_free
 from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.clients.sent import sent_by
@@ -22,6 +25,8 @@ from commonground.models import FrozenBaseModel
 from commonground.user_code import failing_as
 
 __all__ = ["COHORT_NUMBERS", "BatchedEngine", "numbers_of_client"]
+
+_T = TypeVar("_T")
 
 # Numbers (inputs and weights) that one cohort may hold at once on the host: 1 GiB in float32.
 COHORT_NUMBERS = 1 << 28
@@ -39,6 +44,7 @@ class BatchedEngine(StoreEngine):
         check_stackable(setup)
         self._cohort = StackedClients(setup)
         self._room = _room(setup.device)
+        self._tested_at_once = sys.maxsize
 
     def _cohorts(self, clients: Sequence[int]) -> Iterator[list[int]]:
         """Cut the clients into cohorts by what they need in memory."""
@@ -65,26 +71,52 @@ class BatchedEngine(StoreEngine):
     def _train(
         self, round: int, members: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None
     ) -> list[ClientResult]:
-        """The round of one cohort, or of its halves if it does not fit into the device's memory."""
-        self.check_stop()
-        try:
-            return self._train_together(round, members, shared, extra)
-        except torch.OutOfMemoryError:
-            if len(members) == 1:
-                raise RunError(
-                    f"client {self.setup.data.shown_name(members[0])} alone needs more memory than "
-                    f"{self.setup.device} has; choose a smaller --batch-size or model, or --device cpu"
-                ) from None
-        # Outside of the handler, whose traceback holds the tensors of the attempt.
-        self._room /= 2  # later rounds begin with smaller cohorts
-        half = len(members) // 2
+        """The round of one cohort, in parts if it does not fit into the device's memory."""
+        return self._as_fits(members, lambda part: self._train_together(round, part, shared, extra))
+
+    def _as_fits(
+        self, members: Sequence[int], compute: Callable[[Sequence[int]], list[_T]], *, tests: bool = False
+    ) -> list[_T]:
+        """What is computed of clients together, or of fewer at once where they do not fit into the device's memory.
+
+        Raises:
+            RunError: one client alone does not fit.
+        """
+        found, at_once = list[_T](), self._tested_at_once if tests else len(members)
+        while members:
+            self.check_stop()
+            part, fits = members[:at_once], True
+            try:
+                found += compute(part)
+            except torch.OutOfMemoryError:
+                fits = False
+            # Outside of the handler, whose traceback holds the tensors of the attempt.
+            if fits:
+                members = members[at_once:]
+            else:
+                at_once = self._make_room(part, tests)
+        return found
+
+    def _make_room(self, part: Sequence[int], tests: bool) -> int:
+        """How many clients go on at once where these did not fit; what comes later begins with no more than so many."""
+        if len(part) == 1:
+            raise RunError(
+                f"client {self.setup.data.shown_name(part[0])} alone needs more memory than "
+                f"{self.setup.device} has; choose a smaller --batch-size or model, or --device cpu"
+            )
+        half = len(part) // 2
+        if tests:
+            self._tested_at_once = half
+        else:
+            largest = int(self.setup.data.train_sizes[list(part)].max())
+            self._room = min(self._room, half * numbers_of_client(self.setup, largest))
         self.note(
-            f"{len(members)} clients at once do not fit into the memory of {self.setup.device}; going on with {half}"
+            f"{len(part)} clients at once do not fit into the memory of {self.setup.device}; going on with {half}"
         )
+        self._cohort = StackedClients(self.setup)  # the other one holds what was made for these
         if self.setup.device.type == "cuda":
             torch.cuda.empty_cache()
-        parts = (members[:half], members[half:])
-        return [result for part in parts for result in self._train(round, part, shared, extra)]
+        return half
 
     def _train_together(
         self, round: int, members: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None
@@ -142,18 +174,24 @@ class BatchedEngine(StoreEngine):
         """The tests of one block of clients after the other."""
         setup = self.setup
         split, sizes = setup.judged(which)
+
+        def test(part: Sequence[int]) -> list[Scores]:
+            own = self._models_of(part, shared, round) if setup.tests_personal(which) else {}
+            return [evaluate_block(setup, part, shared, own, stack=True, split=split, detailed=detailed)]
+
         for block in blocks_of(clients, sizes):
-            self.check_stop()
-            own: Tensors = {}
-            if setup.tests_personal(which):
-                own = setup.personal_models(shared, self.store.gather(block))
-                if setup.algorithm.personalizes:
-                    with self._unkeyed("training", round):
-                        self._cohort.begin(round, block, shared, self.store.gather(block))
-                        self._cohort.at_home()
-                        setup.algorithm.personalize(self._cohort, round)
-                        own = self._cohort.whole_models()
-            yield evaluate_block(setup, block, shared, own, stack=True, split=split, detailed=detailed)
+            yield from self._as_fits(block, test, tests=True)
+
+    def _models_of(self, clients: Sequence[int], shared: Tensors, round: int) -> Tensors:
+        """The tensors in which the clients' own models differ, stacked."""
+        setup, stored = self.setup, self.store.gather(clients)
+        if not setup.algorithm.personalizes:
+            return setup.personal_models(shared, stored)
+        with self._unkeyed("training", round):
+            self._cohort.begin(round, clients, shared, stored)
+            self._cohort.at_home()
+            setup.algorithm.personalize(self._cohort, round)
+            return self._cohort.whole_models()
 
 
 def numbers_of_client(setup: Setup, largest: int) -> int:
@@ -179,10 +217,8 @@ def _kept(setup: Setup, largest: int) -> int:
 
 def _room(device: torch.device) -> float:
     """Numbers that one cohort may hold at once."""
-    if device.type != "cuda":
-        return COHORT_NUMBERS
-    free, _ = torch.cuda.mem_get_info(device)
-    return COHORT_SHARE * free / 4
+    free = device_bytes_free(device)
+    return COHORT_NUMBERS if free is None else COHORT_SHARE * free / 4
 
 
 def _of(stacked: Tensors, client: int) -> Tensors:

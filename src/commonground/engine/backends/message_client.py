@@ -135,7 +135,7 @@ class MessageClient:
 
     def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
         stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
-        solo = SequentialClient(self.setup)
+        solo, shared = SequentialClient(self.setup), self.setup.moved(shared)
         scores = score_clients(
             solo, [0], shared, stacked, task.which, task.round, key=self.number, detailed=task.detailed
         )

@@ -1,0 +1,23 @@
+"""Whole runs on a device that is none (see :mod:`tests.devices.pretend`) end where runs on the host do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from commonground.algorithms import registry
+
+SOME = ["fedavg", "fedrep", "ditto", "scaffold", "flute", "fedcp", "flexlora"]
+
+
+@pytest.mark.parametrize(("engine", "methods"), [("batched", sorted(registry)), ("serial", SOME), ("messages", SOME)])
+def test_a_run_there_is_the_run_on_the_host(engine: str, methods: list[str]) -> None:
+    command = [sys.executable, "-m", "tests.devices.pretend", engine, *methods]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert list(found) == methods
+    assert max(found.values()) < 1e-13, found
