@@ -17,7 +17,7 @@ from commonground.algorithms import registry
 from commonground.config import RunConfig
 from commonground.engine.backends.factory import choose_engine
 from commonground.engine.clients.stacked_layers import stackable_layers
-from commonground.engine.clients.stacking_trial import check_stackable
+from commonground.engine.clients.stacking_trial import _believed, check_stackable
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError
 from commonground.models import KeyedDropout
@@ -465,3 +465,12 @@ def test_coarse_rounding_with_a_bias_is_no_joining() -> None:
     setup = set_up(seeded(Half), made_data((6, 4, 8, 2)))
     check_stackable(setup)
     assert not setup.behaviour.joins_tested
+
+
+def test_a_model_with_statistics_of_each_client_is_compared_as_well() -> None:
+    data = made_data((8, 4, 8))
+    config = RunConfig.make({"algorithm": "fedavg", "model": "made", "rounds": 1, "batch_norm": "local"})
+    setup = prepare_setup(config, data, seeded(normed))
+    _, alone = _believed(setup, setup.inputs.arrange(setup.inputs.rows("train", np.array([0, 1]))[0]))
+    assert alone is not None
+    assert len(alone.gradients) == len(list(setup.model.parameters()))

@@ -18,7 +18,7 @@ from torch.func import vmap
 from commonground.algorithms import Tensors
 from commonground.data.inputs import Inputs, chunks, select, to_device
 from commonground.engine.clients.folding import fold_call
-from commonground.engine.clients.sequential import FEATURE_CHUNK
+from commonground.engine.clients.sequential import feature_chunk
 from commonground.engine.clients.stacked_layers import stackable_layers
 from commonground.engine.fine_scores import FineRows
 from commonground.engine.scores import Scores
@@ -165,7 +165,7 @@ def run_with(model: nn.Module, tensors: Tensors, x: Inputs) -> Tensor:
 def _chunked(setup: Setup, run: Callable[[Inputs], Tensor], x: Inputs) -> Tensor:
     if setup.behaviour.joins_tested:
         return run(x)  # of a single client
-    size = FEATURE_CHUNK if any(value.ndim == 4 for value in x.values()) else 4096
+    size = feature_chunk(setup.device) if any(value.ndim == 4 for value in x.values()) else 4096
     return torch.cat([run(part) for part in chunks(x, size)])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from commonground.data.formats import Given, InputFormat
 from commonground.data.inputs import Inputs, chunks, each, to_device
+from commonground.devices import computing_with
 from commonground.errors import DataError
 from commonground.models import call
 from commonground.tasks import Task
@@ -61,7 +64,9 @@ class PortableModel(nn.Module):
         """
         inputs = model_inputs(x, self.format, self.dtype, self.noise, where)
         model = self.model.to(device)
-        with torch.no_grad():
+        # Else cuDNN would take TF32, and a run's own tests would have said otherwise.
+        strictly = computing_with("fp32") if device.type == "cuda" else nullcontext()
+        with torch.no_grad(), strictly:
             said = [
                 call(model, each(lambda value: to_device(value, device), part)).cpu()
                 for part in chunks(inputs, PREDICTED_AT_ONCE)

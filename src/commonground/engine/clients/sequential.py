@@ -25,10 +25,16 @@ from commonground.errors import LoneSampleError, ModelError
 from commonground.models import Split, call, tensors_of
 from commonground.privacy import is_private_part, noisy_means
 
-__all__ = ["FEATURE_CHUNK", "SequentialClient"]
+__all__ = ["SequentialClient", "feature_chunk"]
 
-# Convolutions over a few dozen images stay in the cache; a whole client at once runs at half the speed.
-FEATURE_CHUNK = 25
+# On the host convolutions over a few dozen images stay in the cache; a whole client at once runs at half the speed. A
+# device is busy with many, and its launches are what takes time.
+FEATURE_CHUNK, DEVICE_CHUNK = 25, 1024
+
+
+def feature_chunk(device: torch.device) -> int:
+    """How many images go through a network at once where no gradients are needed."""
+    return FEATURE_CHUNK if device.type == "cpu" else DEVICE_CHUNK
 
 
 class SequentialClient(LocalTraining):
@@ -121,7 +127,7 @@ class SequentialClient(LocalTraining):
         with torch.no_grad(), self.setup.autocast():
             parts = [
                 split.features(partial(call, split.first), self.setup.inputs.arrange(each(torch.clone, chunk)))
-                for chunk in chunks(rows, FEATURE_CHUNK)
+                for chunk in chunks(rows, feature_chunk(self.device))
             ]
         return Pool(split.rest, {}, {"x": self.setup.wide(torch.cat(parts))}, y, self._starts(), split)
 
@@ -198,7 +204,7 @@ class SequentialClient(LocalTraining):
         self.model.eval()
         outputs = []
         with torch.no_grad():
-            for chunk in chunks(rows, len(y) if self.setup.behaviour.joins_tested else FEATURE_CHUNK):
+            for chunk in chunks(rows, len(y) if self.setup.behaviour.joins_tested else feature_chunk(self.device)):
                 part = Batch(self.setup.inputs.arrange(each(torch.clone, chunk)), y, y)
                 outputs.append(self._output(self.model, part).features)
         return torch.cat(outputs)

@@ -153,9 +153,14 @@ def _tensors(setup: Setup, probe: Probe) -> Tensors:
     return {name: live[name].detach() for name in setup.initial}
 
 
+def _learns(probe: Probe, name: str) -> bool:
+    """Whether a tensor is a parameter; statistics are none, whoever keeps them."""
+    return name in dict(probe.model.named_parameters(remove_duplicate=False))
+
+
 def _alone(setup: Setup, probe: Probe, rows: Inputs) -> _Answer:
     """The answer to a client's rows by themselves."""
-    values = {n: v.clone().requires_grad_(n not in setup.buffers) for n, v in _tensors(setup, probe).items()}
+    values = {n: v.clone().requires_grad_(_learns(probe, n)) for n, v in _tensors(setup, probe).items()}
     with setup.keyed("trial"):
         probe.model.eval()
         with torch.no_grad():
@@ -178,7 +183,7 @@ def _beside(setup: Setup, probe: Probe, rows: Inputs) -> _Answer:
 def _stacked(setup: Setup, probe: Probe, *, gradients: bool = False) -> Tensors:
     """The probe's tensors for two clients."""
     return {
-        n: v.expand(2, *v.shape).clone().requires_grad_(gradients and n not in setup.buffers)
+        n: v.expand(2, *v.shape).clone().requires_grad_(gradients and _learns(probe, n))
         for n, v in _tensors(setup, probe).items()
     }
 
