@@ -3,16 +3,16 @@
 What PyTorch's ``meta`` device cannot show is seen on it: whole runs, with tests and everything that is read back, and
 whether they end where a run on the host does. It replaces functions of PyTorch, so that it has a process of its own:
 
-    python -m tests.devices.pretend ENGINE [METHOD …]
+    python -m tests.devices.pretend ENGINE KIND [METHOD …]
 
-prints by how much each method's final weights differ from those of the engine ``serial`` on the host.
+prints by how much each method's final weights, of a run on ``vectors`` or ``images``, differ from those of the engine
+``serial`` on the host.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -99,8 +99,7 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name == "_to_copy":
         source = args[0] if tensors else torch.scalar_tensor(args[0], dtype=kwargs.get("dtype"))
         to = torch.device(kwargs.get("device") or source.device)
-        same = {n: v for n, v in kwargs.items() if n not in ("device", "pin_memory", "non_blocking")}
-        copied = func(_inner(source), **same)
+        copied = func(_inner(source), **tree_map(_inner, kwargs | {"device": to, "non_blocking": False}))
         return Pretended(copied) if to.type == NAME else copied
     if name == "copy_":
         _inner(args[0]).copy_(_inner(args[1]))
@@ -120,7 +119,7 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _inner(value: Any) -> Any:
     if isinstance(value, Pretended):
         return value.host
-    return torch.device("cpu") if isinstance(value, torch.device) else value
+    return torch.device("cpu") if isinstance(value, torch.device) and value.type == NAME else value
 
 
 # -- what PyTorch does in C for devices that it knows -----------------------------------------------------------------
@@ -164,29 +163,46 @@ def pretend() -> None:
     known[1].resolve_device = lambda text: DEVICE if text == NAME else resolved(text)
 
 
-def largest_difference(method: str, **settings: Any) -> float:
-    """Between the final shared weights of a short run on the device and on the host."""
+def largest_difference(method: str, kind: str, **settings: Any) -> float:
+    """Between the final shared weights of a short run on the device and on the host.
+
+    Args:
+        method: by name.
+        kind: of data and model: ``vectors`` or ``images`` (what transformers loads is not filled under such a mode).
+        settings: of the run on the device; the one on the host has the engine ``serial``.
+    """
     from commonground import train
-    from tests.helpers import TwoLayer, fitting, made_data, seeded, suited
+    from tests.helpers import fitting
 
     def final(device: str, **settings: Any) -> dict[str, Tensor]:
-        settings = fitting(method, {"batch_size": 4, "rounds": 2, "participation": 0.8, "seed": 1, **settings})
-        model = suited(method, seeded(TwoLayer))
-        return train(method, made_data((5, 3, 8, 2, 6)), model=model, device=device, dtype="float64", **settings).shared
+        settings = {"batch_size": 4, "rounds": 2, "participation": 0.8, "seed": 1, **settings}
+        return train(method, device=device, **fitting(method, {**given_for(kind, method), **settings})).shared
 
     there, here = final(NAME, **settings), final("cpu", **{**settings, "engine": "serial"})
     return max((float((there[n].cpu() - v).abs().max()) for n, v in here.items() if v.numel()), default=0.0)
 
 
-def main(engine: str, methods: list[str]) -> None:
+def given_for(kind: str, method: str) -> dict[str, Any]:
+    """Data, model and number type of a run."""
+    from commonground.models import ConvNet
+    from tests.helpers import TwoLayer, images, made_data, seeded, suited
+
+    if kind == "vectors":
+        model = suited(method, seeded(TwoLayer))
+        return {"data": made_data((5, 3, 8, 2, 6)), "model": model, "dtype": "float64", "metrics": "full"}
+    model = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3)
+    return {"data": images((7, 12, 4)), "model": model, "dtype": "float64", "augment": "flip-crop"}
+
+
+def main(engine: str, kind: str, methods: list[str]) -> None:
     """Print the differences of methods, by default of all, as JSON."""
     pretend()
     from commonground.algorithms import registry
 
-    run: Callable[[str], float] = lambda method: largest_difference(method, engine=engine, metrics="full")  # noqa: E731
     with Watching():
-        print(json.dumps({method: run(method) for method in methods or sorted(registry)}))
+        found = {method: largest_difference(method, kind, engine=engine) for method in methods or sorted(registry)}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

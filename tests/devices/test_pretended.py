@@ -13,9 +13,18 @@ from commonground.algorithms import registry
 SOME = ["fedavg", "fedrep", "ditto", "scaffold", "flute", "fedcp", "flexlora"]
 
 
-@pytest.mark.parametrize(("engine", "methods"), [("batched", sorted(registry)), ("serial", SOME), ("messages", SOME)])
-def test_a_run_there_is_the_run_on_the_host(engine: str, methods: list[str]) -> None:
-    command = [sys.executable, "-m", "tests.devices.pretend", engine, *methods]
+CASES = {
+    "every method": ("batched", "vectors", sorted(registry)),
+    "one after the other": ("serial", "vectors", SOME),
+    "messages": ("messages", "vectors", SOME),
+    "images": ("batched", "images", ["fedrep", "ditto", "fedbabu"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_there_is_the_run_on_the_host(case: str) -> None:
+    engine, kind, methods = CASES[case]
+    command = [sys.executable, "-m", "tests.devices.pretend", engine, kind, *methods]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
