@@ -57,6 +57,23 @@ def test_added_clients_answer(algorithm: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        ("lora", {}),
+        ("flora", {"options": {"head": "frozen"}}),
+        ("lora", {"options": {"head": "shared"}, "finetune_epochs": 1}),
+    ],
+)
+def test_added_clients_take_their_factors_along(algorithm: str, more: dict[str, Any], tmp_path: Path) -> None:
+    data = newcomers(1)
+    kept = cg.keep_clients(trained(tmp_path, algorithm, **more), data, epochs=2)
+    said = kept.run.predict(data.x_test[:9], "new-0")
+    np.testing.assert_array_equal(cg.load_run(tmp_path).predict(data.x_test[:9], "new-0"), said)
+    cg.export_model(kept.run, tmp_path / "taken", client="new-0")
+    np.testing.assert_array_equal(cg.load_exported(tmp_path / "taken").predict(data.x_test[:9]), said)
+
+
+@pytest.mark.parametrize(
     "of_the_server", [{"weighting": "samples"}, {"server_optimizer": "momentum"}, {"aggregate": "median"}]
 )
 def test_whatever_the_server_did_with_updates(of_the_server: dict[str, Any], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import commonground as cg
+from commonground.adapters.factors import update_of
 from commonground.engine import Run, load_run
 from commonground.errors import ConfigError, ModelError, RunError
 from commonground.models.lora import LoRALinear
@@ -263,6 +264,29 @@ def test_a_run_starts_from_an_adapter(runs: Any, tmp_path: Path) -> None:
         torch.testing.assert_close(again.shared[name], value, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("ranks", ["", 1])
+def test_flora_keeps_the_adapter_it_starts_from(ranks: str | int, runs: Any, tmp_path: Path) -> None:
+    """Also where its rank is more than the clients have."""
+    run = runs("bert", "lora")
+    cg.export_adapter(run, tmp_path / "out")
+    settings: dict[str, Any] = {"rounds": 1, "lr": 1e-9, "engine": "serial", "model": run.config.model}
+    options = OPTIONS | {"adapter": str(tmp_path / "out")}
+    on = cg.train("flora", token_data(), model_options=options, options={"ranks": ranks}, **settings).trained
+    first: Any = run.trained.network
+    for name in first.adapted:
+        before = update_of(first, name, run.trained.values_of(None))
+        assert int(torch.linalg.matrix_rank(before, rtol=1e-6)) == 2
+        torch.testing.assert_close(update_of(first, name, on.values_of(0)), before, rtol=1e-5, atol=1e-6)
+
+
+def test_a_language_model_is_global_whatever_its_head_is_said_to_be(runs: Any) -> None:
+    run = runs("llama-lm", "rolora")  # head=personal by default
+    assert run.trained.has_global_model
+    assert not run.trained.own(0)
+    assert run.summary["head"] == "none"
+    assert run.summary["global_accuracy"] is not None
+
+
 def test_a_plain_peft_adapter_is_read(runs: Any, tmp_path: Path) -> None:
     import peft
 
@@ -304,6 +328,14 @@ def test_an_adapter_that_does_not_fit_is_named(runs: Any, tmp_path: Path) -> Non
     for key, value, sentence in (
         ("peft_type", "IA3", "of the kind IA3, not LORA"),
         ("use_dora", True, "use_dora = True, which is not supported"),
+        ("alora_invocation_tokens", [9, 10], r"alora_invocation_tokens = \[9, 10\], which is not supported"),
+        ("use_qalora", True, "use_qalora = True, which is not supported"),
+        ("use_bdlora", {"nblocks": 2}, "use_bdlora = {'nblocks': 2}, which is not supported"),
+        ("layer_replication", [[0, 2], [1, 3]], "layer_replication = .*, which is not supported"),
+        ("arrow_config", {"top_k": 3}, "arrow_config = .*, which is not supported"),
+        ("kasa_config", {"beta": 0.1}, "kasa_config = .*, which is not supported"),
+        ("monteclora_config", {"samples": 8}, "monteclora_config = .*, which is not supported"),
+        ("target_parameters", ["experts.weight"], "target_parameters = .*, which is not supported"),
         ("init_lora_weights", "pissa", "init_lora_weights = 'pissa', which is not supported"),
         ("init_lora_weights", "olora", "init_lora_weights = 'olora', which is not supported"),
         ("r", None, "is damaged: it has no r and lora_alpha"),

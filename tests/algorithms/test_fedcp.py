@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from commonground import train
+from commonground import load_run, train
 from commonground.algorithms.fedcp import FedCP, discrepancy
 from commonground.config import RunConfig
 from commonground.engine.prepare import prepare_setup
@@ -22,6 +23,7 @@ from tests.helpers import (
     as_numpy,
     assert_same_run,
     assert_tensors_close,
+    made_data,
     seeded,
     train_whole,
 )
@@ -150,3 +152,14 @@ def test_what_travels() -> None:
 def test_learns() -> None:
     run = train("fedcp", "digits", clients=20, classes_per_client=5, rounds=10, eval_every=10, engine="batched")
     assert run.personal_accuracy["mean"] > 0.55
+
+
+def test_a_run_in_double_precision_is_read_as_it_was_made(tmp_path: Path) -> None:
+    run = train(
+        "fedcp", made_data((5, 3, 8)), model=seeded(TwoLayer), rounds=1, participation=0.4, dtype="float64",
+        batch_size=4, out=tmp_path / "run",
+    )  # fmt: skip
+    again = load_run(tmp_path / "run", model=TwoLayer())
+    for client in range(3):
+        for name, value in run.model(client).state_dict().items():
+            assert bool((again.model(client).state_dict()[name] == value).all()), name

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import commonground as cg
 from commonground.algorithms import Server, Update, registry
 from commonground.algorithms.federated_lora import aggregation_error, factor_pairs
-from commonground.algorithms.flexlora import truncated_factors
+from commonground.algorithms.flexlora import revived, truncated_factors
 from commonground.errors import ConfigError, ModelError
 from commonground.models.lora import LoRALinear
 from tests.helpers import digits
@@ -139,6 +139,32 @@ def test_the_truncation_is_the_best_of_its_rank() -> None:
     torch.testing.assert_close(new_b @ new_a, b[:, :2] @ a[:2])
 
 
+def test_what_a_round_leaves_unused_starts_again() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(4, 9, generator=generator), torch.randn(6, 4, generator=generator)
+    fresh = torch.rand(4, 9, generator=generator)
+    full = truncated_factors(a, b, 4, 0.5)
+    assert all(torch.equal(one, other) for one, other in zip(revived(*full, fresh), full, strict=True))
+    b[:, 2:] = b[:, :2]  # a product of rank 2
+    new_a, new_b = truncated_factors(a, b, 4, 0.5)
+    again_a, again_b = revived(new_a, new_b, fresh)
+    assert torch.equal(again_a[:2], new_a[:2])
+    assert torch.equal(again_a[2:], fresh[2:])
+    assert torch.equal(again_b[:, :2], new_b[:, :2])
+    assert not again_b[:, 2:].any()
+    torch.testing.assert_close(again_b @ again_a, b @ a)
+    assert torch.equal(revived(torch.zeros(4, 9), torch.zeros(6, 4), fresh)[0], fresh)  # nothing was learnt at all
+
+
+def test_flexlora_goes_on_to_use_its_whole_rank() -> None:
+    """Rounds of one client and two samples, whose gradient has rank 2 at most."""
+    settings: dict[str, Any] = {"batch_size": 2, "local_steps": 1, "participation": 0.05, "engine": "serial"}
+    run = cg.train("flexlora", digits(), rounds=4, lr=0.1, options={"rank": 4}, seed=1, **settings)
+    for a_name, b_name in factor_pairs(list(run.shared)):
+        values = torch.linalg.svdvals(run.shared[b_name].double() @ run.shared[a_name].double())
+        assert values[3] > 1e-4 * values[0]
+
+
 def test_the_aggregation_error_equals_its_definition() -> None:
     generator = torch.Generator().manual_seed(1)
 
@@ -178,6 +204,57 @@ def test_every_method_runs_on_any_model_and_says_what_its_head_is(method: str, h
     assert not base  # the frozen weights never travel
 
 
+def test_without_a_head_nothing_is_personal() -> None:
+    """As of language models: whatever ``head`` is, there is one model."""
+    method = registry["lora"]()
+    run = cg.train(method, scalar_data(), model=Scalar(), rounds=1, engine="serial")
+    assert run.summary["head"] == "none"
+    assert run.global_accuracy is not None
+    assert run.summary["personal_accuracy_of"].startswith("the global model")
+    assert method.personal == ("head",)  # what the run found is no setting of the object
+    tuned = scalar_run("lora", 1, finetune_epochs=1, finetune="all")
+    assert tuned.summary["personal_accuracy_of"].startswith("the final global model after 1 epoch on all its layers")
+    with pytest.raises(ConfigError, match="there is no head to tune; take --finetune all"):
+        scalar_run("lora", 1, finetune_epochs=1)
+    with pytest.raises(ConfigError, match="needs a method with one global model; LoRA has none"):
+        cg.train("lora", digits(), rounds=1, finetune_epochs=1)
+
+
+class Encoder(nn.Module):
+    """Attention over the rows of an image, one of which is padding."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(1).view(len(x), 8, 8)
+        padding = torch.arange(8).expand(len(x), 8) > 6
+        return self.head(self.encoder(rows, src_key_padding_mask=padding)[:, :7].mean(1))
+
+
+def test_factors_in_an_encoder_count_in_tests_as_in_training() -> None:
+    """PyTorch's fast path for tests would read the weights under the factors."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = Encoder((1, 8, 8), 10)
+    run = cg.train("lora", digits(), model=module, rounds=1, lr=0.5, engine="serial", options={"head": "shared"})
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in run.shared if name.endswith("lora_A")} == {
+        "linear1",
+        "linear2",
+    }
+    model, x = run.model(None), torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        tested, trained = model.eval()(x), model.train()(x)
+        torch.testing.assert_close(tested, trained)
+        for name, value in model.named_parameters():
+            if name.endswith("lora_B"):
+                value.zero_()
+        assert not torch.allclose(model.eval()(x), tested)
+
+
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_half_the_bytes(participation: float) -> None:
     runs = {m: cg.train(m, digits(), rounds=4, participation=participation, engine="serial") for m in METHODS[:3]}
@@ -205,8 +282,18 @@ def test_ranks_of_their_own() -> None:
     assert int(torch.linalg.matrix_rank(merged)) <= sum((1, 3)[c % 2] for c in range(digits().clients))
     with pytest.raises(ConfigError, match="ranks '2,x' is not a list of ranks"):
         cg.train("flora", digits(), options={"ranks": "2,x"})
-    with pytest.raises(ConfigError, match="largest rank 9 exceeds the model's 4"):
+    with pytest.raises(ConfigError, match=r"largest rank 9 exceeds the model's 4 \(rank\)$"):
         cg.train("flora", digits(), options={"ranks": "9", "rank": 4})
+    with pytest.raises(ConfigError, match=r"largest rank 2 exceeds the model's 1 \(model\.rank\)$"):
+        scalar_run("flora", 1, options={"ranks": 2})
+
+
+def test_one_rank_is_a_number_or_text() -> None:
+    settings: dict[str, Any] = {"rounds": 1, "engine": "serial"}
+    number, text = (cg.train("flora", digits(), options={"ranks": r, "rank": 4}, **settings) for r in (2, "2"))
+    assert number.summary["weights_sha256"] == text.summary["weights_sha256"]
+    with pytest.raises(ConfigError, match="ranks '0' is not a list of ranks"):
+        cg.train("flora", digits(), options={"ranks": 0})
 
 
 def test_refusals() -> None:

@@ -69,6 +69,7 @@ def test_a_bounded_round_is_one_of_a_smaller_rate() -> None:
 
 @pytest.mark.parametrize(("bound", "more", "says"), [
     (0.1, {"optimizer": "adam"}, r"step_bound=0.1 bounds steps of SGD; those of adam do not grow"),
+    (0.1, {"body_lr": 1.0}, r"step_bound=0.1 bounds the rate of the factors, which --body-lr 1 would set by itself"),
     (0.0, {}, "step_bound"),
 ])  # fmt: skip
 def test_refusals(bound: float, more: dict[str, Any], says: str) -> None:

@@ -323,3 +323,11 @@ def test_a_report_and_a_loaded_run_show_only_what_the_run_wrote(tmp_path: Path) 
                 read(tmp_path)
         path.write_text(text)
     assert write_run_report(tmp_path).is_file()
+
+
+def test_the_newest_checkpoint_is_that_of_the_last_round(tmp_path: Path) -> None:
+    checkpoints = RunFolder(tmp_path).checkpoints
+    checkpoints.path.mkdir(parents=True)
+    for round in (1_000_000, 999_999, 7):
+        (checkpoints.path / checkpoints.name_of(round)).touch()
+    assert [path.name for path in checkpoints.rounds()] == [checkpoints.name_of(n) for n in (7, 999_999, 1_000_000)]

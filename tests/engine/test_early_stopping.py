@@ -152,6 +152,23 @@ def test_heads_are_fine_tuned_on_the_best_round() -> None:
             assert bool((run.shared[name] == value).all()), name
 
 
+@pytest.mark.parametrize("engine", ["serial", "messages"])
+def test_a_fine_tuned_run_that_ended_early_is_read_and_known_as_finished(engine: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"finetune_epochs": 1, "engine": engine, "out": tmp_path / "run"}
+    run = go("fedavg", patience=1, **settings)
+    early = run.summary["early_stopping"]
+    assert early["ended_early"]
+    assert early["best_round"] < run.summary["rounds"]
+    again = load_run(tmp_path / "run")
+    for client in range(4):
+        for name, value in run.model(client).state_dict().items():
+            assert bool((again.model(client).state_dict()[name] == value).all()), name
+    file = tmp_path / "run" / "clients.csv"
+    written = file.stat().st_mtime_ns
+    assert go("fedavg", patience=1, resume=True, **settings).summary == run.summary
+    assert file.stat().st_mtime_ns == written  # nothing was done again
+
+
 def _killed_in(round: int) -> Callable[[Engine], None]:
     def change(engine: Engine) -> None:
         train_round = engine.train

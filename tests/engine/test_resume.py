@@ -16,6 +16,8 @@ import pytest
 
 from commonground import FederatedDataset, train
 from commonground.algorithms.fedrep import FedRep
+from commonground.algorithms.lora import LoRA
+from commonground.engine import load_run
 from commonground.engine.backends.base import Engine
 from commonground.engine.state import round_lines
 from commonground.engine.state.checkpoint import CheckpointFolder
@@ -293,6 +295,9 @@ def test_hyperparameters_of_an_algorithm_object_are_settings_too(tmp_path: Path)
     run = train(FedRep(head_epochs=2), made_data(), model=seeded(TwoLayer), out=tmp_path / "object", **settings)
     assert run.summary["weights_sha256"] == by_name.sha
     assert RunFolder(tmp_path / "object").config().options["head_epochs"] == 2
+    train(LoRA(head="shared"), made_data(), model="mlp", out=tmp_path / "lora", **settings)
+    assert RunFolder(tmp_path / "lora").config().options == {"head": "shared"}
+    assert load_run(tmp_path / "lora").trained.has_global_model
     with pytest.raises(RunError, match="started with options = "):
         train(FedRep(head_epochs=3), made_data(), model=seeded(TwoLayer), out=tmp_path / "object", resume=True,
               **settings)  # fmt: skip

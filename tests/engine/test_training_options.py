@@ -222,6 +222,7 @@ def test_balanced_weights_are_of_all_clients_rows() -> None:
         ("fedavg", {"server_epsilon": 0.1}, "--server-epsilon 0.1 is a setting of --server-optimizer adam"),
         ("fedavg", {"precision": "bf16", "dtype": "float64"}, "--precision bf16 .* and --dtype is float64"),
         ("fedavg", {"loss": "smooth"}, "write it as file.py:function"),
+        ("lora", {"options": {"head": "frozen"}, "finetune_epochs": 3}, "no head to tune; take --finetune all"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_said(algorithm: str, given: dict[str, Any], sentence: str) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 from torch import Tensor, nn
 
 from commonground import train
+from commonground.errors import RunError
 from tests.helpers import made_data
 
 PARENT = os.getpid()
@@ -69,3 +73,15 @@ def test_what_the_parent_has_left_is_not_ended_by_its_workers(tmp_path: Path, en
     first, *later = (tmp_path / "collectors").read_text().split()
     assert first == "False"  # a worker collects nothing before it has set the parent's aside
     assert later[-1] == str(enabled)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+def test_how_a_worker_ended_is_told() -> None:
+    def kill_one(row: dict[str, object]) -> None:
+        if row["round"] == 1:
+            pid = multiprocessing.active_children()[0].pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(RunError, match=r"a worker process ended unexpectedly \(signal 9\), perhaps for lack of memory"):
+        train("fedavg", made_data(), engine="processes", workers=2, rounds=3, model="mlp", on_round=kill_one)

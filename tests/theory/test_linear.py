@@ -269,6 +269,7 @@ def test_theorem_1_in_numbers_and_measured() -> None:
     assert float(contraction_factor(0.5 * one, 0.6 * one, 0.8 * one)) == pytest.approx(
         math.sqrt(1 - 0.5 * 0.6 * 0.64 / 2)
     )
+    assert float(contraction_factor(9 * one, one, one)) == 0  # so large a step is none of the theorem's
     assert distance_bound(0.5 * one, 0.4 * one, 3)[0].tolist() == pytest.approx([0.4, 0.2, 0.1, 0.05])
     assert float(sample_size_unit(10, 2, 5, one, 0.5 * one)) == pytest.approx((4 * 10 / 5 + 8 * math.log(5)) / 0.25)
     problem = draw_problem(SEEDS, 10, 2, 60, noise=0.0)

@@ -25,9 +25,18 @@ __all__ = ["load_adapter"]
 
 Settings = Mapping[str, Any]
 
-# What would change a layer's output beyond B A, by its value where it is not used.
+# What would change a layer's output beyond B A, or the layers that have one, by its value where it is not used.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "use_dora": (False, None),
+    "use_qalora": (False, None),
+    "use_bdlora": (False, None),
+    "alora_invocation_tokens": (None,),
+    "arrow_config": (None,),
+    "kasa_config": (None,),
+    "monteclora_config": (None,),
+    "layer_replication": (None,),
+    "target_parameters": (None, []),
+    "trainable_token_indices": (None,),
     "bias": ("none", None),
     "lora_bias": (False, None),
     "rank_pattern": ({}, None),

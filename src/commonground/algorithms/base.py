@@ -48,6 +48,10 @@ class RunSettings(Protocol):
         """``averaged``, or ``local`` if every client keeps the statistics of BatchNorm layers."""
 
     @property
+    def body_lr(self) -> float | None:
+        """Learning rate of the body; None for the run's."""
+
+    @property
     def optimizer(self) -> str | None:
         """Of local training: ``sgd``, ``adam`` or ``adamw``; None where nobody has chosen yet."""
 

@@ -34,7 +34,7 @@ class FederatedLoRA(Algorithm):
     - ``shared``: the head is trained and averaged with the factors, as peft and FederatedScope do by default;
     - ``frozen``: it stays as it was drawn.
 
-    Language models have no task head.
+    Language models have no task head: whatever ``head`` is, all they train is shared, and there is one global model.
 
     A model of another kind than ``hf:…`` gets factors in all its linear layers but the head; the rest of it stays as it
     is, pretrained by the user or random.
@@ -60,6 +60,8 @@ class FederatedLoRA(Algorithm):
         object.__setattr__(self, "personal", ("head",) if self.head == "personal" else ())
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
+        own = self.head == "personal" and bool(groups.names("head"))  # which a language model has not
+        object.__setattr__(self, "personal", ("head",) if own else ())
         if "lora_A" not in groups or "lora_B" not in groups:
             adapt_linear_layers(model, groups.names("head"), self.rank or RANK, self.alpha or ALPHA)
         else:
@@ -74,14 +76,6 @@ class FederatedLoRA(Algorithm):
             set_constants(model, constants_of(model) | set(known["head"]))
             set_groups(model, known | {"head": ()})
         return model
-
-    @property
-    def has_global_model(self) -> bool:
-        return self.head != "personal"
-
-    @property
-    def has_personal_model(self) -> bool:
-        return self.head == "personal"
 
     def trained(self, round: int) -> tuple[str, ...]:
         """The factors that clients train in a round."""
@@ -100,7 +94,8 @@ class FederatedLoRA(Algorithm):
         return client.send(self.sends(round))
 
     def summary_fields(self) -> dict[str, Any]:
-        return {"head": self.head, "aggregation_error_of": self.own_error}
+        without = self.head == "personal" and not self.personal
+        return {"head": "none" if without else self.head, "aggregation_error_of": self.own_error}
 
     def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | Tensor | None]:
         return {"aggregation_error": aggregation_error(server, updates)}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from commonground.algorithms.base import Server, Tensors, Update
 from commonground.algorithms.federated_lora import FederatedLoRA, factor_pairs
+from commonground.algorithms.flora_stacks import fresh_factor
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,9 @@ class FlexLoRA(FederatedLoRA):
     """FlexLoRA: the server averages the products BᵢAᵢ and brings the mean back to rank r by a truncated SVD (Bai et
     al. 2024).
 
-    With the mean U Σ Vᵀ, the new factors are B = U_r Σ_r^s and A = Σ_r^(1−s) V_rᵀ; the paper leaves s open.
+    With the mean U Σ Vᵀ, the new factors are B = U_r Σ_r^s and A = Σ_r^(1−s) V_rᵀ; the paper leaves s open. Where the
+    mean has a rank below r, a balanced split would leave the rest of both factors zero, which no gradient changes any
+    more; there a row of A is drawn anew, as at the start, and B is zero.
 
     ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the factors would have cost.
 
@@ -51,7 +54,10 @@ class FlexLoRA(FederatedLoRA):
             a = torch.cat([u.tensors[a_name] for u in updates])
             b = torch.cat([w * u.tensors[b_name] for w, u in zip(weights, updates, strict=True)], dim=1)
             rank = server.shared[a_name].shape[0]
-            server.shared[a_name], server.shared[b_name] = truncated_factors(a, b, rank, power)
+            new_a, new_b = truncated_factors(a, b, rank, power)
+            if self.split == "balanced":
+                new_a, new_b = revived(new_a, new_b, fresh_factor(new_a, server.seed, round, a_name))
+            server.shared[a_name], server.shared[b_name] = new_a, new_b
 
 
 def truncated_factors(a: Tensor, b: Tensor, rank: int, power: float) -> tuple[Tensor, Tensor]:
@@ -80,6 +86,19 @@ def truncated_factors(a: Tensor, b: Tensor, rank: int, power: float) -> tuple[Te
     new_b[:, :kept] = u * s**power
     new_a[:kept] = v * (s ** (1 - power)).unsqueeze(1)
     return new_a.to(a.dtype), new_b.to(b.dtype)
+
+
+def revived(a: Tensor, b: Tensor, fresh: Tensor) -> tuple[Tensor, Tensor]:
+    """Balanced factors, with fresh rows of A and zero columns of B where their singular value is 0 but for rounding.
+
+    Args:
+        a: [r, in], in rows the right singular vectors times the roots of singular values.
+        b: [out, r].
+        fresh: [r, in].
+    """
+    values = a.square().sum(1)
+    spent = values <= values.max() * len(a) * torch.finfo(a.dtype).eps
+    return torch.where(spent.unsqueeze(1), fresh, a), torch.where(spent, torch.zeros_like(b), b)
 
 
 def _without(tensors: Tensors, names: set[str]) -> Tensors:

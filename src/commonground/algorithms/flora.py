@@ -43,11 +43,12 @@ class FLoRA(FederatedLoRA):
     Args:
         downlink: see above.
         ranks: ranks of the clients, separated by commas, dealt in turns; by default all have the model's. The scale
-            α/r of the largest rank serves all.
+            α/r of the largest rank serves all. A model that starts from an adapter has its update merged first, for no
+            client of a smaller rank could hold it.
     """
 
     downlink: Literal["dense", "stack"] = "dense"
-    ranks: str = ""
+    ranks: str | int = ""
 
     name = "flora"
     title = "FLoRA"
@@ -66,6 +67,7 @@ class FLoRA(FederatedLoRA):
             raise ConfigError(f"ranks '{self.ranks}' is not a list of ranks such as 2,4,8")
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
+        rank_option = "model.rank" if "lora_A" in groups else "rank"  # who gave the factors
         super().extend_model(model, groups)
         layers = {n: m for n, m in model.named_modules() if isinstance(m, LoRALinear)}
         if not layers:
@@ -73,9 +75,12 @@ class FLoRA(FederatedLoRA):
         for layer in layers.values():
             if max(self._ranks, default=1) > layer.lora_A.shape[0]:
                 raise ConfigError(
-                    f"FLoRA's largest rank {max(self._ranks)} exceeds the model's {layer.lora_A.shape[0]} (model.rank)"
+                    f"FLoRA's largest rank {max(self._ranks)} exceeds the model's {layer.lora_A.shape[0]} "
+                    f"({rank_option})"
                 )
             layer.keep_merged()
+            if self._ranks:
+                layer.merge()
         known, merged = groups_of(model), tuple(f"{name}.merged" for name in layers)
         set_groups(model, known | {"merged": merged, "body": (*known["body"], *merged)})
         return model
@@ -119,5 +124,5 @@ class FLoRA(FederatedLoRA):
 
     @property
     def _ranks(self) -> tuple[int, ...]:
-        parts = [part.strip() for part in self.ranks.split(",") if part.strip()]
+        parts = [part.strip() for part in str(self.ranks).split(",") if part.strip()]
         return tuple(int(part) if part.isdigit() else 0 for part in parts)

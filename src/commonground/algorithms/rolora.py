@@ -31,7 +31,7 @@ class RoLoRA(FederatedLoRA):
             In Section 5's linear problem any c < 1 makes every round contract, whatever the rate; on MNIST the bound
             keeps a rate that is too large from ruining a run, and makes no clear difference at good ones
             (``rolora-step-bound``). For SGD; a head that is trained takes the same steps. None (the default) leaves the
-            rate as it is, as the paper has it.
+            rate as it is, as the paper has it. ``body_lr``, which would take the bounded rate's place, is refused.
     """
 
     first: Literal["lora_A", "lora_B"] = "lora_B"
@@ -49,11 +49,16 @@ class RoLoRA(FederatedLoRA):
         return (self.first,) if round % 2 == 1 else (other,)
 
     def check(self, config: RunSettings) -> None:
-        """Refuse a bound of steps that do not follow the gradient's size."""
+        """Refuse a bound of steps that do not follow the gradient's size, and one that would bound another rate."""
         if self.step_bound is not None and config.optimizer not in (None, "sgd"):
             raise ConfigError(
                 f"step_bound={self.step_bound:g} bounds steps of SGD; those of {config.optimizer} do not grow with the "
                 "gradient (--optimizer sgd)"
+            )
+        if self.step_bound is not None and config.body_lr is not None:
+            raise ConfigError(
+                f"step_bound={self.step_bound:g} bounds the rate of the factors, which --body-lr {config.body_lr:g} "
+                "would set by itself; give their rate by --lr, and that of a head by --head-lr"
             )
 
     def rate(self, client: Client, round: int) -> float | None:

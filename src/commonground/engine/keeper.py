@@ -137,15 +137,16 @@ class Keeper:
         self._check_code(summary.get("code"))
         self.folder.check_results()
         try:
-            checkpoint = self.folder.load("finetuned.safetensors")
+            fine_tuned = self.folder.load("finetuned.safetensors")
         except RunError as error:
             self.observer.note(f"{error}; fine-tuning is repeated")
             return None
         try:
-            checkpoint = checkpoint or self.folder.load(self.folder.checkpoints.name_of(last) if early else None)
+            checkpoint = fine_tuned or self.folder.load(self.folder.checkpoints.name_of(last) if early else None)
         except RunError:
             return None  # the one before is taken, and its last rounds are repeated
-        if checkpoint is not None and checkpoint.round != last:
+        # A fine-tuned model is kept as of the rounds done, whichever of them was the best.
+        if checkpoint is not None and checkpoint.round != (last if fine_tuned is None else summary["rounds"]):
             return None
         self.observer.note(f"the run in '{self.folder.path}' is already finished")
         rows, clients, path = self.folder.rounds.rows(), self.folder.clients(), self.folder.path

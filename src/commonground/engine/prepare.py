@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import nn
 
 from commonground.adapters import load_adapter
-from commonground.algorithms import Algorithm, check_methods, make_algorithm
+from commonground.algorithms import Algorithm, check_methods, make_algorithm, registry
 from commonground.algorithms.federated_lora import FederatedLoRA
+from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.ambient import as_usual
 from commonground.config import RunConfig
@@ -51,6 +53,7 @@ __all__ = [
     "build_network",
     "check_objects",
     "checked_algorithm",
+    "plain_algorithm",
     "plain_network",
     "prepare_setup",
     "reading",
@@ -135,17 +138,33 @@ def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> 
             f"--finetune {config.finetune} says what fine-tuning trains, and there is none; add --finetune-epochs 10, "
             "or leave it out"
         )
-    if config.finetune_epochs and not algorithm.has_global_model:
-        raise ConfigError(
-            f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
-            "none"
-        )
+    if not isinstance(algorithm, FederatedLoRA):  # of these, it is the network that decides
+        _check_global_model(config, algorithm)
     if config.finetune_epochs and config.batch_norm == "local":
         raise ConfigError(
             f"--finetune-epochs {config.finetune_epochs} needs one global model, and with --batch-norm local there is "
             "none: every client has BatchNorm statistics of its own"
         )
     return algorithm
+
+
+def _check_global_model(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse to fine-tune where there is no global model."""
+    if config.finetune_epochs and not algorithm.has_global_model:
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} needs a method with one global model; {algorithm.title} has "
+            "none"
+        )
+
+
+def _check_tuned(config: RunConfig, algorithm: Algorithm, groups: Groups) -> None:
+    """Refuse fine-tuning that would train nothing, once the network is known."""
+    _check_global_model(config, algorithm)
+    if config.finetune_epochs and not groups.trainable(config.finetune):
+        raise ConfigError(
+            f"--finetune-epochs {config.finetune_epochs} trains each client's head, and in {algorithm.title} on this "
+            "model there is no head to tune; take --finetune all"
+        )
 
 
 @as_usual()
@@ -167,6 +186,8 @@ def prepare_setup(
         data_dir: folder of the data files.
     """
     algorithm = checked_algorithm(config, algorithm)
+    if isinstance(algorithm, FederatedLoRA):
+        algorithm = copy(algorithm)  # whether its network has a head, which it notes, is a matter of this run alone
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = kind_of(config.data).partition if config.classes_per_client is None else ""
@@ -218,6 +239,7 @@ def prepare_setup(
     model = base_model(config, data.format.shape, data.classes, model, data.task)
     start = start_of(model) if own else None
     network, groups = build_network(config, algorithm, data.format.shape, data.classes, model, data.task)
+    _check_tuned(config, algorithm, groups)
     vocabulary = vocab_size_of(network)
     if vocabulary is not None and data.vocabulary > vocabulary:
         raise ModelError(
@@ -317,10 +339,23 @@ def build_network(
 def plain_network(
     config: RunConfig, algorithm: Algorithm, shape: Sequence[int], classes: int, task: Task
 ) -> tuple[nn.Module, Groups]:
-    """The network of a client that took no part: a body and a head, whatever else the run's method puts into it.
-
-    A federated LoRA method may have put more into the body (FLoRA's merged updates), which stays; the head is the
-    client's own. Arguments as of :func:`build_network`.
+    """The network of a client that took no part: a body and a head (see :func:`plain_algorithm`); arguments as of
+    :func:`build_network`.
     """
-    own = replace(algorithm, head="personal") if isinstance(algorithm, FederatedLoRA) else LocalOnly()
-    return build_network(config, own, shape, classes, task=task)
+    return build_network(config, plain_algorithm(config, algorithm), shape, classes, task=task)
+
+
+def plain_algorithm(config: RunConfig, algorithm: Algorithm) -> Algorithm:
+    """The method that builds the network of a client that took no part: a body and a head, whatever else the run's own
+    method puts into it.
+
+    A federated LoRA method has put its factors into the body, and maybe more (FLoRA's merged updates), which stays; the
+    head is the client's own.
+
+    Args:
+        config: the run's configuration.
+        algorithm: the run's method, or the fine-tuning after it.
+    """
+    if isinstance(algorithm, HeadTuning) and (config.algorithm in registry or is_code(config.algorithm)):
+        algorithm = make_algorithm(config.algorithm, config.options)
+    return replace(algorithm, head="personal") if isinstance(algorithm, FederatedLoRA) else LocalOnly()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from commonground.algorithms import Algorithm, make_algorithm
@@ -66,7 +65,7 @@ def read_trained(
                     "load_run(folder, model=…), a module of the same architecture"
                 )
             model = base_model(config, shape, split["classes"], task=task)
-        model = restored(model, start, getattr(torch, config.dtype), f"the run in '{path}'")
+        model = restored(model, start, f"the run in '{path}'")
     elif model is not None:
         raise ConfigError(f"the model of the run in '{path}' is {config.model}, which is built by name; give none")
     network, groups = build_network(config, algorithm, shape, split["classes"], model, task)

@@ -187,7 +187,7 @@ class Trained:
             return self._store.read(client)
         tuned = isinstance(self.algorithm, HeadTuning)
         folder = self.path / ("finetuning" if tuned else "") / "clients" / f"client-{client}"
-        done = self._kept.round + tuned  # fine-tuning is one round more, in which all take part
+        done = self.config.rounds + 1 if tuned else self._kept.round  # clients are tuned as if no run ended early
         last = done if tuned else int(self._kept.clients["heard"][client])
         newest = ClientStates(folder, client).newest(done + 1, last if self._start else 0)
         return self._start if newest is None else newest

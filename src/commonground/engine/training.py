@@ -125,7 +125,7 @@ def prepared(
         )
     values["algorithm"] = algorithm if isinstance(algorithm, str) else algorithm.name
     if isinstance(algorithm, Algorithm):
-        values["options"] = {name: value for name, value in vars(algorithm).items() if value is not None}
+        values["options"] = _hyperparameters(algorithm)
     values["data"] = data if isinstance(data, str) else data.name
     if isinstance(model, str):
         values["model"] = model
@@ -148,6 +148,13 @@ def prepared(
         metrics=dict(metrics) if isinstance(metrics, Mapping) else None,
         data_dir=data_dir,
     )
+
+
+def _hyperparameters(algorithm: Algorithm) -> dict[str, Any]:
+    """What an object was given, by name; not what it writes over its class's own variables, such as ``shared``."""
+    known, cls = algorithm.options(), type(algorithm)
+    mine = {name: value for name, value in vars(algorithm).items() if name in known or not hasattr(cls, name)}
+    return {name: value for name, value in mine.items() if value is not None}
 
 
 @as_usual()

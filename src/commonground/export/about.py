@@ -8,8 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from commonground.algorithms import Algorithm
+from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.config import RunConfig
 from commonground.data.tables.schema import TableSchema
+from commonground.engine.prepare import plain_algorithm
 from commonground.engine.run import Run
 from commonground.engine.state.folder import SCHEMA, plain_settings
 from commonground.engine.trained import Trained
@@ -37,8 +40,8 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
     settings, split = plain_settings(run.config), dict(run.trained.split)
     if schema is not None:
         split["preprocess"] = {"scale": 1.0, "mean": list(schema.mean), "std": list(schema.std)}
-    if client is not None and client >= run.trained.clients:
-        settings |= {"algorithm": "local", "options": {}}  # added later: a plain network, whatever the run's method
+    if client is not None and client >= run.trained.clients:  # added later
+        settings |= _of_plain_network(settings, plain_algorithm(run.config, run.trained.algorithm))
     return {
         "made_by": f"commonground {version('commonground')}",
         "format": format,
@@ -46,6 +49,13 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
         "settings": {name: settings[name] for name in _SETTINGS},
         "data": {name: split[name] for name in _DATA if name in split} | {"given": run.trained.given},
     }
+
+
+def _of_plain_network(settings: Mapping[str, Any], plain: Algorithm) -> dict[str, Any]:
+    """Which method builds the network of a client that was added to a run of these settings."""
+    if isinstance(plain, FederatedLoRA):
+        return {"options": {**settings["options"], "head": plain.head}}
+    return {"algorithm": plain.name, "options": {}}
 
 
 def graph_dtype(trained: Trained) -> str:

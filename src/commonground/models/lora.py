@@ -137,8 +137,13 @@ class LoRALinear(nn.Module):
         self.dropout = SequenceDropout(dropout, (longest, base.in_features))
         self.fold = fold or Fold()
         self.merged: Tensor | None = None
-        if start == "gaussian":
-            nn.init.normal_(self.lora_A, std=base.in_features**-0.5)
+        self.start = start
+        self._draw()
+
+    def _draw(self) -> None:
+        """A anew."""
+        if self.start == "gaussian":
+            nn.init.normal_(self.lora_A, std=self.base.in_features**-0.5)
         else:
             nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
 
@@ -147,6 +152,15 @@ class LoRALinear(nn.Module):
         del self.merged
         shape = (self.base.out_features, self.base.in_features)
         self.register_buffer("merged", torch.zeros(shape, dtype=self.lora_A.dtype, device=self.lora_A.device))
+
+    def merge(self) -> None:
+        """Move an update B A that is not zero into the dense matrix: B is zero then, and A drawn anew."""
+        if self.merged is None or not bool(self.lora_B.any()):
+            return
+        with torch.no_grad():
+            self.merged += self.lora_B @ self.lora_A
+            self.lora_B.zero_()
+        self._draw()
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs [rows, …, in] to outputs [rows, …, out]."""
@@ -173,7 +187,8 @@ class LoRALinear(nn.Module):
 def adapt_linear_layers(model: nn.Module, head: Collection[str], rank: int, alpha: float) -> dict[str, tuple[str, ...]]:
     """Put LoRA factors into a module of the user's own, in place: every ``nn.Linear`` but the head gets a pair.
 
-    All other weights become constants, which never travel.
+    All other weights become constants, which never travel; so do those of ``nn.MultiheadAttention``, which multiplies
+    by its weights itself and calls no linear layer.
 
     Args:
         model: any module.
@@ -194,6 +209,7 @@ def adapt_linear_layers(model: nn.Module, head: Collection[str], rank: int, alph
         parent, _, child = name.rpartition(".")
         fitting = min(rank, layer.in_features, layer.out_features)
         setattr(model.get_submodule(parent), child, LoRALinear(layer, fitting, alpha * fitting / rank))
+    _leave_fast_path(model)
     factors = {f: tuple(f"{name}.{f}" for name in linear) for f in ("lora_A", "lora_B")}
     trained = {*factors["lora_A"], *factors["lora_B"], *head}
     constants = [n for n in model.state_dict() if n not in trained]
@@ -201,6 +217,19 @@ def adapt_linear_layers(model: nn.Module, head: Collection[str], rank: int, alph
     set_constants(model, constants)
     set_groups(model, groups)
     return groups
+
+
+def _leave_fast_path(model: nn.Module) -> None:
+    """Have PyTorch call an encoder's linear layers in tests as it does in training.
+
+    Its fast path of :class:`torch.nn.TransformerEncoderLayer` reads the weights of these layers, which knows of no
+    factors. It is left where the activation has no kernel there, as is said here of every activation.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False
 
 
 class FoldedLinear(nn.Linear):

@@ -66,21 +66,23 @@ def start_of(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def restored(model: nn.Module, start: dict[str, Tensor], dtype: torch.dtype, run: str) -> nn.Module:
+def restored(model: nn.Module, start: dict[str, Tensor], run: str) -> nn.Module:
     """A copy of a module with the tensors of :func:`start_of` in place of its own.
+
+    It has their number type: as in training, a method extends the module before it is cast to the run's.
 
     Args:
         model: of the same architecture; its weights do not matter.
         start: the tensors.
-        dtype: the run's number type.
         run: what to call the run in a message.
 
     Raises:
         ModelError: names the first tensor in which the architectures differ.
     """
     model = copied(model)
-    if not isinstance(model, FrozenBaseModel):
-        model = model.to(dtype)
+    kinds = [value.dtype for value in start.values() if value.is_floating_point()]
+    if kinds and not isinstance(model, FrozenBaseModel):
+        model = model.to(kinds[0])
     live = model.state_dict()
     mine = start_of(model)
     for name in [*mine, *(name for name in start if name not in mine)]:

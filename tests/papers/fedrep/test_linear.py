@@ -60,6 +60,7 @@ def test_figure_1_with_too_few_samples_for_any_method(tmp_path: Path) -> None:
         ("fedrep-fig3", ["n=5", "r=0.1"], "at least 1 client must take part"),
         ("fedrep-fig1", ["k=30"], "k is 30; it must not exceed min(d, n)"),
         ("fedrep-fig4", ["k=6", "d=6", "n=20"], "k and d are both 6: every representation is then the whole space"),
+        ("fedrep-theorem1", ["k=6", "d=6", "n=20"], "k and d are both 6: every representation is then the whole space"),
         ("fedrep-fig7", ["noise=-1"], "noise"),
         ("fedrep-fig4", ["m=0"], "greater than or equal to 1"),
         ("fedrep-theorem1", ["step=0"], "greater than 0"),

@@ -172,10 +172,14 @@ class ProcessEngine(StoreEngine):
                 self.check_stop()
         except (EOFError, ConnectionError) as error:
             self.check_stop()  # who stops a job may end its workers by force as well
+            ended = wait([worker.sentinel for worker in self._workers], timeout=1)
+            for worker in self._workers:
+                if worker.sentinel in ended:
+                    worker.join(1)  # its pipes end before it has an exit code
             codes = [w.exitcode for w in self._workers if w.exitcode not in (None, 0)]
             raise RunError(
-                f"a worker process ended unexpectedly (exit code {codes[0] if codes else 'unknown'}), perhaps for lack "
-                "of memory; the run can be continued with --resume"
+                f"a worker process ended unexpectedly ({_how(codes)}), perhaps for lack of memory; the run can be "
+                "continued with --resume"
             ) from error
         return answers
 
@@ -221,3 +225,10 @@ class ProcessEngine(StoreEngine):
                 worker.kill()
                 worker.join()
         self._pipes, self._workers = [], []
+
+
+def _how(codes: Sequence[int]) -> str:
+    """How the first of some processes ended: by a signal, or with an exit code."""
+    if not codes:
+        return "exit code unknown"
+    return f"signal {-codes[0]}" if codes[0] < 0 else f"exit code {codes[0]}"

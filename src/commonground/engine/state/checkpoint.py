@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,8 @@ class CheckpointFolder:
             names = os.listdir(self.path) if self.path.is_dir() else []
         except OSError as error:
             raise RunError(f"the checkpoints in '{self.path}' cannot be read: {reason(error, self.path)}") from None
-        return sorted(self.path / name for name in names if fnmatch(name, "round-*.safetensors"))
+        found = [self.path / name for name in names if re.fullmatch(r"round-\d+\.safetensors", name)]
+        return sorted(found, key=lambda path: int(path.stem.removeprefix("round-")))
 
     def remove_parts(self) -> None:
         """Remove what a killed process has left half written."""

@@ -95,6 +95,11 @@ class ProblemSettings(Settings):
     scaling: Scaling = "rows"
     start: StartName = "projected-gradient"
 
+    def check_space(self) -> None:
+        """Refuse dimensions in which there is no representation to learn."""
+        if self.k == self.d:
+            raise ConfigError(f"k and d are both {self.k}: every representation is then the whole space; take k < d")
+
 
 class LinearSettings(ProblemSettings):
     """The same with one participation rate.
@@ -107,8 +112,7 @@ class LinearSettings(ProblemSettings):
 
     def check(self, n: Sequence[int]) -> None:
         """Refuse dimensions that make no sense, before anything is computed."""
-        if self.k == self.d:
-            raise ConfigError(f"k and d are both {self.k}: every representation is then the whole space; take k < d")
+        self.check_space()
         for each in n:
             check_dimensions(self.d, self.k, each, self.noise)
             clients_per_round(each, self.r)

@@ -97,8 +97,11 @@ def step_limit(sigma_max: torch.Tensor) -> torch.Tensor:
 
 
 def contraction_factor(step: torch.Tensor, E0: torch.Tensor, sigma_min: torch.Tensor) -> torch.Tensor:
-    """√(1 − η E0 σ̄_min,*²/2): what a round multiplies the distance by at most (Lemma 6)."""
-    return (1 - step * E0 * sigma_min.square() / 2).sqrt()
+    """√(1 − η E0 σ̄_min,*²/2): what a round multiplies the distance by at most (Lemma 6).
+
+    Where the radicand is negative (η far beyond the theorem's limit) it is 0, and the theorem says nothing.
+    """
+    return (1 - step * E0 * sigma_min.square() / 2).clamp(min=0).sqrt()
 
 
 def distance_bound(factor: torch.Tensor, distance: torch.Tensor, rounds: int) -> torch.Tensor:
