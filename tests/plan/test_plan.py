@@ -190,6 +190,35 @@ def test_files_are_as_large_as_said(tmp_path: Path) -> None:
     assert told["checkpoint/personal"] == pytest.approx(size("checkpoint/personal/*"), rel=0.5)
 
 
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fedavg", {"finetune_epochs": 1, "finetune": "all"}),
+        ("fedavg", {"finetune_epochs": 1}),
+        ("fedavg", {"server_optimizer": "adam", "server_lr": 0.01}),
+        ("fedper", {"early_stopping": 3, "validation_fraction": 0.3}),
+        ("fedmtl", {"options": {"omega": "learned"}}),
+    ],
+)
+def test_what_clients_and_server_keep_is_counted(method: str, more: dict[str, Any], tmp_path: Path) -> None:
+    wide = {"model_options": {"hidden": [700]}}  # so that names and settings count for little
+    given = {**SETTINGS, "engine": "serial", "rounds": 3, "participation": 1.0, **wide, **more}
+    told = plan(method, clients(), out=tmp_path / "run", **given).files
+    train(method, clients(), out=tmp_path / "run", **given)
+    files = [path for path in (tmp_path / "run" / "checkpoint").rglob("*") if path.is_file()]
+    written = sum(path.stat().st_size for path in files)
+    assert sum(size for name, size in told.items() if name.startswith("checkpoint")) == pytest.approx(written, rel=0.05)
+
+
+def test_bytes_of_a_run_that_may_end_early_are_a_range() -> None:
+    given = {**SETTINGS, "engine": "serial", "rounds": 6, "eval_every": 1, "validation_fraction": 0.3}
+    whole = plan("fedavg", clients(), **given).sent
+    early = plan("fedavg", clients(), **given, early_stopping=1).sent
+    assert whole.exact
+    assert early.up == (whole.up[0] // 3, whole.up[0])  # two of six rounds at least
+    assert early.down == (whole.down[0] // 3, whole.down[0])
+
+
 def test_what_does_not_fit_is_told_with_what_to_change() -> None:
     setup = prepared("fedrep", clients(), **SETTINGS)
     workers = Memory(peak=400, together=1000, workers=3)

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from commonground.engine.sampling import sample_clients
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.split_file import split_json
+from commonground.plan.rehearsal import Rehearsed
 
 __all__ = ["ever_taking_part", "file_bytes", "free_bytes"]
 
@@ -38,14 +38,12 @@ def ever_taking_part(setup: Setup) -> int:
     return int(seen.sum())
 
 
-def file_bytes(
-    setup: Setup, row: Mapping[str, Any], scores: Mapping[Which, Scores], rounds_between: int
-) -> dict[str, int]:
+def file_bytes(setup: Setup, round: Rehearsed, scores: Mapping[Which, Scores], rounds_between: int) -> dict[str, int]:
     """Bytes of a run's files by their names; those of the clients' state are the most there can be at once.
 
     Args:
         setup: of the run.
-        row: an evaluated round's line.
+        round: an evaluated one.
         scores: a test of some clients.
         rounds_between: rounds between two checkpoints.
     """
@@ -54,14 +52,17 @@ def file_bytes(
     ever = ever_taking_part(setup) if own else 0
     anew = min(ever, rounds_between * config.participants(clients))
     kept = KEPT if config.rounds > rounds_between else 1
+    best = config.early_stopping is not None  # whose checkpoint stays, and all clients' state as it was then
     plan = EvaluationPlan(setup)
     due = sum(plan.is_due(round) for round in range(1, config.rounds + 1))
-    line = len(json.dumps(dict(row))) + 1
-    shorter = sum(len(repr(value)) - 4 for key, value in row.items() if "_" in key and _is_tested(key, value))
+    line = len(json.dumps(dict(round.row))) + 1
+    shorter = sum(len(repr(value)) - 4 for key, value in round.row.items() if "_" in key and _is_tested(key, value))
     split = len(split_json(setup.data))
+    shared = payload_bytes(setup.initial_shared) + round.remembered + 8 * clients + HEADER
     return {
-        "checkpoint": kept * (payload_bytes(setup.initial_shared) + 8 * clients + HEADER),
-        "checkpoint/personal": (own + INDEX) * (ever + (anew if kept == KEPT else 0)) if own else 0,
+        "checkpoint": (kept + best) * shared,
+        "checkpoint/personal": (own + INDEX) * (ever + (anew if kept == KEPT else 0) + best * ever) if own else 0,
+        **_fine_tuned(setup),
         "clients.csv": clients * _client_line(setup, scores),
         "rounds.jsonl": config.rounds * line - (config.rounds - due) * shorter,
         "split.json": split,
@@ -69,6 +70,16 @@ def file_bytes(
         "report.html": PAGE + PAGE_CLIENT * min(clients, PAGE_CLIENTS) + PAGE_ROUND * config.rounds,
         "others": SUMMARY + len(config.to_toml()),
     }
+
+
+def _fine_tuned(setup: Setup) -> dict[str, int]:
+    """What is kept of the round more in which all clients tune the global model, or its head."""
+    if not setup.config.finetune_epochs:
+        return {}
+    tuned = setup.fine_tuning(setup.initial)
+    own = setup.data.clients * (payload_bytes(tuned.initial_personal) + INDEX)
+    rest = payload_bytes(tuned.initial_shared) + HEADER
+    return {"checkpoint/finetuned": own, "checkpoint/finetuned.safetensors": rest}
 
 
 def free_bytes(folder: Path) -> int:

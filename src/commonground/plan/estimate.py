@@ -107,8 +107,8 @@ def _plan_of(setup: Setup, out: Path | None, clock: Clock) -> Plan:
     config = setup.config
     between = max(1, math.ceil(BETWEEN * config.rounds / max(found.rounds + found.tests, 1e-9)))
     memory = _memory(setup, engine, found, min(between, config.rounds) if out is not None else config.rounds)
-    row = next(iter(found.rehearsed.values())).row
-    files = {} if out is None else file_bytes(setup, row, timing.scores, min(between, config.rounds))
+    one = next(iter(found.rehearsed.values()))
+    files = {} if out is None else file_bytes(setup, one, timing.scores, min(between, config.rounds))
     disk = free_bytes(out or Path())
     told = advice(setup, engine, memory, before if free is None else free, device_free, sum(files.values()), disk)
     shown = "pooled" if setup.algorithm.pools else engine

@@ -11,6 +11,7 @@ import torch
 
 from commonground.algorithms import Algorithm, Server, Tensors, Update
 from commonground.engine.backends.base import payload_bytes
+from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
 from commonground.plan.rehearsal import Rehearsed
@@ -76,7 +77,23 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
         up, down = _silent_or_not(setup, each)
     if algorithm.clients_remember:
         down = _remembered(setup, down[1], moved)
+    if config.early_stopping is not None:
+        sparing = algorithm.clients_remember or algorithm.may_stay_silent  # what early rounds send is not worked out
+        first = Counter(kind_of(setup, round) for round in range(1, _fewest_rounds(setup) + 1))
+        least = {
+            way: 0 if sparing else each * sum(first[kind] * getattr(rehearsed[kind], way)[0] for kind in first)
+            for way in ("up", "down")
+        }
+        up, down = (least["up"], up[1]), (least["down"], down[1])
     return Bytes((up[0], up[1]), (down[0], down[1]))
+
+
+def _fewest_rounds(setup: Setup) -> int:
+    """Rounds after which early stopping ends a run at the earliest: if no test is better than the first."""
+    config, plan = setup.config, EvaluationPlan(setup)
+    tested = [round for round in range(1, config.rounds + 1) if plan.is_due(round)]
+    patience = config.rounds if config.early_stopping is None else config.early_stopping
+    return tested[patience] if patience < len(tested) else config.rounds
 
 
 def _silent_or_not(setup: Setup, each: int) -> tuple[tuple[int, int], tuple[int, int]]:

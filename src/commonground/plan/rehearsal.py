@@ -34,6 +34,7 @@ class Rehearsed:
         down: bytes that each was sent, the fewest and the most, by a method whose clients remember nothing.
         row: its line of ``rounds.jsonl``.
         changed: shared tensors that changed in it, by a method whose clients remember them.
+        remembered: bytes that the server keeps after it and does not send.
     """
 
     seconds: float
@@ -41,6 +42,7 @@ class Rehearsed:
     down: tuple[int, int]
     row: Mapping[str, Any]
     changed: frozenset[str] = frozenset()
+    remembered: int = 0
 
 
 class Rehearsal(Loop):
@@ -77,7 +79,8 @@ class Rehearsal(Loop):
         up = [0] if self.setup.algorithm.pools else self._up
         alone = self._alone or [0]
         changed = frozenset(name for name, last in self.progress.totals["changed"].items() if last == round)
-        return Rehearsed(seconds, (min(up), max(up)), (common + min(alone), common + max(alone)), row, changed)
+        remembered, down = payload_bytes(self.progress.memory), (common + min(alone), common + max(alone))
+        return Rehearsed(seconds, (min(up), max(up)), down, row, changed, remembered)
 
     def test(self, clients: Sequence[int], kinds: Sequence[Which], *, detailed: bool = False) -> float:
         """Seconds of a test of these clients' models of each kind."""
