@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from commonground.algorithms.base import Algorithm, Client, Server, Tensors, Update
+from commonground.devices import wide
 from commonground.errors import ConfigError
 from commonground.models import Groups, constants_of, groups_of, set_constants, set_groups
 from commonground.models.lora import adapt_linear_layers
@@ -127,9 +128,9 @@ def aggregation_error(server: Server, updates: Sequence[Update]) -> Tensor | Non
     weights = server.weights(updates)
     errors, wholes = [], []
     for a_name, b_name in factor_pairs(list(server.shared)):
-        a = torch.stack([u.tensors.get(a_name, server.shared[a_name]).double() for u in updates])
-        b = torch.stack([u.tensors.get(b_name, server.shared[b_name]).double() for u in updates])
-        w = torch.tensor(weights, dtype=torch.double, device=a.device).view(-1, 1, 1)
+        a = torch.stack([wide(u.tensors.get(a_name, server.shared[a_name])) for u in updates])
+        b = torch.stack([wide(u.tensors.get(b_name, server.shared[b_name])) for u in updates])
+        w = a.new_tensor(weights).view(-1, 1, 1)
         a_off, b_off = (x - (w * x).sum(0) if len(x) > 1 else torch.zeros_like(x) for x in (a, b))
         errors.append(_squared_norm(w * b_off, a_off))
         wholes.append(_squared_norm(w * b, a))

@@ -12,6 +12,7 @@ from torch import Tensor
 from commonground.algorithms.base import Server, Tensors, Update
 from commonground.algorithms.federated_lora import FederatedLoRA, factor_pairs
 from commonground.algorithms.flora_stacks import fresh_factor
+from commonground.devices import wide
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ def truncated_factors(a: Tensor, b: Tensor, rank: int, power: float) -> tuple[Te
     Returns:
         A [r, in] and B [out, r] in the given number type; where B A has a lower rank, the rest is zero.
     """
-    q_b, r_b = torch.linalg.qr(b.double())
-    q_a, r_a = torch.linalg.qr(a.double().T)
+    q_b, r_b = torch.linalg.qr(wide(b))
+    q_a, r_a = torch.linalg.qr(wide(a).T)
     u, s, v = torch.linalg.svd(r_b @ r_a.T)
     kept = min(rank, len(s))
     u, s, v = q_b @ u[:, :kept], s[:kept], v[:kept] @ q_a.T
@@ -81,8 +82,8 @@ def truncated_factors(a: Tensor, b: Tensor, rank: int, power: float) -> tuple[Te
     # last bit of difference between engines does not turn a factor round.
     sign = u.gather(0, u.abs().argmax(0, keepdim=True)).sign().squeeze(0)
     u, v = u * sign, v * sign.unsqueeze(1)
-    new_a = torch.zeros(rank, a.shape[1], dtype=torch.double, device=a.device)
-    new_b = torch.zeros(b.shape[0], rank, dtype=torch.double, device=b.device)
+    new_a = v.new_zeros(rank, a.shape[1])
+    new_b = u.new_zeros(b.shape[0], rank)
     new_b[:, :kept] = u * s**power
     new_a[:kept] = v * (s ** (1 - power)).unsqueeze(1)
     return new_a.to(a.dtype), new_b.to(b.dtype)

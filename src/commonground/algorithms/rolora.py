@@ -11,6 +11,7 @@ from torch import Tensor
 
 from commonground.algorithms.base import Client, RunSettings
 from commonground.algorithms.federated_lora import FederatedLoRA
+from commonground.devices import wide
 from commonground.errors import ConfigError
 
 
@@ -73,5 +74,5 @@ class RoLoRA(FederatedLoRA):
 
 def largest_square(factor: Tensor) -> float:
     """‖F‖₂² of a factor [r, in] or [out, r], from its smaller Gram matrix; the host waits for it."""
-    thin = factor.double() if factor.shape[0] <= factor.shape[1] else factor.double().T
+    thin = wide(factor if factor.shape[0] <= factor.shape[1] else factor.T)
     return float(torch.linalg.eigvalsh(thin @ thin.T)[-1].clamp(min=0))
