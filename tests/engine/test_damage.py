@@ -15,12 +15,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from commonground import train
 from commonground.adapt import load_run
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, RunError
 from commonground.report import write_run_report
 from tests.campaign.damage import damage, every_round_saved, go
-from tests.helpers import Notes, rows_without_time
+from tests.helpers import Notes, made_data, rows_without_time
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +197,18 @@ def test_damaged_fine_tuning_is_repeated(tmp_path: Path) -> None:
     notes = Notes()
     assert go(tmp_path, "fedavg", finetune_epochs=2, resume=True, observer=notes).sha == whole.sha
     assert "; fine-tuning is repeated" in notes.said[0]
+
+
+@pytest.mark.parametrize("engine", ["serial", "messages"])
+def test_models_of_fine_tuning_that_was_removed_are_gone(engine: str, tmp_path: Path) -> None:
+    """The server's last model and heads that nobody trained are not given in their place."""
+    settings: dict[str, Any] = {"model": "mlp", "rounds": 2, "engine": engine, "finetune_epochs": 1, "out": tmp_path}
+    whole = train("fedavg", made_data(), **settings)
+    (tmp_path / "checkpoint" / "finetuned.safetensors").unlink()
+    again = train("fedavg", made_data(), resume=True, **settings)
+    assert again.summary == whole.summary
+    with pytest.raises(RunError, match="is finished, but its checkpoint is gone, and its models with it"):
+        again.model(0)
 
 
 def test_a_checkpoint_of_an_earlier_version(tmp_path: Path) -> None:

@@ -132,27 +132,24 @@ class Keeper:
         early = summary.get("early_stopping", {})
         if summary["rounds"] != self.config.rounds and not early.get("ended_early"):
             return None
-        last = early.get("best_round", self.config.rounds)
+        last, tuned = early.get("best_round", self.config.rounds), bool(self.config.finetune_epochs)
         self._check_data(summary["data_fingerprint"], summary.get("base_sha256"))
         self._check_code(summary.get("code"))
         self.folder.check_results()
+        best = self.folder.checkpoints.name_of(last) if early else None
         try:
-            fine_tuned = self.folder.load("finetuned.safetensors")
+            checkpoint = self.folder.load("finetuned.safetensors" if tuned else best)
         except RunError as error:
-            self.observer.note(f"{error}; fine-tuning is repeated")
-            return None
-        try:
-            checkpoint = fine_tuned or self.folder.load(self.folder.checkpoints.name_of(last) if early else None)
-        except RunError:
-            return None  # the one before is taken, and its last rounds are repeated
+            if tuned:
+                self.observer.note(f"{error}; fine-tuning is repeated")
+            return None  # else the one before is taken, and its last rounds are repeated
         # A fine-tuned model is kept as of the rounds done, whichever of them was the best.
-        if checkpoint is not None and checkpoint.round != (last if fine_tuned is None else summary["rounds"]):
+        if checkpoint is not None and checkpoint.round != (summary["rounds"] if tuned else last):
             return None
         self.observer.note(f"the run in '{self.folder.path}' is already finished")
         rows, clients, path = self.folder.rounds.rows(), self.folder.clients(), self.folder.path
         if checkpoint is None:  # removed since; its results are still there
             return Run(self.config, summary, rows, clients, path, partial(read_trained, self.folder))
-        tuned = bool(self.config.finetune_epochs)
         trained = trained_from(self.setup, path, checkpoint.shared, checkpoint, tuned)
         return Run(self.config, summary, rows, clients, path, lambda: trained)
 
