@@ -264,8 +264,12 @@ def _measure_again(folder: Path, request: Request, count: int) -> None:
     if not request.quiet:
         console = standard_output()
         table = rerun_table(found)
-        for part in table.to_fit(console) if found else ():
-            console.print(part)
+        if found:
+            shown = tuple(column for column in table.columns if column.name != "computed with")  # long, and often alike
+            console.print(replace(table, columns=shown).to_rich())
+            notes += [
+                f"Computed with {said}." for said in dict.fromkeys("; ".join(one.changed) for one in found) if said
+            ]
         for note in notes:
             console.print(f"• {note}")
         if found:
