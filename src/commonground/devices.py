@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -86,21 +88,71 @@ def use_precision(precision: str) -> None:
         kind.fp32_precision = "tf32" if tf32 else "ieee"
 
 
+_lock = threading.Lock()
+_open: list[str] = []  # precisions, by all threads
+_put_back: list[Callable[[], None]] = []  # of the first
+
+
+def _for_a_child() -> None:
+    """A process that is forked while another thread has the lock would wait for a thread that it does not have."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_for_a_child)
+
+
 @contextmanager
-def computing_with(precision: str, threads: int | None = None) -> Iterator[None]:
+def computing_with(precision: str, threads: int | None = None, *, unless_open: bool = False) -> Iterator[None]:
     """While open, this process computes in a precision (see :func:`use_precision`) and with so many threads, if they
     are given; afterwards as before, as a user's own code around it expects.
+
+    The precision is one for all Python threads: the first to open this sets it, the last to close it puts it back.
+
+    Args:
+        precision: of a run.
+        threads: of PyTorch.
+        unless_open: leave it as whoever has this open has set it.
+
+    Raises:
+        ConfigError: another thread computes in TF32 and this one shall not, or the other way round.
     """
-    threads_before, put_back = torch.get_num_threads(), _precisions()
+    before = torch.get_num_threads()
+    held = _hold(precision, unless_open)
     try:
         if threads is not None:
             torch.set_num_threads(threads)
-        use_precision(precision)
         yield
     finally:
-        torch.set_num_threads(threads_before)
-        for setting in put_back:
-            setting()
+        torch.set_num_threads(before)
+        if held:
+            _let_go(precision)
+
+
+def _hold(precision: str, unless_open: bool) -> bool:
+    """Whether the precision was taken up."""
+    with _lock:
+        if _open and unless_open:
+            return False
+        if _open and (_open[0] == "tf32") != (precision == "tf32"):
+            raise ConfigError(
+                f"another run of this process computes in {_open[0]}, which is a setting for all of its threads, and "
+                f"this one shall in {precision}; begin it when the other has ended"
+            )
+        if not _open:
+            _put_back[:] = _precisions()
+            use_precision(precision)
+        _open.append(precision)
+        return True
+
+
+def _let_go(precision: str) -> None:
+    with _lock:
+        _open.remove(precision)
+        if not _open:
+            for setting in _put_back:
+                setting()
 
 
 def _precisions() -> list[Callable[[], None]]:
@@ -110,7 +162,8 @@ def _precisions() -> list[Callable[[], None]]:
         found.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
     with suppress(RuntimeError):
         found.append(partial(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32))
-    fine = [*_cudnn_kinds(), torch.backends.cuda.matmul] if _cudnn_kinds() else []
+    backends: Any = torch.backends
+    fine = [*_cudnn_kinds(), backends.cuda.matmul, backends.mkldnn.matmul] if _cudnn_kinds() else []
     return found + [partial(setattr, kind, "fp32_precision", kind.fp32_precision) for kind in fine]
 
 

@@ -12,11 +12,15 @@ import pytest
 import torch
 
 import commonground as cg
+from commonground.algorithms import registry
+from commonground.algorithms.head_tuning import HeadTuning
 from commonground.cli import main
 from commonground.data.arrays import Preprocess
 from commonground.engine.added import AddedClients
 from commonground.engine.backends import factory
+from commonground.engine.prepare import plain_algorithm
 from commonground.errors import ConfigError, DataError, RunError
+from tests.helpers import made_data
 
 SETTINGS: dict[str, Any] = {"clients": 5, "classes_per_client": 3, "rounds": 2, "engine": "serial", "seed": 1}
 
@@ -282,3 +286,19 @@ def test_clients_whose_samples_are_stored_otherwise_are_tried_and_not_kept(tmp_p
     assert min(result.mean for result in found) > 0.9
     with pytest.raises(DataError, match="are stored otherwise than those of the run"):
         cg.keep_clients(run, clients(255))
+
+
+def test_no_file_of_a_users_is_run_to_build_the_network_of_a_newcomer(tmp_path: Path) -> None:
+    file, ran = tmp_path / "mine.py", tmp_path / "ran"
+    file.write_text(
+        "from commonground.algorithms.fedavg import FedAvg\n\n\nclass Mine(FedAvg):\n    name = 'mine'\n"
+        "    title = 'Mine'\n    source = 'here'\n"
+    )
+    try:
+        run = cg.train(f"{file}:Mine", made_data(), model="mlp", rounds=1, finetune_epochs=1, out=tmp_path / "run")
+    finally:
+        registry.pop("mine", None)
+    file.write_text(f"open({str(ran)!r}, 'w').close()\n" + file.read_text())
+    assert isinstance(run.trained.algorithm, HeadTuning)
+    assert plain_algorithm(run.config, run.trained.algorithm).name == "local"
+    assert not ran.exists()

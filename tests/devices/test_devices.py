@@ -126,7 +126,9 @@ def told(*asked: Callable[[], object]) -> list[object]:
 
 def all_settings() -> list[object]:
     backends: Any = torch.backends
-    newer = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn] if hasattr(backends.cudnn, "conv") else []
+    newer = []
+    if hasattr(backends.cudnn, "conv"):
+        newer = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]
     return told(
         torch.get_float32_matmul_precision,
         lambda: backends.cuda.matmul.allow_tf32,
@@ -190,3 +192,26 @@ def test_a_run_leaves_them_as_they_were() -> None:
         train("fedavg", made_data(), model=seeded(TwoLayer), engine="serial", rounds=1, threads=1)
         assert all_settings() == before
         assert torch.get_num_threads() == 2
+
+
+def test_overlapping_runs_of_two_threads_leave_it_as_it_was() -> None:
+    with a_process_of_its_own():
+        before = all_settings()
+        first, second = computing_with("fp32"), computing_with("bf16")
+        first.__enter__()
+        within = all_settings()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert all_settings() == within != before  # the second still computes
+        with computing_with("fp32", unless_open=True):
+            assert all_settings() == within
+        second.__exit__(None, None, None)
+        assert all_settings() == before
+
+
+def test_a_run_in_tf32_and_another_that_is_not_do_not_share_a_process() -> None:
+    with a_process_of_its_own(), computing_with("tf32"):
+        with pytest.raises(ConfigError, match="another run of this process computes in tf32"):
+            computing_with("fp32").__enter__()
+        with computing_with("fp32", unless_open=True):  # a prediction
+            assert torch.backends.cudnn.allow_tf32

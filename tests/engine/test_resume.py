@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -301,6 +302,19 @@ def test_hyperparameters_of_an_algorithm_object_are_settings_too(tmp_path: Path)
     with pytest.raises(RunError, match="started with options = "):
         train(FedRep(head_epochs=3), made_data(), model=seeded(TwoLayer), out=tmp_path / "object", resume=True,
               **settings)  # fmt: skip
+
+
+def test_a_folder_of_an_earlier_version_that_wrote_more_than_options_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {**SETTINGS, "options": {}, "rounds": 3, "model": "mlp", "out": tmp_path / "run"}
+    given = {"data": made_data(), **settings}
+    with monkeypatch.context() as earlier:
+        earlier.setattr("commonground.engine.training.without_class_variables", dict)
+        run = train(LoRA(), **given)
+    assert set(tomllib.loads((tmp_path / "run" / "config.toml").read_text())["options"]) > {"head"}
+    assert train(LoRA(), resume=True, **given).summary == run.summary
+    assert load_run(tmp_path / "run").summary == run.summary
 
 
 def _other_data() -> FederatedDataset:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
@@ -36,6 +36,7 @@ __all__ = [
     "prefixed",
     "registry",
     "unprefixed",
+    "without_class_variables",
     "yardsticks",
 ]
 
@@ -318,3 +319,9 @@ registry: dict[str, type[Algorithm]] = {}
 
 yardsticks: dict[str, type[Algorithm]] = {}
 """What runs like an algorithm and is not federated, by name."""
+
+
+def without_class_variables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, without those of variables that every method's class has, such as ``shared`` and ``personal``."""
+    of_classes = {name for name, kind in inspect.get_annotations(Algorithm).items() if "ClassVar" in str(kind)}
+    return {name: value for name, value in values.items() if name not in of_classes}

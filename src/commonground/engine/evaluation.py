@@ -165,7 +165,7 @@ def run_with(model: nn.Module, tensors: Tensors, x: Inputs) -> Tensor:
 def _chunked(setup: Setup, run: Callable[[Inputs], Tensor], x: Inputs) -> Tensor:
     if setup.behaviour.joins_tested:
         return run(x)  # of a single client
-    size = feature_chunk(setup.device) if any(value.ndim == 4 for value in x.values()) else 4096
+    size = feature_chunk(x, setup.device) if any(value.ndim == 4 for value in x.values()) else 4096
     return torch.cat([run(part) for part in chunks(x, size)])
 
 

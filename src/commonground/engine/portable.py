@@ -65,7 +65,7 @@ class PortableModel(nn.Module):
         inputs = model_inputs(x, self.format, self.dtype, self.noise, where)
         model = self.model.to(device)
         # Else cuDNN would take TF32, and a run's own tests would have said otherwise.
-        strictly = computing_with("fp32") if device.type == "cuda" else nullcontext()
+        strictly = computing_with("fp32", unless_open=True) if device.type == "cuda" else nullcontext()
         with torch.no_grad(), strictly:
             said = [
                 call(model, each(lambda value: to_device(value, device), part)).cpu()

@@ -356,6 +356,7 @@ def plain_algorithm(config: RunConfig, algorithm: Algorithm) -> Algorithm:
         config: the run's configuration.
         algorithm: the run's method, or the fine-tuning after it.
     """
-    if isinstance(algorithm, HeadTuning) and (config.algorithm in registry or is_code(config.algorithm)):
+    # By its name alone, so that no file of a user's is run here.
+    if isinstance(algorithm, HeadTuning) and issubclass(registry.get(config.algorithm, Algorithm), FederatedLoRA):
         algorithm = make_algorithm(config.algorithm, config.options)
     return replace(algorithm, head="personal") if isinstance(algorithm, FederatedLoRA) else LocalOnly()

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from commonground.algorithms import Algorithm
+from commonground.algorithms.base import without_class_variables
 from commonground.ambient import as_usual
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
@@ -151,9 +152,8 @@ def prepared(
 
 
 def _hyperparameters(algorithm: Algorithm) -> dict[str, Any]:
-    """What an object was given, by name; not what it writes over its class's own variables, such as ``shared``."""
-    known, cls = algorithm.options(), type(algorithm)
-    mine = {name: value for name, value in vars(algorithm).items() if name in known or not hasattr(cls, name)}
+    """What an object was given, by name; not what it writes over variables of every class, such as ``shared``."""
+    mine = without_class_variables(vars(algorithm))
     return {name: value for name, value in mine.items() if value is not None}
 
 

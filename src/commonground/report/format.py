@@ -70,7 +70,7 @@ def show_alike(values: Sequence[Any]) -> list[str]:
     decimals = [len(text.partition(".")[2]) for count, text in counts if isinstance(count, float)]
     if not decimals or max(decimals) > MOST_DECIMALS or any("e" in text for _, text in counts):
         return texts
-    return [text if count is None else f"{count:.{max(decimals)}f}" for count, text in counts]
+    return [f"{count:.{max(decimals)}f}" if isinstance(count, float) else text for count, text in counts]
 
 
 def slug(title: str) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.data.inputs import chunks, each, select
+from commonground.data.inputs import Inputs, chunks, each, select
 from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.checked import checked_loss, checked_penalty
@@ -29,12 +29,15 @@ __all__ = ["SequentialClient", "feature_chunk"]
 
 # On the host convolutions over a few dozen images stay in the cache; a whole client at once runs at half the speed. A
 # device is busy with many, and its launches are what takes time.
-FEATURE_CHUNK, DEVICE_CHUNK = 25, 1024
+FEATURE_CHUNK, DEVICE_NUMBERS = 25, 1 << 22
 
 
-def feature_chunk(device: torch.device) -> int:
-    """How many images go through a network at once where no gradients are needed."""
-    return FEATURE_CHUNK if device.type == "cpu" else DEVICE_CHUNK
+def feature_chunk(rows: Inputs, device: torch.device) -> int:
+    """How many rows go through a network at once where no gradients are needed; of small images more on a device."""
+    images = [value for value in rows.values() if value.ndim == 4]
+    if device.type == "cpu" or not images or not len(images[0]):
+        return FEATURE_CHUNK
+    return max(FEATURE_CHUNK, DEVICE_NUMBERS // images[0][0].numel())
 
 
 class SequentialClient(LocalTraining):
@@ -127,7 +130,7 @@ class SequentialClient(LocalTraining):
         with torch.no_grad(), self.setup.autocast():
             parts = [
                 split.features(partial(call, split.first), self.setup.inputs.arrange(each(torch.clone, chunk)))
-                for chunk in chunks(rows, feature_chunk(self.device))
+                for chunk in chunks(rows, feature_chunk(rows, self.device))
             ]
         return Pool(split.rest, {}, {"x": self.setup.wide(torch.cat(parts))}, y, self._starts(), split)
 
@@ -203,8 +206,9 @@ class SequentialClient(LocalTraining):
         rows, y = self._rows()
         self.model.eval()
         outputs = []
+        size = len(y) if self.setup.behaviour.joins_tested else feature_chunk(rows, self.device)
         with torch.no_grad():
-            for chunk in chunks(rows, len(y) if self.setup.behaviour.joins_tested else feature_chunk(self.device)):
+            for chunk in chunks(rows, size):
                 part = Batch(self.setup.inputs.arrange(each(torch.clone, chunk)), y, y)
                 outputs.append(self._output(self.model, part).features)
         return torch.cat(outputs)

@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from commonground.access import reason
+from commonground.algorithms.base import without_class_variables
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset, TableSchema
 from commonground.engine.rows import Rows
@@ -170,14 +171,14 @@ class RunFolder:
         path = self.path / "config.toml"
         values = RunConfig.read(path)
         try:
-            return RunConfig.make(values)
+            return RunConfig.make(_own_options(values))
         except ConfigError as error:
             raise ConfigError(f"'{path}' was changed: {error}") from None
 
     def check_config(self, settings: Mapping[str, Any], *, free: Collection[str] = FREE) -> None:
         """Raise a RunError that names the first setting in which ``config.toml`` differs from a checkpoint's."""
         written = plain_settings(self.config())
-        for key, value in settings.items():
+        for key, value in _own_options(settings).items():
             if key in written and key not in free and written[key] != value:
                 raise RunError(
                     f"'{self.path / 'config.toml'}' was changed: it says {key} = {written[key]!r}, but the run was "
@@ -344,6 +345,12 @@ def _sha256(path: Path) -> str:
     """Of a file, without holding it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as written, without what earlier versions put among the options of a LoRA given as an object."""
+    options = settings.get("options")
+    return {**settings, **({"options": without_class_variables(options)} if isinstance(options, Mapping) else {})}
 
 
 def plain_settings(config: RunConfig) -> dict[str, Any]:
