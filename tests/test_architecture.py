@@ -15,6 +15,7 @@ SRC = Path(__file__).parent.parent / "src"
 # Rooms (modules and packages right below ``commonground``; "" is the package itself), the lowest layer first. A room
 # imports from lower layers and from itself, never from another room of its own layer.
 LAYERS = (
+    ("locks",),
     (
         "access",
         "ambient",
@@ -30,7 +31,7 @@ LAYERS = (
     ("device_names", "partition_forms"),
     ("catalogue", "existing", "literals", "registration"),
     ("completion",),
-    ("devices", "generators", "processor", "single_precision"),
+    ("devices", "generators", "precision", "processor", "single_precision"),
     ("explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),
     ("data", "theory"),
     ("aggregation", "models", "privacy"),

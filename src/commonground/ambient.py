@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from commonground.locks import ProcessLock
+
 __all__ = ["as_usual", "usual_numbers"]
 
 
-_lock = threading.Lock()
+_lock = ProcessLock()
 _open = 0  # how many times, by all threads
 _before = torch.float32  # what the first found
-
-
-def _for_a_child() -> None:
-    """A process that is forked while another thread has the lock would wait for a thread that it does not have."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_for_a_child)
 
 
 @contextmanager

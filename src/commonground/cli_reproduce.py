@@ -174,7 +174,7 @@ def _one(request: Request, name: str, device: str) -> None:
 
 def _on(request: Request, chosen: Experiment, device: str) -> Request:
     """What is asked for, on a device that is there and can compute like that."""
-    from commonground.devices import check_precision
+    from commonground.precision import check_precision
 
     place = chosen.device(device)
     check_precision(request.precision, "float32", place)
@@ -255,7 +255,7 @@ def _say_status(folder: Path) -> None:
 def _measure_again(folder: Path, request: Request, count: int) -> None:
     """Cells measured again beside those that a folder keeps."""
     from commonground.papers.tables.rerun import measured_again, rerun, rerun_table
-    from commonground.papers.tables.reruns import in_words, write_reruns
+    from commonground.papers.tables.rerun_file import in_words, write_reruns
     from commonground.terminal import standard_output
 
     check_folder(request.folder)

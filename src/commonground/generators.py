@@ -6,7 +6,6 @@ module above all, draws from the global ones, or from some that it made itself.
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ import torch
 from numpy.random import mtrand
 
 from commonground.keys import key_of
+from commonground.locks import ProcessLock
 
 __all__ = ["GENERATORS", "keyed_generators"]
 
@@ -25,17 +25,7 @@ GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rando
 """Kinds of generators that can be keyed."""
 
 
-_one_at_a_time = threading.RLock()
-
-
-def _for_a_child() -> None:
-    """A process that is forked while another thread has the lock would wait for a thread that it does not have."""
-    global _one_at_a_time
-    _one_at_a_time = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_for_a_child)
+_one_at_a_time = ProcessLock(threading.RLock)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from commonground.papers.summary import write_summary
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.rerun import Again, draw_runs, measured_again, rerun, rerun_table
-from commonground.papers.tables.reruns import ALIKE, FILE, OTHER, OTHER_WEIGHTS, in_words, read_reruns
+from commonground.papers.tables.rerun_file import ALIKE, FILE, OTHER, OTHER_WEIGHTS, in_words, read_reruns
 from tests.papers.small_table import COLUMN, TABLE, request
 
 

@@ -165,3 +165,12 @@ def test_the_committed_page_is_the_generated_one(tmp_path: Path) -> None:
     write_summary(results)
     for page in [path for path in results.rglob("*.md") if path.name in ("README.md", "DIFFERENCES.md")]:
         assert page.read_text("utf-8") == (committed / page.relative_to(results)).read_text("utf-8")
+
+
+def test_what_a_paper_prints_is_told_as_it_is_printed(tmp_path: Path) -> None:
+    three = [claim(f"claim {value}", False) | {"paper": value, "measured": value} for value in (2.62, 87.713, 1.8)]
+    leave(tmp_path / "x", "small", *three)
+    page = write_summary(tmp_path)[0].read_text()
+    for text in ("2.62", "87.71", "1.8"):
+        assert f">{text}</td>" in page
+    assert ">1.800<" not in page

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from commonground.data.formats import Given, InputFormat
 from commonground.data.inputs import Inputs, chunks, each, to_device
-from commonground.devices import computing_with
 from commonground.errors import DataError
 from commonground.models import call
+from commonground.precision import computing_with
 from commonground.tasks import Task
 
 __all__ = ["PortableModel", "model_inputs"]

@@ -21,7 +21,7 @@ from commonground.data import FederatedDataset
 from commonground.data.class_counts import class_totals
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
-from commonground.devices import check_precision, resolve_device
+from commonground.devices import resolve_device
 from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
@@ -33,6 +33,7 @@ from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
+from commonground.precision import check_precision
 from commonground.privacy import ClientPrivacy, ExamplePrivacy, KeyedNoise, NoiseSource, SecretNoise
 from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
 

@@ -18,7 +18,6 @@ from commonground.algorithms.base import without_class_variables
 from commonground.ambient import as_usual
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.devices import computing_with
 from commonground.engine.backends.factory import EngineOf
 from commonground.engine.loop import Loop, OnRound, as_one
 from commonground.engine.more_rounds import check_rounds, follows
@@ -33,6 +32,7 @@ from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError
 from commonground.existing import as_folder
 from commonground.models import own_copy
+from commonground.precision import computing_with
 from commonground.tasks import OwnLoss, OwnMetric
 
 __all__ = ["check_resumed", "prepared", "run_training", "train"]

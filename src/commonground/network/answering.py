@@ -31,7 +31,6 @@ from commonground.data.described import as_agreed, describe_client
 from commonground.data.own_table import OwnTable
 from commonground.data.tables.told import Agreed, Asked, read_told
 from commonground.data.validation import hold_out
-from commonground.devices import use_precision
 from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import Failed, Kept
 from commonground.engine.backends.serialization import pack
@@ -44,6 +43,7 @@ from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
 from commonground.network.tuning import Tuning, tuning_setup
+from commonground.precision import use_precision
 from commonground.quoting import escaped, quoted
 from commonground.tasks import Regression
 from commonground.user_code import is_code

@@ -18,7 +18,7 @@ from commonground.papers.experiment import experiments
 from commonground.papers.other_seeds import read_other_seeds
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
-from commonground.papers.tables.reruns import in_words, read_reruns
+from commonground.papers.tables.rerun_file import in_words, read_reruns
 from commonground.report.format import show_alike
 from commonground.report.read import read_json
 from commonground.report.summary import write_summary_page

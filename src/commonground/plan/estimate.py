@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from commonground.devices import computing_with, device_bytes_free
+from commonground.devices import device_bytes_free
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.backends.batched import COHORT_NUMBERS, numbers_of_client
 from commonground.engine.backends.factory import choose_engine
@@ -21,6 +21,7 @@ from commonground.plan.memory import Memory, available_bytes, resident_bytes
 from commonground.plan.parts import shortened
 from commonground.plan.rehearsal import Clock
 from commonground.plan.timing import Measured, Timing
+from commonground.precision import computing_with
 
 __all__ = ["Plan", "plan_of"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commonground.report.page import Cell, Page, escape, measured_cells, table
+from commonground.report.page import Cell, Page, escape, measured_cell, measured_cells, table
 from commonground.table import Column, Table
 
 __all__ = ["write_summary_page"]
@@ -49,13 +49,15 @@ def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table]) -> 
 def _draw(drawn: Table) -> str:
     """A table whose ``files`` are links."""
     heads = [Column(column.name[:1].upper() + column.name[1:], column.numeric) for column in drawn.columns]
-    columns = [_column(name, [row.get(name) for row in drawn.rows]) for name in drawn.names]
+    columns = [_column(name, [row.get(name) for row in drawn.rows], drawn.names) for name in drawn.names]
     return table(drawn.title, heads, list(zip(*columns, strict=True)), ["reproduction.json", "cells.csv"])
 
 
-def _column(name: str, values: Sequence[Any]) -> list[Cell]:
+def _column(name: str, values: Sequence[Any], beside: Sequence[str]) -> list[Cell]:
     if name == "files":
         links = [f'<a href="{escape(str(value))}/">{escape(str(value).rsplit("/", 1)[-1])}</a>' for value in values]
         return [Cell(link, html=True) for link in links]
-    cells = measured_cells(values, [""] * len(values))
-    return [replace(cell, kind="long") for cell in cells] if name == "claim" else cells
+    # Claims are of many things, and papers print as many decimals as they do.
+    if name == "paper" or "claim" in beside:
+        return [replace(measured_cell(value), kind="long" if name == "claim" else "") for value in values]
+    return measured_cells(values, [""] * len(values))

@@ -16,7 +16,6 @@ import torch
 
 from commonground.algorithms import Tensors
 from commonground.data.part import part_of
-from commonground.devices import use_precision
 from commonground.engine.backends.base import Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.worker import Answer, Arrays, Trained, Worker, answered, to_arrays
@@ -25,6 +24,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import ConfigError, RunError
 from commonground.models import FrozenBaseModel
+from commonground.precision import use_precision
 
 __all__ = ["ClientActor", "Share", "numerics_here", "packed_samples", "packed_setup"]
 

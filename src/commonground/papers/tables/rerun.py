@@ -17,7 +17,7 @@ from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.fill import Work, fill, work_for
 from commonground.papers.tables.folder import table_in
 from commonground.papers.tables.readings import reported
-from commonground.papers.tables.reruns import ALIKE, OTHER, OTHER_WEIGHTS
+from commonground.papers.tables.rerun_file import ALIKE, OTHER, OTHER_WEIGHTS
 from commonground.papers.tables.table import PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.table import Column, Table
