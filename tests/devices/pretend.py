@@ -5,14 +5,17 @@ whether they end where a run on the host does. It replaces functions of PyTorch,
 
     python -m tests.devices.pretend ENGINE KIND [METHOD …]
 
-prints by how much each method's final weights, of a run on ``vectors`` or ``images``, differ from those of the engine
-``serial`` on the host.
+prints by how much each method's final weights, of a run on ``vectors``, ``images``, ``texts`` or ``answers``, differ
+from those of the engine ``serial`` on the host.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +30,9 @@ import commonground.devices as devices
 NAME = "pretended"
 _setup_privateuseone_for_python_backend(NAME)
 DEVICE = torch.device(NAME, 0)
+_backend: Any = _DummyBackendModule
+_backend.get_rng_state = lambda self, *_: torch.zeros(1, dtype=torch.uint8)
+_backend.set_rng_state = lambda self, *_: None
 
 MIXED = {"copy_", "set_", "index_put_"}
 """Operations that take tensors of both devices, besides those that take an index."""
@@ -150,9 +156,6 @@ def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
 
 def pretend() -> None:
     """From now on ``--device pretended`` is a device; before the rest of the library is imported."""
-    backend: Any = _DummyBackendModule
-    backend.get_rng_state = lambda self, *_: torch.zeros(1, dtype=torch.uint8)
-    backend.set_rng_state = lambda self, *_: None
     module: Any = torch
     module.tensor, module.as_tensor = _tensor, _as_tensor
     classes: Any = Tensor, torch.nn.Parameter
@@ -168,7 +171,7 @@ def largest_difference(method: str, kind: str, **settings: Any) -> float:
 
     Args:
         method: by name.
-        kind: of data and model: ``vectors`` or ``images`` (what transformers loads is not filled under such a mode).
+        kind: of data and model: ``vectors``, ``images``, or the ``texts`` or ``answers`` of a pretrained model.
         settings: of the run on the device; the one on the host has the engine ``serial``.
     """
     from commonground import train
@@ -186,16 +189,40 @@ def given_for(kind: str, method: str) -> dict[str, Any]:
     """Data, model and number type of a run."""
     from commonground.models import ConvNet
     from tests.helpers import TwoLayer, images, made_data, seeded, suited
+    from tests.language import token_data
 
     if kind == "vectors":
         model = suited(method, seeded(TwoLayer))
         return {"data": made_data((5, 3, 8, 2, 6)), "model": model, "dtype": "float64", "metrics": "full"}
+    if kind in ("texts", "answers"):
+        data, model = token_data(language=kind == "answers"), copy.deepcopy(loaded[kind])
+        return {"data": data, "model": model, "dtype": "float64", "lr": 0.1, "optimizer": "sgd"}
     model = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3)
     return {"data": images((7, 12, 4)), "model": model, "dtype": "float64", "augment": "flip-crop"}
 
 
+loaded: dict[str, torch.nn.Module] = {}
+"""Pretrained models by kind, loaded before PyTorch's functions are replaced, by which transformers fills them."""
+
+
+def load(kind: str) -> None:
+    """Load a tiny pretrained model with LoRA factors, in some layers of three alone."""
+    from commonground.models.huggingface import build_adapted
+    from commonground.models.lora_options import LoRAOptions
+    from tests.language import tiny_model
+
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng():
+        torch.manual_seed(0)
+        answers = kind == "answers"
+        options = LoRAOptions(rank=2, layers="1,2", dropout=0.0 if answers else 0.1, max_length=11, generative=answers)
+        name = tiny_model("llama-lm" if answers else "bert", Path(folder))
+        loaded[kind] = build_adapted(name, 2, options, torch.float64)
+
+
 def main(engine: str, kind: str, methods: list[str]) -> None:
     """Print the differences of methods, by default of all, as JSON."""
+    if kind in ("texts", "answers"):
+        load(kind)
     pretend()
     from commonground.algorithms import registry
 

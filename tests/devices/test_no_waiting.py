@@ -27,6 +27,7 @@ from commonground.engine.server_round import conclude
 from commonground.engine.setup import Setup
 from commonground.models import MLP, ConvNet
 from tests.helpers import TwoLayer, fitting, images, made_data, normed, seeded, suited
+from tests.language import tiny_model, token_data
 
 ALGORITHMS = sorted(registry)
 META = torch.device("meta")
@@ -91,6 +92,21 @@ def test_nor_with_changed_images_noise_and_a_server_optimizer(method: str) -> No
     data, model = MODELS["convolutions"]()
     setup = setup_of(method, data, model, augment="flip-crop", server_optimizer="adam", feature_noise=0.1)
     assert whole_round(setup)
+
+
+@pytest.mark.usefixtures("on_meta")
+@pytest.mark.parametrize("kind", ["bert", "roberta", "llama", "llama-lm"])
+@pytest.mark.parametrize("method", ["lora", "ffa-lora", "rolora", "flexlora", "flora", "fedrep", "ditto", "scaffold"])
+def test_nor_with_factors_in_a_pretrained_model(method: str, kind: str, tmp_path: Path) -> None:
+    """Rows are planned on the host: how long they are, how their tokens are laid, whose factors each one meets."""
+    pytest.importorskip("transformers")
+    data, dropout = token_data(language=kind == "llama-lm"), 0.1 if kind == "bert" else 0.0
+    model = tiny_model(kind, tmp_path, layers=2)
+    settings = {"model": model, "model_options": {"dropout": dropout}, "batch_size": 3, "optimizer": "sgd", "lr": 0.1}
+    setup = prepare_setup(RunConfig.make({"algorithm": method, "rounds": 3, **settings}), data)
+    tensors = whole_round(setup)
+    assert tensors
+    assert all(value.device == META for value in tensors if value.is_floating_point())
 
 
 @pytest.mark.usefixtures("on_meta")

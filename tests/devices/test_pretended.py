@@ -11,6 +11,7 @@ import pytest
 from commonground.algorithms import registry
 
 SOME = ["fedavg", "fedrep", "ditto", "scaffold", "flute", "fedcp", "flexlora"]
+LORA = ["lora", "ffa-lora", "rolora", "flexlora", "flora", "fedavg", "fedrep", "ditto", "scaffold"]
 
 
 CASES = {
@@ -18,12 +19,18 @@ CASES = {
     "one after the other": ("serial", "vectors", SOME),
     "messages": ("messages", "vectors", SOME),
     "images": ("batched", "images", ["fedrep", "ditto", "fedbabu"]),
+    "a pretrained model": ("batched", "texts", LORA),
+    "answers of a pretrained model": ("batched", "answers", LORA),
+    "a pretrained model, one after the other": ("serial", "texts", ["lora", "rolora", "flora", "fedrep"]),
+    "a pretrained model by messages": ("messages", "answers", ["lora", "flora"]),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_there_is_the_run_on_the_host(case: str) -> None:
     engine, kind, methods = CASES[case]
+    if kind in ("texts", "answers"):
+        pytest.importorskip("transformers")
     command = [sys.executable, "-m", "tests.devices.pretend", engine, kind, *methods]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -32,7 +32,11 @@ class ModelInputs:
     Args:
         data: the data set; its arrays are used in place, never copied as a whole on the host.
         dtype: the model's number type.
-        device: where inputs are wanted.
+        device: where inputs and targets are wanted.
+        inputs_stay: whether inputs are left on the host, for a model that moves them itself.
+
+    Attributes:
+        home: where inputs are.
     """
 
     def __init__(
@@ -40,8 +44,11 @@ class ModelInputs:
         data: FederatedDataset,
         dtype: torch.dtype,
         device: torch.device = HOST,
+        *,
+        inputs_stay: bool = False,
     ) -> None:
         self.data, self.dtype, self.device = data, dtype, device
+        self.home = HOST if inputs_stay else device
         self.format = data.format
         self._owners: dict[bool, Indices] = {}
         self._resident: dict[bool, tuple[Inputs, Tensor] | None] = {}
@@ -90,12 +97,14 @@ class ModelInputs:
         data = self.data
         x, y = (data.x_train, data.y_train) if train else (data.x_test, data.y_test)
         rows = x[index]
-        stored = each(lambda value: to_device(value, self.device), self.format.tensors(rows))
+        stored = each(lambda value: to_device(value, self.home), self.format.tensors(rows))
         return self.format.make(stored, self.dtype, noise), to_device(self._targets(rows, y[index]), self.device)
 
     def _kept(self, train: bool) -> tuple[Inputs, Tensor] | None:
-        """All stored samples and targets on the device, if they fit there; None on the CPU, which has them anyway."""
-        if self.device.type == "cpu":
+        """All stored samples and targets on the device, if they fit there; None where inputs stay on the host, which
+        has them anyway.
+        """
+        if self.home.type == "cpu":
             return None
         if train not in self._resident:
             data = self.data

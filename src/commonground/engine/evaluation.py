@@ -132,9 +132,8 @@ def _outputs(
     model = setup.model
     with setup.autocast():
         if setup.folds:
-            route = to_device(owner, setup.device)
             size = max(1, OUTPUT_NUMBERS // setup.numbers_per_output)
-            for part, own in zip(chunks(x, size), route.split(size), strict=True):
+            for part, own in zip(chunks(x, size), owner.split(size), strict=True):
                 yield fold_call(model, {**shared, **personal}, part, own)
             return
         if not personal:

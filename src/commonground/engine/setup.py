@@ -184,7 +184,7 @@ class Setup:
     @cached_property
     def inputs(self) -> ModelInputs:
         """The data as model inputs."""
-        return ModelInputs(self.data, getattr(torch, self.config.dtype), self.device)
+        return ModelInputs(self.data, getattr(torch, self.config.dtype), self.device, inputs_stay=self.folds)
 
     def moved(self, tensors: Tensors) -> Tensors:
         """Tensors on the run's device. Whole numbers stay on the host: they count, nothing is computed with them."""

@@ -1,8 +1,8 @@
 """Hidden states below the first trained layer: they never change, so each sample's are computed once per run.
 
-Rows are kept on the host, one after the other without padding ("flat"), in memory that forked workers share, or in a
-temporary file mapped into memory where there are many. What is kept does not depend on the engine: a client's rows are
-computed together, in groups of equal length, whoever asks for them first.
+Rows are kept on the host, as are their numbers and lengths, one after the other without padding ("flat"), in memory
+that forked workers share, or in a temporary file mapped into memory where there are many. What is kept does not depend
+on the engine: a client's rows are computed together, in groups of equal length, whoever asks for them first.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ActivationCache:
 
     def has(self, numbers: Tensor) -> bool:
         """Whether all these rows are kept."""
-        rows = numbers.cpu()
-        return bool(((rows >= 0) & (rows < len(self._there))).all()) and bool(self._there[rows].all())
+        known = ((numbers >= 0) & (numbers < len(self._there))).all()
+        return bool(known) and bool(self._there[numbers].all())
 
     def fill(self, numbers: Tensor, lengths: Tensor, compute: Callable[[Tensor], Tensor]) -> None:
         """Keep the rows that are not there yet.
@@ -55,12 +55,11 @@ class ActivationCache:
             lengths: [n] their tokens.
             compute: hidden states [g, length, width] of rows given by position (all of one length).
         """
-        device, numbers, lengths = numbers.device, numbers.cpu(), lengths.cpu()
         missing = torch.nonzero(self._there[numbers] == 0).squeeze(1)
         for length in lengths[missing].unique().tolist():
             same = missing[lengths[missing] == length]
             for group in same.split(max(1, GROUP_TOKENS // length)):
-                states = compute(group.to(device)).to(self._flat.dtype).cpu()
+                states = compute(group).to(self._flat.dtype).cpu()
                 for row, state in zip(numbers[group].tolist(), states, strict=True):
                     start = int(self.offsets[row])
                     self._flat[start : start + length] = state
@@ -69,16 +68,16 @@ class ActivationCache:
     def take(self, numbers: Tensor, longest: int) -> Tensor:
         """Rows as a padded batch [n, longest, width]; padding repeats a real token, which attention masks out."""
         starts = self._starts(numbers).unsqueeze(1)
-        sizes = torch.from_numpy(np.diff(self.offsets))[numbers.cpu()].unsqueeze(1)
+        sizes = torch.from_numpy(np.diff(self.offsets))[numbers].unsqueeze(1)
         position = torch.arange(longest, device="cpu").unsqueeze(0).minimum(sizes - 1)
-        return self._flat[starts + position].to(numbers.device)
+        return self._flat[starts + position]
 
     def take_packed(self, numbers: Tensor, row: Tensor, position: Tensor) -> Tensor:
         """Tokens [1, T, width]: token t stands at ``position[t]`` of row ``numbers[row[t]]``."""
-        return self._flat[self._starts(numbers)[row.cpu()] + position.cpu()].unsqueeze(0).to(numbers.device)
+        return self._flat[self._starts(numbers)[row] + position].unsqueeze(0)
 
     def _starts(self, numbers: Tensor) -> Tensor:
-        return torch.from_numpy(self.offsets)[numbers.cpu()]
+        return torch.from_numpy(self.offsets)[numbers]
 
 
 def _shared(count: int, dtype: torch.dtype, in_memory: int) -> Tensor:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from commonground.data.inputs import Inputs
+from commonground.data.inputs import Inputs, each, to_device
 from commonground.errors import ConfigError, ModelError, warn
 from commonground.models.activation_cache import ActivationCache
 from commonground.models.frozen_base import FrozenBaseModel
@@ -26,8 +26,9 @@ from commonground.models.packing import register as register_attention
 __all__ = ["HEADS", "AdaptedModel"]
 
 HEADS = ("classifier", "score")  # what transformers calls the head of a classification model
-# Tokens of one pass of a folded batch: on a CPU a pass gains up to about here and larger ones lose again.
-PASS_TOKENS = 1280
+# Tokens of one pass of a folded batch: on a CPU a pass gains up to about here and larger ones lose again. A device is
+# busy with many, and its memory is the bound.
+PASS_TOKENS, DEVICE_PASS_TOKENS = 1280, 1 << 15
 # What a backward pass keeps for a token of one layer, in hidden vectors (measured on BERT and Llama layers).
 KEPT_PER_LAYER = 24
 
@@ -218,6 +219,11 @@ class AdaptedModel(FrozenBaseModel):
         """See :class:`FrozenBaseModel`."""
         return KEPT_PER_LAYER * int(self.config.hidden_size) * max(1, len(self._layers) - self.first_adapted)
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; what is known of rows, their tokens too, stays on the host until then."""
+        return next(self.base.parameters()).device
+
     # -- hidden states ------------------------------------------------------------------------------------------
 
     def keep_hidden(self, lengths: npt.NDArray[np.integer[Any]] | None) -> None:
@@ -255,6 +261,7 @@ class AdaptedModel(FrozenBaseModel):
     def _skipping(self, hidden: Tensor | None, count: int) -> Iterator[None]:
         """While open, the first layers are replaced by what they would give."""
         skipped = self._layers[: 0 if hidden is None else count]
+        hidden = None if hidden is None else to_device(hidden, self.device)
         for layer, beside in zip(skipped, self._beside, strict=False):
             out = hidden if beside is None else (hidden, *beside)
             layer.forward = lambda *args, out=out, **kwargs: out
@@ -272,14 +279,15 @@ class AdaptedModel(FrozenBaseModel):
         """Rows of tokens to outputs [n, …] (see the class).
 
         Args:
-            input_ids: [n, L], −1 where a row has ended.
+            input_ids: [n, L], −1 where a row has ended; as the others best on the host, where passes are planned.
             marks: [n, L].
             lengths: [n], by default counted.
             numbers: [n], for hidden states that are kept; by default none are used.
         """
-        tokens = _tokens(input_ids, marks)
-        lengths = (input_ids >= 0).sum(1) if lengths is None else lengths
-        route = self.fold.route
+        tokens = _tokens(input_ids, marks).cpu()
+        lengths = (tokens[..., 0] >= 0).sum(1) if lengths is None else lengths.cpu()
+        numbers = None if numbers is None else numbers.cpu()
+        route, device = self.fold.route, self.device
         # Dropout masks, and what somebody watches, come for all rows in their order.
         whole = self._observed or (self.training and self.options.dropout > 0)
         if whole or (route is None and torch.is_grad_enabled()):
@@ -287,18 +295,19 @@ class AdaptedModel(FrozenBaseModel):
         outputs: list[Tensor] = []
         order = torch.argsort(lengths, stable=True)
         try:
-            for rows in _passes(lengths[order].tolist(), padded=not self._packs):
+            most = PASS_TOKENS if device.type == "cpu" else DEVICE_PASS_TOKENS
+            for rows in _passes(lengths[order].tolist(), most, padded=not self._packs):
                 index = order[rows]
                 if route is not None:
                     self.fold.route = route[index]
                 outputs.append(self._pass(tokens[index], lengths[index], None if numbers is None else numbers[index]))
         finally:
             self.fold.route = route
-        return _joined(outputs)[torch.argsort(order)]
+        return _joined(outputs)[to_device(torch.argsort(order), device)]
 
     def folded(self, inputs: Inputs, route: Tensor) -> Tensor:
         """See :class:`FrozenBaseModel`."""
-        self.fold.route = route
+        self.fold.route = route.cpu()
         try:
             out: Tensor = self(**inputs)
             return out
@@ -329,7 +338,11 @@ class AdaptedModel(FrozenBaseModel):
         there = ids >= 0
         pad = self.pad_token or 0  # where there is none, any: it is masked, and stands behind a row's own
         inputs: dict[str, Any] = {"input_ids": torch.where(there, ids, pad), "attention_mask": there.long()}
-        return self._outputs(inputs | self.segments(marks * there), marks * there)
+        return self._outputs(self._moved(inputs | self.segments(marks * there)), marks * there)
+
+    def _moved(self, inputs: Inputs) -> Inputs:
+        """On the model's device."""
+        return each(lambda value: to_device(value, self.device), inputs)
 
     def _run_packed(self, tokens: Tensor, kept: Callable[[Packing], Tensor | None]) -> Tensor:
         """As :meth:`_run`, the layers given tokens laid end to end.
@@ -338,12 +351,14 @@ class AdaptedModel(FrozenBaseModel):
             tokens: [n, L, 2].
             kept: the input of the first adapted layer for packed tokens, if it is known.
         """
-        there = tokens[..., 0] >= 0
-        whole = Packing(there)
-        need = Packing(self._looked_at(tokens, there)) if self._packs == "partial" else whole
-        inputs = {"input_ids": whole.pack(tokens[..., 0].long()), "position_ids": whole.position.unsqueeze(0)}
+        there, device = tokens[..., 0] >= 0, self.device
+        whole = Packing(there, device)
+        need = Packing(self._looked_at(tokens, there), device) if self._packs == "partial" else whole
+        inputs = {
+            "input_ids": whole.pack(tokens[..., 0].long()),
+            "position_ids": whole.at[1].unsqueeze(0) + self._first_position,
+        }
         inputs |= self.segments(whole.pack(tokens[..., 1].long()))
-        inputs["position_ids"] = inputs["position_ids"] + self._first_position
         box: list[Tensor] = []
         last = self._layers[-1]
         partial = partial_layer(last) if self._packs == "partial" else None
@@ -359,21 +374,30 @@ class AdaptedModel(FrozenBaseModel):
             raise _Stop
 
         body = getattr(self.base, str(self.base.base_model_prefix))
+        with self._attending_packed():
+            last.forward = end
+            try:
+                with (
+                    self._skipping(kept(whole), min(self.first_adapted, len(self._layers) - 1)),
+                    self.fold.packed(whole),
+                    attending(whole, whole),
+                    contextlib.suppress(_Stop),
+                ):
+                    body(**inputs, use_cache=False)
+            finally:
+                del last.forward
+            # No layer attends any more; transformers would wait for the device to look at a mask for it.
+            with self._skipping(need.unpack(box[0]), len(self._layers)):
+                return self._run(tokens)
+
+    @contextlib.contextmanager
+    def _attending_packed(self) -> Iterator[None]:
+        """While open, transformers takes our attention, for which it makes no masks."""
         name, self.config._attn_implementation = self.config._attn_implementation, ATTENTION
-        last.forward = end
         try:
-            with (
-                self._skipping(kept(whole), min(self.first_adapted, len(self._layers) - 1)),
-                self.fold.packed(whole),
-                attending(whole, whole),
-                contextlib.suppress(_Stop),
-            ):
-                body(**inputs, use_cache=False)
+            yield
         finally:
-            del last.forward
             self.config._attn_implementation = name
-        with self._skipping(need.unpack(box[0]), len(self._layers)):
-            return self._run(tokens)
 
     # -- what differs between kinds -------------------------------------------------------------------------------
 
@@ -383,23 +407,27 @@ class AdaptedModel(FrozenBaseModel):
 
     @abstractmethod
     def segments(self, marks: Tensor) -> dict[str, Tensor]:
-        """Marks as an input of the base, if they are one."""
+        """Marks as an input of the base, if they are one, on the device that they are on."""
 
     @abstractmethod
     def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
-        """Outputs [n, …] for the base's inputs."""
+        """Outputs [n, …] for the base's inputs.
+
+        Args:
+            inputs: on the model's device.
+            marks: [n, L] on the host, 0 where a row has ended.
+        """
 
     @abstractmethod
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
-        """[n, L]: which tokens' last hidden states are read; at least one of each row."""
+        """[n, L]: which tokens' last hidden states are read, at least one of each row; all on the host."""
 
     def _sample(self) -> Tensor:
         """Three short rows [3, 6, 2], on which it is tried what the model can do."""
-        device = next(self.base.parameters()).device
-        ids = torch.full((3, 6, 2), -1, device=device)
+        ids = torch.full((3, 6, 2), -1, device="cpu")
         ids[..., 1] = 0
         for row, length in enumerate((4, 6, 2)):
-            places = torch.arange(5 * row + 5, 5 * row + 5 + length, device=device)
+            places = torch.arange(5 * row + 5, 5 * row + 5 + length, device="cpu")
             ids[row, :length, 0] = places % int(getattr(self.config, "vocab_size", None) or 100)
             ids[row, length - 1, 1] = 1
         return ids
@@ -482,14 +510,14 @@ class _Stop(Exception):
     """The lower layers are done."""
 
 
-def _passes(lengths: Sequence[int], padded: bool) -> Iterator[slice]:
-    """Cut rows of ascending length into passes of at most PASS_TOKENS tokens, counting padding if there is any."""
+def _passes(lengths: Sequence[int], most: int, padded: bool) -> Iterator[slice]:
+    """Cut rows of ascending length into passes of at most so many tokens, counting padding if there is any."""
     start = tokens = 0
     for end in range(1, len(lengths) + 1):
         tokens += lengths[end - 1]
         if end < len(lengths):
             more = lengths[end] * (end + 1 - start) if padded else tokens + lengths[end]
-        if end == len(lengths) or more > PASS_TOKENS:
+        if end == len(lengths) or more > most:
             yield slice(start, end)
             start, tokens = end, 0
 

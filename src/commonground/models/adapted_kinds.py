@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from commonground.data.inputs import to_device
 from commonground.errors import ModelError
 from commonground.models.adapted import HEADS, AdaptedModel
 from commonground.models.lora import FoldedLinear, LoRALinear
@@ -104,14 +105,15 @@ class AnsweringModel(AdaptedModel):
         given the places of answers alone.
         """
         predicts = marks[:, 1:] == 1  # position t predicts token t + 1
-        row = torch.nonzero(predicts)[:, 0]
-        place = (predicts.cumsum(1) - 1)[predicts]
+        rows, positions = torch.nonzero(predicts, as_tuple=True)
         shape = len(marks), int(predicts.sum(1).max().clamp(min=1))
+        places = (predicts.cumsum(1) - 1)[predicts]
+        row, position, place = (to_device(index, self.device) for index in (rows, positions, places))
         last = self.base.get_output_embeddings()  # type: ignore[operator]
         by_rows = isinstance(last, LoRALinear)  # whose factors may be each row's own client's
 
         def chosen(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-            hidden = args[0][:, :-1][predicts]
+            hidden = args[0][row, position]
             placed = args[0].new_zeros(*shape, hidden.shape[1])
             return (placed.index_put((row, place), hidden) if by_rows else hidden.unsqueeze(0),)
 

@@ -25,7 +25,8 @@ class FrozenBaseModel(nn.Module, ABC):
 
     Inputs are texts by name (see :mod:`commonground.data.inputs`): ``input_ids`` [n, L] (−1 where a row has ended),
     ``marks`` [n, L] (segments; for answers 1 on tokens to learn), ``lengths`` [n] and ``numbers`` [n], by which rows
-    are known again.
+    are known again. They stay on the host, also where the model is on a device: it plans its passes by them, and moves
+    what a pass needs.
 
     Attributes:
         config: the base's configuration, in transformers' form (see :func:`vocab_size_of`).
@@ -61,7 +62,8 @@ class FrozenBaseModel(nn.Module, ABC):
 
         Args:
             inputs: the rows.
-            route: [n] positions on the leading axis of trained tensors that are stacked; others are common to all.
+            route: [n] positions on the leading axis of trained tensors that are stacked; others are common to all. On
+                the host, as the rows are.
         """
 
 

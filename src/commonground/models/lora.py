@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from commonground.data.inputs import to_device
 from commonground.errors import ConfigError, ModelError
 from commonground.models.dropout import KeyedDropout
 from commonground.models.groups import set_constants, set_groups
@@ -33,7 +34,7 @@ class Fold:
     """Which client each row of a batch belongs to, known to all layers of a model.
 
     Attributes:
-        route: [rows] positions on the leading axis of stacked factors, or None while no row is to meet any.
+        route: [rows] on the host, positions on the leading axis of stacked factors; None while no row is to meet any.
         packing: which tokens the layers are given, while they are given tokens laid end to end.
     """
 
@@ -41,6 +42,7 @@ class Fold:
         self.route: Tensor | None = None
         self.packing: Packing | None = None
         self._owners: tuple[Packing, tuple[Tensor, Tensor, Tensor]] | None = None
+        self._moved: tuple[Tensor, Tensor] | None = None
 
     @contextmanager
     def packed(self, packing: Packing) -> Iterator[None]:
@@ -61,7 +63,11 @@ class Fold:
 
     def rows(self, factor: Tensor, dims: int) -> Tensor:
         """A factor as rows meet it: itself if it is common to all, else one per row."""
-        return factor if factor.ndim == dims or self.route is None else factor.index_select(0, self.route)
+        if factor.ndim == dims or self.route is None:
+            return factor
+        if self._moved is None or self._moved[0] is not self.route or self._moved[1].device != factor.device:
+            self._moved = self.route, to_device(self.route, factor.device)
+        return factor.index_select(0, self._moved[1])
 
 
 def _apply(x: Tensor, weight: Tensor) -> Tensor:

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from commonground.data.inputs import to_device
+
 __all__ = ["ATTENTION", "Packing", "PartialLayer", "attending", "partial_layer", "register"]
 
 ATTENTION = "commonground_packed"  # its name among transformers' attention implementations
@@ -27,35 +29,48 @@ ATTENTION = "commonground_packed"  # its name among transformers' attention impl
 class Packing:
     """Some tokens of a padded batch laid end to end, row after row.
 
+    It is planned on the host, which knows the rows, and moved to where the tokens are computed with: no step waits for
+    a device to say how long its rows are.
+
     Args:
-        chosen: [n, L], true for the tokens; at least one in every row.
+        chosen: [n, L] on the host, true for the tokens; at least one in every row.
+        device: where the tokens are computed with.
 
     Attributes:
-        row: [T] row of every token.
-        position: [T] its place in that row.
+        row: [T] row of every token, on the host.
+        position: [T] its place in that row, on the host.
+        at: both, on the device, as are all others.
         padded: [n, L] number of the token at a place; the nearest earlier one (or the row's first) where none is.
         rank: [T] how many tokens of its row come before it.
         slots: [n, most] numbers of each row's tokens, the last one repeated.
+        places: [n, most] their places in the row.
         filled: [n, most] which of these are no repetition.
     """
 
-    def __init__(self, chosen: Tensor) -> None:
-        self.chosen = chosen
+    def __init__(self, chosen: Tensor, device: torch.device) -> None:
         self.row, self.position = torch.nonzero(chosen, as_tuple=True)
         counts = chosen.sum(1, keepdim=True)
         starts = counts.cumsum(0) - counts
-        self.padded = starts + (chosen.cumsum(1) - 1).clamp(min=0)
-        self.rank = torch.arange(len(self.row), device=chosen.device) - starts[self.row, 0]
-        places = torch.arange(int(counts.max()), device=chosen.device)
-        self.filled = places < counts
-        self.slots = starts + places.minimum(counts - 1)
+        self._number = starts + (chosen.cumsum(1) - 1).clamp(min=0)
+        rank = torch.arange(len(self.row), device="cpu") - starts[self.row, 0]
+        most = torch.arange(int(counts.max()), device="cpu")
+        slots = starts + most.minimum(counts - 1)
+        self._device = device
+        self.at = self._moved(self.row), self._moved(self.position)
+        self.padded, self.rank, self.slots = self._moved(self._number), self._moved(rank), self._moved(slots)
+        self.places, self.filled = self._moved(self.position[slots]), self._moved(most < counts)
+
+    def _moved(self, value: Tensor) -> Tensor:
+        return to_device(value, self._device)
 
     def __len__(self) -> int:
         return len(self.row)
 
     def pack(self, x: Tensor) -> Tensor:
-        """[n, L, …] to [1, T, …]."""
-        return x[self.row, self.position].unsqueeze(0)
+        """[n, L, …] to [1, T, …], on the device; from there or from the host."""
+        if x.device == self._device:
+            return x[self.at].unsqueeze(0)
+        return self._moved(x[self.row, self.position].unsqueeze(0))
 
     def unpack(self, x: Tensor) -> Tensor:
         """[1, T, …] to [n, L, …]; what stands where no token is means nothing."""
@@ -63,13 +78,13 @@ class Packing:
 
     def within(self, whole: Packing) -> Tensor:
         """[T] numbers of these tokens in a packing that has them all."""
-        return whole.padded[self.row, self.position]
+        return self._moved(whole._number[self.row, self.position])
 
     def by_owner(self, route: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The tokens gathered by owner.
 
         Args:
-            route: [n] owner of each row.
+            route: [n] owner of each row, on the host.
 
         Returns:
             The owners [C], the numbers of each owner's tokens [C, M] (repeated to fill), and for each token its place
@@ -80,11 +95,11 @@ class Packing:
         counts = torch.bincount(owner, minlength=len(owners))
         starts = counts.cumsum(0) - counts
         most = int(counts.max())
-        places = torch.arange(most, device=order.device)
+        places = torch.arange(most, device="cpu")
         index = order[starts.unsqueeze(1) + places.minimum(counts.unsqueeze(1) - 1)]
         place = torch.empty_like(owner)
-        place[order] = torch.arange(len(order), device=order.device) - starts[owner[order]] + owner[order] * most
-        return owners, index, place
+        place[order] = torch.arange(len(order), device="cpu") - starts[owner[order]] + owner[order] * most
+        return self._moved(owners), self._moved(index), self._moved(place)
 
 
 CHANGING = ("softcap", "position_bias", "s_aux", "sinks", "bias", "indices", "block_indices", "head_mask")
@@ -140,15 +155,15 @@ def attention(
     k, v = (x[0].transpose(0, 1)[keys.slots].transpose(1, 2) for x in (key, value))
     seen = keys.filled[:, None, None, :]
     if getattr(module, "is_causal", True) if is_causal is None else is_causal:
-        at = queries.position[queries.slots][:, None, :, None]
-        before = keys.position[keys.slots][:, None, None, :]
+        at = queries.places[:, None, :, None]
+        before = keys.places[:, None, None, :]
         seen = seen & (before <= at)
         if sliding_window is not None:
             seen = seen & (before > at - sliding_window)
     if k.shape[1] != q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scaling).transpose(1, 2)
-    return out[queries.row, queries.rank].unsqueeze(0), None
+    return out[queries.at[0], queries.rank].unsqueeze(0), None
 
 
 def register() -> None:

@@ -152,9 +152,11 @@ class LocalTraining(Hiding):
 
     def _starts(self) -> Tensor:
         """[C, 1] position of each client's first sample in :meth:`_rows`."""
-        if len(self.sizes) == 1:
-            return self._zero
-        return to_device(torch.from_numpy(np.cumsum(self.sizes) - self.sizes), self.device).unsqueeze(1)
+        return self._zero if len(self.sizes) == 1 else to_device(self._host_starts(), self.device)
+
+    def _host_starts(self) -> Tensor:
+        """As :meth:`_starts`, on the host."""
+        return torch.from_numpy(np.cumsum(self.sizes) - self.sizes).unsqueeze(1)
 
     def _schedule(
         self, length: TrainLength, start: Tensor | int | None = None, epochs: Tensor | None = None, share: float = 1.0

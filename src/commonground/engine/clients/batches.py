@@ -78,7 +78,8 @@ class CohortSchedule:
             row[: schedule.steps, : schedule.order.shape[1]] = schedule.order
             count[: schedule.steps] = schedule.counts
         self.own_steps = to_device(torch.tensor([s.steps for s in schedules], dtype=dtype, device="cpu"), device)
-        self.order = to_device(torch.from_numpy(order), device)
+        self._planned = torch.from_numpy(order)
+        self.order = to_device(self._planned, device)
         self._dtype, self._device = dtype, device
         self._ragged = (self.counts == 0).any(0).tolist()
         self._active = to_device(torch.from_numpy(self.counts > 0), device) if any(self._ragged) else None
@@ -92,6 +93,20 @@ class CohortSchedule:
     def places(self) -> Tensor:
         """[C, steps, width] positions in each client's training data; the first one where a batch is shorter."""
         return self.order.clamp(min=0)
+
+    def on_host(self, step: int) -> Tensor:
+        """[C, width] a step's part of ``order``, on the host, for rows that are there."""
+        return self._planned[:, step]
+
+    def there(self, step: int) -> Tensor:
+        """Which of a step's C · width rows are no padding, on the host."""
+        return self._real[step]
+
+    @cached_property
+    def _real(self) -> Sequence[Tensor]:
+        real = self._planned.transpose(0, 1).flatten(1) >= 0
+        parts: Sequence[Tensor] = torch.nonzero(real)[:, 1].split(real.sum(1).tolist())
+        return parts
 
     def active(self, step: int) -> Tensor | None:
         """[C] which clients have a batch at a step; None if all have."""

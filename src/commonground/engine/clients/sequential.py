@@ -139,7 +139,9 @@ class SequentialClient(LocalTraining):
         index = schedule.order[0, step, :count]
         if count not in self._ones:
             self._ones[count] = torch.ones(count, dtype=self.dtype, device=self.device)
-        rows, y = select(pool.rows, index), pool.labels[index]
+        here = pool.split is not None or self.setup.inputs.home == self.device
+        rows = select(pool.rows, index if here else schedule.on_host(step)[0, :count])
+        y = pool.labels[index]
         if pool.split is None:
             if draws.augments:
                 rows = each(lambda x: draws.change(x.unsqueeze(0), step)[0], rows)

@@ -19,7 +19,7 @@ from torch.func import vmap
 
 from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.data.inputs import Inputs, chunks, each, select, to_device
+from commonground.data.inputs import Inputs, chunks, each, first_of, select, to_device
 from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.captured import refuse_stacked
@@ -29,7 +29,7 @@ from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
-from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
+from commonground.engine.clients.stacking import call_stacked, names_inside, real_rows, stacking_of
 from commonground.engine.clients.turns import Turns
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
@@ -256,11 +256,13 @@ class StackedClients(LocalTraining):
         return Pool(split.rest, inside, {"x": padded.flatten(0, 1)}, labels, starts, split)
 
     def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
-        index = schedule.places[:, step] + pool.starts
-        rows = select(pool.rows, index)
+        index = at = schedule.places[:, step] + pool.starts
+        if pool.split is None and self.setup.inputs.home != self.device:
+            at = schedule.on_host(step).clamp(min=0) + self._host_starts()
+        rows = select(pool.rows, at)
         if pool.split is None:
             rows = self.setup.inputs.arrange(each(lambda x: draws.change(x, step), rows))
-        return Batch(rows, pool.labels[index], schedule.weights[:, step], draws.masks(step))
+        return Batch(rows, pool.labels[index], schedule.weights[:, step], draws.masks(step), schedule.there(step))
 
     def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
         clients = torch.arange(len(self.keys), device=self.device).unsqueeze(1)
@@ -285,7 +287,7 @@ class StackedClients(LocalTraining):
         output = setup.wide(output)
         clients, rows = batch.weight.shape
         if loss is None:
-            single = self._rows_losses(output.flatten(0, 1), batch.y.flatten(0, 1), batch.weight).view(clients, rows)
+            single = self._rows_losses(output.flatten(0, 1), batch.y.flatten(0, 1), batch).view(clients, rows)
         else:
             own, common = self._own(values)
             given = {} if reference is None else {"reference": reference}
@@ -299,13 +301,13 @@ class StackedClients(LocalTraining):
             single = vmap(of_one)(output, seen, batch.y, own, batch.weight, given, self._alone())
         return (single * batch.weight).sum(1) / batch.weight.sum(1).clamp(min=1)
 
-    def _rows_losses(self, output: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _rows_losses(self, output: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """The objective's losses of all clients' rows; a user's function is not given padding, of which it may have no
         finite loss.
         """
         if self.task.own is None:
             return self.task.loss(output, y)
-        there = torch.nonzero(weight.flatten() > 0).squeeze(1)
+        there = real_rows(batch.weight) if batch.there is None else to_device(batch.there, self.device)
         losses = self.task.loss(output[there], y[there])
         return losses.new_zeros(len(output)).index_copy(0, there, losses)
 
@@ -409,7 +411,7 @@ class StackedClients(LocalTraining):
         with torch.no_grad(), self.setup.autocast():
             weight = torch.ones(len(self.keys), int(self.sizes.max()), dtype=self.dtype, device=self.device)
             names = names_inside(self.model, self.values)
-            batch = Batch(padded, weight.long(), weight)
+            batch = Batch(padded, weight.long(), weight, there=torch.arange(weight.numel(), device="cpu"))
             features = self._stacking.run(self.model, names, self.values, self._stacked, batch, True)[1]
         assert features is not None
         return self._giving({"features": self.setup.wide(features)})["features"]
@@ -423,19 +425,22 @@ class StackedClients(LocalTraining):
 
     def _there(self) -> Tensor:
         """[C, n_max] 1 for a client's row and 0 for padding."""
-        there = np.arange(self.sizes.max())[np.newaxis, :] < self.sizes[:, np.newaxis]
-        return to_device(torch.from_numpy(there).to(self.dtype), self.device)
+        return to_device(self._filled.to(self.dtype), self.device)
+
+    @property
+    def _filled(self) -> Tensor:
+        """[C, n_max], on the host: which rows of a padded cohort are no padding."""
+        return torch.from_numpy(np.arange(self.sizes.max())[np.newaxis, :] < self.sizes[:, np.newaxis])
 
     @cached_property
     def _padding(self) -> Tensor:
-        """[C, n_max] positions of each client's rows among all, its own repeated to fill."""
+        """[C, n_max], on the host: positions of each client's rows among all, its own repeated to fill."""
         position = np.arange(self.sizes.max())[np.newaxis, :] % self.sizes[:, np.newaxis]
-        starts = np.cumsum(self.sizes) - self.sizes
-        return to_device(torch.from_numpy(position + starts[:, np.newaxis]), self.device)
+        return torch.from_numpy(position) + self._host_starts()
 
     def _pad(self, flat: Inputs) -> Inputs:
         """Rows of all clients one after the other [Σn, …] as [C, n_max, …], padded with the client's own rows."""
-        return select(flat, self._padding)
+        return select(flat, to_device(self._padding, first_of(flat).device))
 
     def gradient(
         self,
@@ -481,10 +486,11 @@ class StackedClients(LocalTraining):
     def _whole(self, *, tested: bool = False) -> Batch:
         """All training data of each client as one batch, changed and masked at random unless it is to be tested on."""
         rows, y = self._rows()
-        padded, labels, there = self._pad(rows), self._pad({"y": y})["y"], self._there()
+        padded, labels, weight = self._pad(rows), self._pad({"y": y})["y"], self._there()
+        there = real_rows(self._filled)
         if tested:
-            return Batch(self.setup.inputs.arrange(padded), labels, there)
+            return Batch(self.setup.inputs.arrange(padded), labels, weight, there=there)
         self._mark_lone(self.sizes == 1)
         draws = PhaseDraws(self.setup, self.round, self.keys, [0] * len(self.keys), self.sizes.tolist(), 1)
         changed = each(lambda x: draws.change(x, 0), padded)
-        return Batch(self.setup.inputs.arrange(changed), labels, there, draws.masks(0))
+        return Batch(self.setup.inputs.arrange(changed), labels, weight, draws.masks(0), there)

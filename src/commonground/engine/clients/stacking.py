@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from commonground.algorithms import Batch, Tensors
-from commonground.data.inputs import Inputs, each
+from commonground.data.inputs import Inputs, each, to_device
 from commonground.engine.clients.folding import captured_input, fold_call
 from commonground.engine.clients.stacked_layers import stackable_layers
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ModelError
 from commonground.models import call_with
 
-__all__ = ["Stacking", "call_stacked", "names_inside", "stacking_of"]
+__all__ = ["Stacking", "call_stacked", "names_inside", "real_rows", "stacking_of"]
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
@@ -107,10 +107,17 @@ class Stacking:
         return call_stacked(module, names, values, own, masks, batch.x, self.head, features, batch.weight, self.lone)
 
 
+def real_rows(weight: Tensor) -> Tensor:
+    """Positions of the rows that are no padding among those of all clients [C, B], one client after the other."""
+    return torch.nonzero(weight.flatten() > 0).squeeze(1)
+
+
 class FoldedStacking(Stacking):
     """As :class:`Stacking`, where all clients' rows go through the model's frozen part at once; padding stays zero."""
 
-    rows_per_pass = 64
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self.rows_per_pass = 64 if setup.device.type == "cpu" else 1024  # whose launches take the time
 
     def run(
         self,
@@ -125,15 +132,16 @@ class FoldedStacking(Stacking):
         if module is not self.model:  # the rest of a split, which is trained as a whole
             return super().run(module, names, values, own, batch, features)
         clients, rows = batch.weight.shape
-        there = torch.nonzero(batch.weight.flatten() > 0).squeeze(1)
+        there = real_rows(batch.weight).cpu() if batch.there is None else batch.there
+        moved = to_device(there, batch.weight.device)
         x = each(lambda value: value.flatten(0, 1)[there], batch.x)
-        masks = {name: mask.flatten(0, 1)[there] for name, mask in (batch.masks or {}).items()}
+        masks = {name: mask.flatten(0, 1)[moved] for name, mask in (batch.masks or {}).items()}
         with captured_input(self.head if features else None) as box:
             out = fold_call(module, {**values, **masks}, x, there // rows)
 
         def spread(part: Tensor) -> Tensor:
             whole = part.new_zeros(clients * rows, *part.shape[1:])
-            return whole.index_copy(0, there, part).view(clients, rows, *part.shape[1:])
+            return whole.index_copy(0, moved, part).view(clients, rows, *part.shape[1:])
 
         return spread(out), spread(box()) if features else None
 
