@@ -18,7 +18,7 @@ from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.privacy import about_privacy
 from commonground.quoting import visible
-from commonground.tasks import Headline, Metric, about_balance, tested_clients, untested_clients
+from commonground.tasks import Headline, Metric, about_balance, tested_clients, untested_clients, untuned_clients
 from commonground.terminal import human_bytes, moves
 
 __all__ = ["ConsoleProgress", "result_note", "result_table"]
@@ -137,8 +137,8 @@ def result_table(run: Run) -> Table:
         f"{show(own['mean'])} mean over {tested_clients(s)} (std {show(own['std'])}, "
         f"{headline.percentile} {show(own[headline.worst_tenth])}, worst {show(own[headline.worst])})",
     )
-    if left_out := untested_clients(s):
-        table.add_row("", Text(left_out))
+    for clause in filter(None, (untested_clients(s), untuned_clients(s))):
+        table.add_row("", Text(clause))
     ends = s["worst_tenth"]
     if ends["min_rows"] > 1:
         many = f"{ends['clients']:,} of {tested_clients(s)}, with at least {ends['min_rows']} test rows"

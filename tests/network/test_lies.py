@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -238,3 +239,20 @@ def test_a_round_is_repeated_until_enough_have_answered(tmp_path: Path) -> None:
     engine.limits = Limits(seconds=5, patience=30, pause=0.01, min_answers=3)
     assert len(engine.train(1, [0, 1, 2], setup().initial_shared)) == 3
     assert engine.missing == {}
+
+
+def test_a_first_try_that_takes_all_patience_is_repeated(tmp_path: Path) -> None:
+    """A slow client, which is there, takes as long as an answer may; ``deploy server`` has as much patience."""
+    tries: list[int] = []
+
+    def slow(node: int, asked: Letter, answer: Letter) -> Letter:
+        if asked.kind != "ask" or node != 1:
+            return answer
+        tries.append(node)
+        time.sleep(0.3 if len(tries) == 1 else 0)
+        return answer._replace(kind="busy") if len(tries) == 1 else answer
+
+    engine, _ = engine_of(tmp_path, slow)
+    engine.limits = Limits(seconds=5, patience=0.2, pause=0.01, min_answers=3)
+    assert len(engine.train(1, [0, 1, 2], setup().initial_shared)) == 3
+    assert len(tries) == 2

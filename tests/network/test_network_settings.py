@@ -5,23 +5,29 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 
 import commonground as cg
 from commonground.config import RunConfig
 from commonground.data.part import part_of
+from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, RunError, UpdateError
-from commonground.network import Answering
+from commonground.network import Answering, Limits, gather, train_over
 from commonground.network.post import Letter
 from commonground.network.tuning import Tuning, tuning_of, tuning_setup
+from commonground.precision import computing_with
+from commonground.privacy import Budget
+from commonground.tasks import untuned_clients
 from tests.helpers import made_data
 from tests.network.test_network_engine import SETTINGS, data_of, over
 from tests.network.town import Town
@@ -237,3 +243,106 @@ def same(here: cg.Run, there: cg.Run, tmp_path: Path) -> None:
         own = cg.load_run(next((tmp_path / "sites" / f"client-{client}" / "models").iterdir()))
         x = data.x_test[data.test_indices(client)]
         assert np.array_equal(own.predict(x, client=0), here.predict(x, client=client))
+
+
+class Away(Town):
+    """A town in which a node is given no letter while it is away."""
+
+    gone: frozenset[int] = frozenset()
+
+    def exchange(
+        self, letters: Mapping[int, Letter], seconds: float, check_stop: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[int, Letter | UpdateError]]:
+        missed = [node for node in letters if node in self.gone and self._is_last(letters[node])]
+        yield from ((node, UpdateError("it is not there")) for node in missed)
+        yield from super().exchange({n: one for n, one in letters.items() if n not in missed}, seconds, check_stop)
+
+    def _is_last(self, letter: Letter) -> bool:
+        """Of the tuning of heads (the round after the run's third), or of the end."""
+        tunes = letter.kind == "begin" and bool(json.loads(letter.body).get("tuning"))
+        return letter.kind == "end" or tunes or (letter.kind == "ask" and unpack(letter.body)[0].get("round") == 4)
+
+
+def test_whose_head_was_not_tuned_is_told_and_gets_its_model_when_it_is_back(tmp_path: Path) -> None:
+    town, settings = Away(data_of(), tmp_path / "sites"), {**SETTINGS, "finetune_epochs": 1}
+    town.gone = frozenset({102})
+    run = over(town, tmp_path / "run", algorithm="fedavg", **settings)
+    ((name, why),) = run.summary["untuned_clients"].items()
+    assert name == data_of().client_name(2)
+    assert why.endswith("it is not there")
+    assert run.summary["personal_accuracy_of"].endswith("of 1 client, who gave no answer to that, as it was before")
+    assert untuned_clients(run.summary).startswith("with 1 client whose model could not be fine-tuned: 'site 2' (")
+    kept = tmp_path / "sites" / "client-2" / "models"
+    assert not kept.exists()
+    town.gone = frozenset()
+    again = over(town, tmp_path / "run", algorithm="fedavg", resume=True, **settings)
+    assert again.summary == run.summary
+    own, untuned = cg.load_run(next(kept.iterdir())), cg.train("fedavg", data_of(), engine="serial", **SETTINGS)
+    x = data_of().x_test[:3]
+    assert np.array_equal(own.predict(x, client=0), untuned.predict(x))
+
+
+@pytest.mark.parametrize("silent", [0, 2])
+def test_models_made_of_few_noisy_answers_hide_less(silent: int, tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+
+    def lost(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        trains = asked.kind == "ask" and unpack(asked.body)[0].get("kind") == "train"
+        away = trains and node in range(100, 100 + silent) and unpack(asked.body)[0]["round"] == 2
+        return UpdateError("it did not answer") if away else answer
+
+    town.spoil = lost
+    noise = {"dp": "client", "dp_where": "client", "dp_clip": 1.0, "dp_noise": 1.0}
+    run = over(town, tmp_path / "run", algorithm="fedavg", **{**SETTINGS, **noise})
+    told, clients = run.summary["privacy"], data_of().clients
+    assert [row["participants"] for row in run.history] == [clients, clients - silent, clients]
+    few = Budget((clients - silent) ** 0.5, 3, clients, clients).epsilon(told["delta"])[0]
+    assert told["epsilon_of_models"] == pytest.approx(few)
+    assert told["epsilon"] == pytest.approx(Budget(1.0, 3, clients, clients).epsilon(told["delta"])[0])
+
+
+def test_no_round_needs_more_answers_than_it_asks_for(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+    members, config = gather(town, 3, 10), RunConfig.make({"algorithm": "fedavg", "data": "arrays", **SETTINGS})
+    with pytest.raises(ConfigError, match="--min-answers is 9, and a round asks 4 clients; no round would count"):
+        train_over(town, config, members, Limits(min_answers=9), tmp_path / "run")
+
+
+def test_a_run_computes_with_its_own_threads_beside_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of two runs at once: each question in the threads of its run, and afterwards those there were."""
+    town = Town(data_of(), tmp_path / "sites")
+    for threads in (1, 2):
+        over(town, tmp_path / f"run{threads}", algorithm="fedavg", **{**SETTINGS, "rounds": 1, "threads": threads})
+    asked = [letter for node, letter, _ in town.letters if node == 100 and letter.kind in ("begin", "ask")]
+    runs = list(dict.fromkeys(letter.run for letter in asked if letter.kind == "ask"))
+    begun = [letter.body for letter in asked if letter.kind == "begin"]
+    client = Answering(part_of(data_of(), [0]), data_of().client_name(0), tmp_path / "own")
+    for body in begun:
+        client.begin(body)
+    assert len(client._clients) == 1  # one run at a time is in memory
+    seen, usual = list[int](), MessageClient.handle
+
+    def watched(self: MessageClient, message: bytes) -> bytes:
+        seen.append(torch.get_num_threads())
+        return usual(self, message)
+
+    monkeypatch.setattr(MessageClient, "handle", watched)
+    with computing_with("fp32", 3):
+        for run, threads in zip(runs, (1, 2), strict=True):
+            seen.clear()
+            client.ask(run, next(one.body for one in asked if one.kind == "ask" and one.run == run))
+            assert seen == [threads]
+            assert torch.get_num_threads() == 3
+
+
+def test_a_lost_reply_is_told_as_that(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+
+    def lost(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        reply = asked.kind == "ask" and unpack(asked.body)[0].get("kind") == "reply"
+        return UpdateError("it did not answer") if reply and node == 102 and b"2" in asked.body else answer
+
+    town.spoil = lost
+    run = over(town, tmp_path / "run", algorithm="flute", **SETTINGS)
+    ((_, told),) = run.summary["refused"].items()
+    assert "its update counts, but what it kept of the round is dropped, as no reply came" in told["why"]

@@ -17,7 +17,8 @@ from commonground.tasks import Regression, Task, tasks
 
 __all__ = ["Description", "as_agreed", "describe_client", "described_dataset", "read_description"]
 
-LARGEST_SAMPLE = 1 << 26  # numbers: a description cannot make a server allocate what nobody has
+# A description cannot make a server allocate what nobody has: numbers of a sample, and rows of all clients together.
+LARGEST_SAMPLE, MOST_DESCRIBED = 1 << 26, 1 << 29
 MOST_ROWS = 1 << 40
 
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -141,6 +142,12 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
             raise DataError(f"the classes of the clients {quoted(most.name)} and {quoted(other.name)} have other names")
     task = agreed_task(descriptions)
     train, test = (sum(getattr(d, split) for d in descriptions) for split in ("train", "test"))
+    if train + test > MOST_DESCRIBED:
+        large = max(descriptions, key=lambda d: d.train + d.test)
+        raise DataError(
+            f"the clients say that they have {train + test:,} rows together, {large.train + large.test:,} of them "
+            f"client {quoted(large.name)}; a server takes up to {MOST_DESCRIBED:,}"
+        )
     x_train, x_test = _zeros(first.fields, train, 0), _zeros(first.fields, test, train)
     y_train, y_test = (task.neutral_targets(n, most.classes) for n in (train, test))
     offsets = {s: np.cumsum([0, *(getattr(d, s) for d in descriptions)]) for s in ("train", "test")}

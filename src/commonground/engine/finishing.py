@@ -78,6 +78,7 @@ def finish(
         last=progress.models_of,
         asked=plan.finals,
         untested=judge.untested,
+        untuned={} if tuned is None else judge.missing,
     )
     clients = client_rows(setup.data, progress.took_part, scores, None if global_test is None else global_test.headline)
     done = max(config.rounds, progress.done) if own else len(progress.history)  # its server has the lines of rounds
@@ -85,7 +86,8 @@ def finish(
     del scores  # the clients' rows have what is told of them
     released = {} if folder is None else releases(folder.path)
     summary |= early
-    summary |= own_privacy(setup, done) if own else privacy_summary(setup, done, progress.shared, released)
+    came = [row["participants"] for row in progress.history]
+    summary |= own_privacy(setup, done) if own else privacy_summary(setup, done, progress.shared, released, came)
     path = None if folder is None else folder.path
     if folder is not None:
         with _written(folder):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,7 @@ def summarise(
     rounds: int,
     asked: Sequence[int],
     untested: Mapping[int, str],
+    untuned: Mapping[int, str] = MappingProxyType({}),
     stopped: bool = False,
     last: int | None = None,
 ) -> dict[str, Any]:
@@ -116,6 +118,7 @@ def summarise(
         rounds: done; a client's own model has no lines of them.
         asked: clients of the last test.
         untested: why it did not count, for clients of whom that is known.
+        untuned: clients whose model could not be fine-tuned after the last round, and why.
         stopped: whether the run was stopped before its last round, so that it can be continued.
         last: the round whose models these are, if not the history's last.
     """
@@ -138,7 +141,7 @@ def summarise(
             **headline,
             "last10": headline["mean"] if tuned else _last10(until, f"personal_{metric}"),
         },
-        f"personal_{metric}_of": _what_is_personal(setup, tuned),
+        f"personal_{metric}_of": _what_is_personal(setup, tuned, len(untuned)),
         **setup.algorithm.summary_fields(),
         **({"table": dict(setup.data.about)} if setup.data.about else {}),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
@@ -149,6 +152,7 @@ def summarise(
         "worst_tenth": {"min_rows": config.worst_min_rows, "clients": int(ranked.sum())},
         **({"final_test": {"clients": len(asked)}} if len(asked) < setup.data.clients else {}),
         **_missing(setup.data, totals, scores, asked, untested),
+        **({"untuned_clients": {setup.data.client_name(c): why for c, why in untuned.items()}} if untuned else {}),
         **_ranking(setup),
         **_majority(setup),
         "optimizer": config.optimizer,
@@ -258,10 +262,11 @@ def _as_many(algorithm: Algorithm) -> str:
     return "as its setting says" if given is not None else "as many as a round's clients take together"
 
 
-def _what_is_personal(setup: Setup, tuned: bool) -> str:
+def _what_is_personal(setup: Setup, tuned: bool, untuned: int = 0) -> str:
     if tuned:
         what = {"head": "each client's head", "all": "all its layers by each client"}[setup.config.finetune]
-        return f"the final global model after {counted(setup.config.finetune_epochs, 'epoch')} on {what}"
+        but = f"; of {counted(untuned, 'client')}, who gave no answer to that, as it was before" if untuned else ""
+        return f"the final global model after {counted(setup.config.finetune_epochs, 'epoch')} on {what}{but}"
     algorithm, local = setup.algorithm, bool(setup.groups.local_statistics)
     if algorithm.pools:
         return (

@@ -18,11 +18,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from commonground.config import RunConfig
@@ -43,7 +43,7 @@ from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
 from commonground.network.tuning import Tuning, tuning_setup
-from commonground.precision import use_precision
+from commonground.precision import computing_with
 from commonground.quoting import escaped, quoted
 from commonground.tasks import Regression
 from commonground.user_code import is_code
@@ -177,6 +177,7 @@ class Answering:
             CommonGroundError: this client cannot, and says why.
         """
         begin = _read(text)
+        self._clients.clear()  # one at a time is in memory
         old = self._file(begin.run)
         if old.is_file() and _lasting(_read(old.read_bytes())) != _lasting(begin):
             raise UpdateError(f"the run {begin.run} has begun here with other settings")
@@ -194,7 +195,9 @@ class Answering:
     def ask(self, run: str, message: bytes) -> bytes:
         """The answer to a question of a run; an error is an answer, too."""
         try:
-            return self._of(run).handle(message)
+            client = self._of(run)
+            with _as_its_run(client):
+                return client.handle(message)
         except CommonGroundError as error:
             return self._refused(error)
 
@@ -207,10 +210,11 @@ class Answering:
         """Keep the client's own model, now that the run is over; an error is an answer, too."""
         try:
             client = self._of(run)
-            rounds, shared, personal = client.end(message)
             begin = _read(self._file(run).read_bytes())
             plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
-            keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
+            with _as_its_run(client):
+                rounds, shared, personal = client.end(message)
+                keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
             for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
                 self._over(over, client.number)
             self._loaded = None
@@ -238,7 +242,7 @@ class Answering:
         if not self.has_begun(run):
             raise RunError(f"client {escaped(self.name)} has not begun the run {quoted(run)}")
         if run not in self._clients:
-            self._clients = {run: self._client(_read(self._file(run).read_bytes()))}  # one at a time is in memory
+            self._clients = {run: self._client(_read(self._file(run).read_bytes()))}
         return self._clients[run]
 
     def _file(self, run: str) -> Path:
@@ -248,8 +252,6 @@ class Answering:
         config = RunConfig.make(begin.config)
         self._check_code(config)
         self._check_privacy(config)
-        torch.set_num_threads(config.threads)
-        use_precision(config.precision)
         own = self._own(begin.table)
         self._check_data(own, begin)
         data = replace(as_agreed(own, begin.class_names, begin.task_settings), client_names=(self.name,))
@@ -328,6 +330,11 @@ def _lasting(begin: Begin) -> Begin:
 def failed(error: Exception) -> bytes:
     """An answer that says why there is none."""
     return pack(Failed(error=str(error)).model_dump(), {})
+
+
+def _as_its_run(client: MessageClient) -> AbstractContextManager[None]:
+    """While open, this process computes as the client's run says: another one may have other threads."""
+    return computing_with(client.setup.config.precision, client.setup.config.threads)
 
 
 def _read(text: bytes) -> Begin:

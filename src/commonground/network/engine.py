@@ -67,8 +67,9 @@ class NetworkEngine(MessageEngine):
             least, why = aggregate.least(), f"--aggregate {aggregate} needs {aggregate.least()}"
         else:
             least, why = min(self.limits.min_answers, len(clients)), f"--min-answers is {self.limits.min_answers}"
-        until, before = time.monotonic() + self.limits.patience, dict(self._counted)
+        before = dict(self._counted)
         results = self._alike(super().train(round, clients, shared, extra), round)
+        until = time.monotonic() + self.limits.patience  # from the end of the first try, which may have taken as long
         while len(results) < least:
             self.check_stop()
             if time.monotonic() > until:
@@ -81,6 +82,15 @@ class NetworkEngine(MessageEngine):
             self._counted = dict(before)  # the round begins anew, for those who answered as well
             results = self._alike(super().train(round, clients, shared, extra), round)
         return results
+
+    def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
+        """See :meth:`Engine.commit`; whom its reply does not reach starts its next round from an earlier one, but its
+        update is in the average.
+        """
+        before = set(self.missing)
+        super().commit(round, results, replies)
+        for client in self.missing.keys() - before:
+            self.missing[client] += "; its update counts, but what it kept of the round is dropped, as no reply came"
 
     def _alike(self, results: list[ClientResult], round: int) -> list[ClientResult]:
         """Those whose updates can be averaged with the others'."""

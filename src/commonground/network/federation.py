@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
+from commonground.counted import counted
 from commonground.data.described import Description, described_dataset, read_description
 from commonground.data.tables.told import Agreed, Columns, read_told
 from commonground.engine.backends.message_kinds import Evaluate, Kept, read_answer
@@ -28,7 +29,7 @@ from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
 from commonground.engine.training import run_training
-from commonground.errors import CommonGroundError, DataError, RunError, UpdateError
+from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
 from commonground.network.agreeing import agree_on_tables
 from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
@@ -174,6 +175,11 @@ def train_over(
     # Whoever takes part knows the run's seed, and could draw noise that follows from it.
     agreed = {"data": data.name, **({"dp_secret_noise": True} if config.dp is not None else {})}
     setup = prepare_setup(RunConfig.make(config.model_dump(exclude_unset=True) | agreed), data)
+    asked = setup.config.participants(data.clients)
+    if limits.min_answers > asked:
+        raise ConfigError(
+            f"--min-answers is {limits.min_answers}, and a round asks {counted(asked, 'client')}; no round would count"
+        )
 
     engines: list[NetworkEngine] = []
 
@@ -186,28 +192,25 @@ def train_over(
 
     with nullcontext() if held else locked(out):
         run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of, held=True)
-        untuned = engines[-1].missing if engines and config.finetune_epochs else {}
-        for client, why in end_run(setup, post, members, out, limits, untuned).items():
+        for client, why in end_run(setup, post, members, out, limits).items():
             if observer is not None:
                 observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
     return run
 
 
-def end_run(
-    setup: Setup, post: Post, members: Members, out: Path, limits: Limits, untuned: Collection[int] = ()
-) -> dict[int, str]:
+def end_run(setup: Setup, post: Post, members: Members, out: Path, limits: Limits) -> dict[int, str]:
     """Give every client the shared tensors that the run ends with, with which it has its own model.
 
     Args:
         setup, post, members, limits: of the run.
         out: its folder.
-        untuned: where heads are tuned after the last round, clients whose head was not.
 
     Returns:
         Whom they did not reach, and why; the run that is over may be resumed to try again.
     """
     files = RunFolder(out)
-    best = ((files.summary() or {}).get("early_stopping") or {}).get("best_round")
+    summary = files.summary() or {}
+    best, untuned = (summary.get("early_stopping") or {}).get("best_round"), summary.get("untuned_clients", {})
     last = files.load(None if best is None else files.checkpoints.name_of(best))
     if last is None:
         return {}
@@ -216,7 +219,7 @@ def end_run(
         setup, round = setup.fine_tuning(shared), setup.config.rounds + 1
         shared = {name: shared[name] for name in setup.shared_names}
     for client, heard in enumerate(last.clients["heard"].clamp(min=0).tolist()):
-        heard = heard if round == last.round else 0 if client in untuned else round
+        heard = heard if round == last.round else 0 if setup.data.client_name(client) in untuned else round
         test = Evaluate(round=round, which="personal", last=heard)
         messages[client] = pack(test.model_dump(), shared)
     questions = _questions(post, setup, members)

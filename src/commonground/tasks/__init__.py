@@ -10,7 +10,7 @@ from commonground.tasks.multilabel import MultiLabel
 from commonground.tasks.objective import Objective, OwnLoss, class_weights
 from commonground.tasks.rank import Rank
 from commonground.tasks.regression import Regression
-from commonground.tasks.tested import tested_clients, untested_clients
+from commonground.tasks.tested import tested_clients, untested_clients, untuned_clients
 
 __all__ = [
     "CLASSIFICATION",
@@ -32,4 +32,5 @@ __all__ = [
     "tasks",
     "tested_clients",
     "untested_clients",
+    "untuned_clients",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commonground.counted import counted
 from commonground.quoting import quoted
 
-__all__ = ["tested_clients", "untested_clients"]
+__all__ = ["tested_clients", "untested_clients", "untuned_clients"]
 
 SHOWN = 3  # clients that are named
 
@@ -36,6 +36,21 @@ def untested_clients(summary: Mapping[str, Any]) -> str:
     lost, why = summary.get("lost_clients", ()), summary.get("lost_why", {})
     if not lost:
         return ""
-    named = [quoted(name, 40) + (f" ({why[name]})" if name in why else "") for name in lost[:SHOWN]]
-    more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
-    return f"without {counted(len(lost), 'client')}, whose last test did not count: {', '.join(named)}{more}"
+    return f"without {counted(len(lost), 'client')}, whose last test did not count: {_named(lost, why)}"
+
+
+def untuned_clients(summary: Mapping[str, Any]) -> str:
+    """Whose model could not be fine-tuned after the last round, and why, as a clause; empty if everybody's could.
+
+    Args:
+        summary: of a run.
+    """
+    found = summary.get("untuned_clients", {})
+    if not found:
+        return ""
+    return f"with {counted(len(found), 'client')} whose model could not be fine-tuned: {_named(tuple(found), found)}"
+
+
+def _named(clients: Sequence[str], why: Mapping[str, str]) -> str:
+    named = [quoted(name, 40) + (f" ({why[name]})" if name in why else "") for name in clients[:SHOWN]]
+    return ", ".join(named) + (f" and {len(clients) - SHOWN:,} more" if len(clients) > SHOWN else "")

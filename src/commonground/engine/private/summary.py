@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from commonground.algorithms import Tensors
@@ -23,7 +23,11 @@ NOT_COVERED = (
 
 
 def privacy_summary(
-    setup: Setup, rounds: int, shared: Tensors, released: Mapping[int, int] | None = None
+    setup: Setup,
+    rounds: int,
+    shared: Tensors,
+    released: Mapping[int, int] | None = None,
+    came: Collection[int] = (),
 ) -> dict[str, Any]:
     """The field ``privacy`` of a run's summary; nothing where it has no ``--dp``.
 
@@ -33,6 +37,7 @@ def privacy_summary(
         shared: the server's tensors.
         released: by round, how many outcomes have left the server, as far as that is known: of one that was repeated
             with other answers, several; of one that was lost and not repeated, one or more.
+        came: how many took part in each round, where fewer may have come than were asked.
     """
     privacy, config, clients = setup.privacy, setup.config, setup.data.clients
     if config.dp_delta is None or config.dp is None:
@@ -61,7 +66,8 @@ def privacy_summary(
         told["hidden_from"] = "the server and everyone else"
         # Two means of one round's answers, of other clients, would not hide one client in the noise of all of them.
         if config.aggregate == "mean" and not again:
-            central = Budget(privacy.noise * participants**0.5, sent, clients, participants)
+            # The sum of few answers has the noise of few.
+            central = Budget(privacy.noise * min(came, default=participants) ** 0.5, sent, clients, participants)
             told["epsilon_of_models"] = central.epsilon(delta)[0]
     else:
         told["hidden_from"] = "everyone but the server"
