@@ -9,6 +9,7 @@ import torch
 
 from commonground.data.inputs import to_device
 from commonground.devices import device_bytes_free, resolve_device
+from commonground.engine.clients.sequential import feature_chunk
 from commonground.errors import ConfigError
 
 
@@ -103,3 +104,19 @@ def test_what_pytorch_holds_for_later_is_free(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)
     assert device_bytes_free(torch.device("cuda", 0)) == 1500
     assert device_bytes_free(torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "device", "rows"),
+    [
+        ((40, 32, 32, 3), "cpu", 25),
+        ((40, 32, 32, 3), "cuda", (1 << 22) // 3072),
+        ((40, 2048, 2048, 1), "cuda", 25),  # no fewer than on the host
+        ((0, 32, 32, 3), "cuda", 25),
+        ((40, 12), "cuda", 25),
+    ],
+)
+def test_small_images_go_through_a_network_many_at_a_time_on_a_device(
+    shape: tuple[int, ...], device: str, rows: int
+) -> None:
+    assert feature_chunk({"x": torch.empty(shape, device="meta")}, torch.device(device)) == rows

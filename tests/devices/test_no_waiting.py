@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -107,6 +108,27 @@ def test_nor_with_factors_in_a_pretrained_model(method: str, kind: str, tmp_path
     tensors = whole_round(setup)
     assert tensors
     assert all(value.device == META for value in tensors if value.is_floating_point())
+
+
+@pytest.mark.usefixtures("on_meta")
+def test_passes_there_are_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for a step of all clients, where the host would take many: its launches are what takes the time."""
+    pytest.importorskip("transformers")
+    from commonground.models.adapted import AdaptedModel
+
+    monkeypatch.setattr("commonground.models.adapted.PASS_TOKENS", 1)
+    rows, usual = list[int](), AdaptedModel._pass
+
+    def watched(self: AdaptedModel, tokens: Tensor, lengths: Tensor, numbers: Tensor | None) -> Tensor:
+        rows.append(len(tokens))
+        return usual(self, tokens, lengths, numbers)
+
+    config = {"algorithm": "lora", "model": tiny_model("bert", tmp_path, layers=2), "rounds": 3, "batch_size": 3}
+    setup = prepare_setup(RunConfig.make({**config, "optimizer": "sgd", "lr": 0.1, "local_steps": 2}), token_data())
+    monkeypatch.setattr(AdaptedModel, "_pass", watched)
+    whole_round(setup)
+    assert rows[-2:] == [12, 11]  # after two trials: three of each of four clients; one of them has five in all
+    assert next(iter(setup.inputs.rows("train", np.array([0]))[0].values())).device.type == "cpu"
 
 
 @pytest.mark.usefixtures("on_meta")
