@@ -20,7 +20,7 @@ CASES = {
     "messages": ("messages", "vectors", SOME),
     "images": ("batched", "images", ["fedrep", "ditto", "fedbabu"]),
     "a pretrained model": ("batched", "texts", LORA),
-    "answers of a pretrained model": ("batched", "answers", LORA),
+    "answers of a pretrained model": ("batched", "answers", [m for m in LORA if m != "fedrep"]),
     "a pretrained model, one after the other": ("serial", "texts", ["lora", "rolora", "flora", "fedrep"]),
     "a pretrained model by messages": ("messages", "answers", ["lora", "flora"]),
 }

@@ -317,3 +317,13 @@ def test_any_part_of_an_adapted_model_can_be_personal(head: str, shared: str, be
 def test_patterns_do_not_go_with_methods_for_factors(bert: str) -> None:
     with pytest.raises(ModelError, match=r"no group 'lora_A'; .* leave them out or choose a method"):
         run("rolora", bert, "serial", head="*classifier*")
+
+
+@pytest.mark.parametrize(("method", "group"), [("fedrep", "head"), ("fedper", "head"), ("lg-fedavg", "upper")])
+def test_a_model_without_a_head_has_none_of_its_own(method: str, group: str, causal: str) -> None:
+    """A language model's belongs to its base: what would be each client's is to be named."""
+    with pytest.raises(ModelError, match=rf"the group '{group}', and the model 'hf:.*' has no tensor in it.*--head"):
+        run(method, causal, "serial", token_data(language=True))
+    named = run(method, causal, "serial", token_data(language=True), head="*layers.2*")
+    assert named.shared
+    assert all(("layers.2" in name) == (method == "lg-fedavg") for name in named.shared)
