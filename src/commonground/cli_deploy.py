@@ -71,7 +71,7 @@ def server(folder: Path, host: str, port: int, names: tuple[str, ...], max_messa
     # Flower says only in its log that it cannot; the socket is closed again, for Flower to listen.
     listening(host, port).close()
     deployment = Deployment(folder)
-    if note := deployment.set_up(host, port, names, insecure=insecure):
+    if note := deployment.set_up(host, port, names, insecure=insecure, max_bytes=max_message << 20):
         click.echo(note, err=True)
     if insecure:
         click.echo("plain HTTP: whoever reaches this port can read, take part, and change what others send", err=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import tomllib
 from pathlib import Path
 from socket import create_server
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
+from flwr.common.config import parse_config_args
 
 from commonground import cli_deploy
 from commonground.cli import main
@@ -18,8 +22,10 @@ from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError
 from commonground.network.deploy import Deployment
 from commonground.network.keys import check_own_certificate, make_certificates, make_node_key
+from commonground.network.limits import LARGEST, Limits
 from commonground.network.own_data import write_arrays
 from commonground.network.running import run_settings
+from commonground.network.server_app import Job
 from tests.helpers import made_data
 
 
@@ -49,6 +55,87 @@ def test_clients_are_given_a_certificate_where_there_is_one(
     if not insecure:
         assert main(["deploy", "server", "--folder", str(tmp_path), "--port", port, "--insecure"]) == 2
         assert "has certificates, which its clients were given; leave out --insecure" in capsys.readouterr().err
+
+
+def started(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, dict[str, Any]]:
+    """The job that a run is given, and its configuration as Flower reads it off the command."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, json.dumps({"success": True, "run-id": "7"}), "")
+
+    job = Job(settings={}, clients=2, wait=1, limits=Limits(seconds=5), out="run")
+    with monkeypatch.context() as patched:
+        patched.setattr("commonground.network.deploy.subprocess.run", run)
+        _, name, number = deployment.start(job)
+    assert number == 7
+    config = parse_config_args([commands[0][commands[0].index("--run-config") + 1]])
+    return Job.model_validate_json(deployment.job_file(name).read_bytes()), config
+
+
+@pytest.mark.parametrize("mebibytes", [None, 1, 4096])
+def test_a_run_takes_messages_as_large_as_its_server_does(
+    mebibytes: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates: list[str] = []
+
+    def attended(command: list[str], environment: dict[str, str]) -> int:
+        gates.append(environment["COMMONGROUND_MAX_MESSAGE_BYTES"])
+        return 0
+
+    monkeypatch.setattr(cli_deploy, "_attended", attended)
+    with create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    more = [] if mebibytes is None else ["--max-message", str(mebibytes)]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["deploy", "server", "--folder", str(tmp_path), "--port", port, "--insecure", *more])
+    job, _ = started(Deployment(tmp_path), monkeypatch)
+    most = LARGEST if mebibytes is None else mebibytes << 20
+    assert job.limits == Limits(seconds=5, max_bytes=most)
+    assert gates == [str(most)]
+
+
+def test_a_server_of_before_has_the_usual_limit(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    assert deployment.max_bytes == LARGEST
+    for content in ("", "[]", "{}", '{"max_bytes": "many"}'):
+        (tmp_path / "server.json").write_text(content)
+        with pytest.raises(ConfigError, match=r"server\.json' cannot be read; `commonground deploy server` writes it"):
+            _ = deployment.max_bytes
+
+
+@pytest.mark.parametrize("name", ["o'neil", "a b", 'a"b', "a\\", 'a\\"b=c', "ü 🙂", "a\nb"])
+def test_a_folder_of_any_name_is_told_to_flower(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = Deployment(tmp_path / name)
+    deployment.set_up("127.0.0.1", 9, [], insecure=False)
+    connection = tomllib.loads((deployment.folder / "flwr" / "config.toml").read_text("utf-8"))
+    ca = connection["superlink"]["deployment"]["root-certificates"]
+    assert ca == str(deployment.certificates / "ca.pem")
+    _, config = started(deployment, monkeypatch)
+    assert list(config) == ["job"]
+    assert Path(config["job"]).parent == deployment.folder / "jobs"
+    assert Path(config["job"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"),
+     ("::1", "[::1]"), ("127.0.0.2", "127.0.0.2"), ("192.0.2.1", "192.0.2.1"), ("2001:db8::1", "[2001:db8::1]")],
+)  # fmt: skip
+def test_this_host_reaches_its_server_where_that_listens(host: str, reached: str, tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    assert deployment.set_up(host, 9, [], insecure=False) == ""
+    connection = tomllib.loads((tmp_path / "flwr" / "config.toml").read_text("utf-8"))
+    assert connection["superlink"]["deployment"]["address"] == f"{reached}:9"
+    assert check_own_certificate(deployment.certificates, [reached.strip("[]"), "localhost", "127.0.0.1"]) == ""
+
+
+def test_a_certificate_without_the_address_to_listen_on_is_told(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    deployment.set_up("0.0.0.0", 9, ["fl.example.org"], insecure=False)
+    with pytest.raises(ConfigError, match=r"is for fl\.example\.org, .*, and not for the address 192\.0\.2\.1: "):
+        deployment.set_up("192.0.2.1", 9, ["fl.example.org"], insecure=False)
 
 
 def client(tmp_path: Path, *more: str, server: str = "127.0.0.1:1") -> int:

@@ -13,11 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, Interrupted, RunError
 from commonground.network.keys import check_own_certificate, make_certificates
+from commonground.network.limits import LARGEST
 from commonground.network.server_app import LOG, Job, outcome_of
-from commonground.network.superlink import MAX_BYTES
+from commonground.network.superlink import MAX_BYTES, is_everywhere
 from commonground.quoting import escaped
 
 __all__ = ["CONNECTION", "Deployment", "flower_project", "follow", "free_port"]
@@ -25,6 +27,8 @@ __all__ = ["CONNECTION", "Deployment", "flower_project", "follow", "free_port"]
 CONNECTION = "deployment"
 STOPPED = "finished:stopped"
 """What Flower says of a run that somebody has stopped."""
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 _SERVER = "from commonground.network import server_app\n\napp = server_app.app\n"  # Flower looks for an assignment
 _CLIENT = '''"""Flower wants one; clients run `commonground deploy client`, which takes no code from the server."""
@@ -74,7 +78,18 @@ class Deployment:
         """Whether it was set up for plain connections."""
         return not (self.certificates / "ca.pem").is_file()
 
-    def set_up(self, host: str, port: int, names: Sequence[str], *, insecure: bool) -> str:
+    @property
+    def max_bytes(self) -> int:
+        """Of a client's message, as the server was started last."""
+        path = self.folder / "server.json"
+        if not path.is_file():  # a server of an earlier version
+            return LARGEST
+        try:
+            return int(json.loads(path.read_bytes())["max_bytes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ConfigError(f"'{path}' cannot be read; `commonground deploy server` writes it anew") from None
+
+    def set_up(self, host: str, port: int, names: Sequence[str], *, insecure: bool, max_bytes: int = LARGEST) -> str:
         """Write what is missing of the folder.
 
         Args:
@@ -82,6 +97,7 @@ class Deployment:
             port: likewise.
             names: under which clients reach the server; for its certificate.
             insecure: without certificates.
+            max_bytes: of a client's message.
 
         Returns:
             What is worth knowing of its certificates; mostly nothing.
@@ -95,9 +111,11 @@ class Deployment:
                 "another --folder"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
+        if host not in _LOCAL and not is_everywhere(host):
+            names = [*names, host]  # by which this host reaches it, to start runs
         if not insecure and self.insecure:
-            local = ["localhost", "127.0.0.1", "::1"]
-            make_certificates(self.certificates, list(dict.fromkeys([*names, *local])))
+            make_certificates(self.certificates, list(dict.fromkeys([*names, *_LOCAL])))
+        write_atomically(self.folder / "server.json", json.dumps({"max_bytes": max_bytes}).encode())
         app = self.folder / "app"
         app.mkdir(exist_ok=True)
         apps = {"serverapp": "server:app", "clientapp": "client:app"}
@@ -105,10 +123,13 @@ class Deployment:
         for name, text in (("pyproject.toml", project), ("server.py", _SERVER), ("client.py", _CLIENT)):
             (app / name).write_text(text, encoding="utf-8")
         # Runs are started from this host: Flower's own port beside the loopback would be everybody's.
-        here = "127.0.0.1" if host in ("0.0.0.0", "127.0.0.1", "localhost") else host
+        here = "127.0.0.1" if host == "localhost" else host
+        if is_everywhere(host):
+            here = "::1" if ":" in host else "127.0.0.1"
+        here = f"[{here}]" if ":" in here else here
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
-        safe = f'root-certificates = "{self.certificates / "ca.pem"}"' if not insecure else "insecure = true"
+        safe = "insecure = true" if insecure else f"root-certificates = {_toml(self.certificates / 'ca.pem')}"
         text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{here}:{port}"\n{safe}\n'
         (home / "config.toml").write_text(text, encoding="utf-8")
         return "" if insecure else check_own_certificate(self.certificates, names)
@@ -189,18 +210,19 @@ class Deployment:
             raise RunError(f"the key '{public_key}' was not registered: {_last_words(done)}") from None
 
     def start(self, job: Job) -> tuple[list[str], str, int]:
-        """Start a run.
+        """Start a run, in which messages may be as large as the server lets them be.
 
         Returns:
             Flower's command, the job's name, and Flower's number of the run.
         """
         self._check_certificate()
+        job = job.model_copy(update={"limits": job.limits.model_copy(update={"max_bytes": self.max_bytes})})
         name = f"{secrets.token_hex(8)}.json"
         path = self.job_file(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(job.model_dump_json(indent=1), encoding="utf-8")
         command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.folder / "app"), CONNECTION]
-        command += ["--run-config", f"job='{path}'", "--format", "json"]
+        command += ["--run-config", f"job={_toml(path)}", "--format", "json"]
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
         try:
             return command, name, int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
@@ -245,14 +267,14 @@ def follow(
         Interrupted: somebody has stopped it.
     """
     out, outcome_file = Path(job.out), outcome_of(deployment.job_file(name))
-    lines = _new_lines(out / LOG), _new_lines(out / "rounds.jsonl")
+    lines, rows = _new_lines(out / LOG), _new_rows(out / "rounds.jsonl", job.resume)
     asked = time.monotonic()
     while True:
         outcome = _outcome(outcome_file)
-        for text in next(lines[0]):
+        for text in next(lines):
             hear("note", text)
-        for text in next(lines[1]):
-            hear("round", json.loads(text))
+        for row in next(rows):
+            hear("round", row)
         if outcome is not None and outcome["error"] is None:
             return
         if outcome is not None or time.monotonic() - asked > 10:
@@ -266,7 +288,7 @@ def follow(
             if said is not None:
                 raise RunError(said)
             if state.startswith("finished") and _outcome(outcome_file) is None:
-                raise RunError(f"the run is {state}; continue it with --resume")
+                raise RunError(f"the run {run} is {state}, and {_what_then(out)}")
         time.sleep(pause)
 
 
@@ -300,12 +322,61 @@ def _new_lines(path: Path) -> Iterator[list[str]]:
         yield found
 
 
+def _new_rows(path: Path, resumed: bool) -> Iterator[list[dict[str, Any]]]:
+    """Rows of rounds that were done since the last look.
+
+    A run that is continued writes the file anew and then adds to it: a row is new by its round, wherever it stands.
+
+    Args:
+        path: of the rows, one a line.
+        resumed: whether those that are there at the first look are known already.
+    """
+    at, last, told = 0, b"", 0  # the end of the last line that could be read, that line, and the last round
+    while True:
+        found: list[dict[str, Any]] = []
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            file.seek(at - len(last))
+            if file.read(len(last)) != last:  # written anew
+                at, last = file.seek(0), b""
+            end = at
+            for line in file:
+                end += len(line)
+                # What cannot be read is read again at the next look, unless there is more after it.
+                if line.endswith(b"\n") and (row := _row(line)) is not None:
+                    at, last = end, line
+                    if row["round"] > told:
+                        told = row["round"]
+                        found.append(row)
+        yield [] if resumed else found
+        resumed = False
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The row in a line; None if there is none."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("round"), int) else None
+
+
+def _toml(path: Path) -> str:
+    """A path as a string of TOML, without a quotation mark in it, at which Flower would cut what it is told to run."""
+    return '"' + json.dumps(str(path), ensure_ascii=False)[1:-1].replace('\\"', "\\u0022") + '"'
+
+
 def _outcome(path: Path) -> dict[str, Any] | None:
     """How a job has ended, if it has."""
     try:
         return dict(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError):
         return None
+
+
+def _what_then(out: Path) -> str:
+    """What is said of a run that has ended without a word of its own."""
+    log = "`commonground deploy server` has shown why"
+    return f"{log}; continue it with --resume" if RunFolder(out).exists else f"has begun nothing: {log}"
 
 
 def _stopped(run: int, out: Path) -> str:

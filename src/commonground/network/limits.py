@@ -13,10 +13,13 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.setup import Setup
 from commonground.errors import UpdateError
 
-__all__ = ["FIRST_WAIT", "LONGEST_WAIT", "PART", "PATIENCE", "Limits"]
+__all__ = ["FIRST_WAIT", "LARGEST", "LONGEST_WAIT", "PART", "PATIENCE", "Limits"]
 
 PART = 1 << 20
 """Bytes of a part in which what is long is sent."""
+
+LARGEST = 1 << 30
+"""Bytes of a message, where nobody has said otherwise."""
 
 FIRST_WAIT, LONGEST_WAIT = 0.02, 1.0
 """Seconds between tries for a part that is announced and on its way; Flower's own are 1 and 10, felt in most rounds."""
@@ -36,7 +39,7 @@ class Limits(BaseModel):
         min_answers: rounds with fewer are repeated.
         patience: seconds for which such a round is repeated before the run ends, to be continued.
         pause: seconds between two tries.
-        max_bytes: of a message, either way.
+        max_bytes: of a client's message; in a deployment always what its server was started with.
         max_norm: the largest ‖u − x‖ of an update u of the tensors x that were sent; none by default.
     """
 
@@ -47,7 +50,7 @@ class Limits(BaseModel):
     min_answers: Annotated[int, Field(ge=1)] = 1
     patience: Seconds = 600.0
     pause: Seconds = 1.0
-    max_bytes: Annotated[int, Field(ge=1 << 16)] = 1 << 30
+    max_bytes: Annotated[int, Field(ge=1 << 16)] = LARGEST
     max_norm: Annotated[float, Field(gt=0)] | None = None
 
     def check_update(self, setup: Setup, result: ClientResult, round: int, shared: Tensors) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from commonground.network.limits import PART
+from commonground.network.limits import LARGEST, PART
 from commonground.network.parent import end_with
 
-__all__ = ["ENDS_WITH", "MAX_BYTES", "Gate", "main"]
+__all__ = ["ENDS_WITH", "MAX_BYTES", "Gate", "is_everywhere", "main"]
 
 MAX_BYTES = "COMMONGROUND_MAX_MESSAGE_BYTES"
 """The environment variable that says how large a node's message may be."""
@@ -26,9 +27,11 @@ PUSH_OBJECT = f"{FLEET}push-object"
 ENDS_WITH = "COMMONGROUND_ENDS_WITH"
 """The environment variable that names the process without which this one ends, if there is one."""
 
-LARGEST_PART = 5 << 20  # bytes; Flower's own nodes send such
-SLACK = 16 << 10  # bytes of a request beside what it carries
+NAME = 68  # bytes by which a part is announced: its SHA-256, and how long that is
+ENTRY = 80  # bytes at most that it takes in the list of an array's parts, which is a part itself
+SLACK = 1 << 10  # bytes of a request beside these; Flower's take 200 to 600
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -40,31 +43,46 @@ class Gate:
     Args:
         app: what is behind it.
         max_bytes: of a message, all its parts together.
+        everywhere: whether the server listens on all addresses of its host, and so on the loopback too.
     """
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], max_bytes: int = 1 << 30) -> None:
-        self.app = app
-        # A message is announced by the names of its parts, some hundred bytes for each of PART bytes.
-        self.largest_announcement = SLACK + 256 * (max_bytes // PART + 1)
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        max_bytes: int = LARGEST,
+        everywhere: bool = True,
+    ) -> None:
+        self.app, self.everywhere = app, everywhere
+        parts = -(-max_bytes // PART)  # no part is sent that was not announced
+        self.largest_announcement = NAME * parts + SLACK
+        self.largest_part = max(PART, ENTRY * parts) + SLACK
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        path, client = scope["path"], scope.get("client")
-        local = client is not None and _is_loopback(client[0])
+        path = scope["path"]
         if not path.startswith(FLEET):
-            if local:
+            if self._is_from_here(scope):
                 await self.app(scope, receive, send)
             else:
                 await _refuse(send, 403, b"only the server's own host may do that")
             return
-        most = LARGEST_PART + SLACK if path == PUSH_OBJECT else self.largest_announcement
+        most = self.largest_part if path == PUSH_OBJECT else self.largest_announcement
         if _announced(scope) > most:
             await _refuse(send, 413, b"too large")
             return
         await self.app(scope, _bounded(receive, most), send)
+
+    def _is_from_here(self, scope: Scope) -> bool:
+        """Whether who asks is on the server's own host."""
+        asking = _end(scope, "client")
+        if asking is None:
+            return False
+        # A host speaks to an address of its own from that address, and others get no answer there. On all addresses it
+        # need not, since there is the loopback: in some containers strangers come from the container's own address.
+        return asking.is_loopback or (not self.everywhere and asking == _end(scope, "server"))
 
 
 class _TooLarge(Exception):
@@ -93,13 +111,29 @@ def _announced(scope: Scope) -> int:
     return 0
 
 
-def _is_loopback(host: str) -> bool:
+def is_everywhere(host: str) -> bool:
+    """Whether who listens at a host does so on all its addresses; of what nobody can listen at: yes."""
+    try:
+        found = socket.getaddrinfo(host or None, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return True
+    addresses = [_address(str(each[4][0])) for each in found]
+    return any(address is None or address.is_unspecified for address in addresses)
+
+
+def _end(scope: Scope, which: str) -> Address | None:
+    """The address of one end of a connection; None if it has none."""
+    end = scope.get(which)
+    return None if end is None else _address(end[0])
+
+
+def _address(host: str) -> Address | None:
+    """An address, that of IPv4 as such also where it is written as one of IPv6."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 async def _refuse(send: Send, status: int, why: bytes) -> None:
@@ -116,9 +150,10 @@ def main() -> None:
         end_with(int(parent))
     made = superlink.create_app
 
-    def create_app(*args: Any, **named: Any) -> Any:
-        app = made(*args, **named)
-        app.add_middleware(Gate, max_bytes=int(os.environ.get(MAX_BYTES, 1 << 30)))
+    def create_app(config: Any = None, *args: Any, **named: Any) -> Any:
+        app = made(config, *args, **named)
+        everywhere = config is None or is_everywhere(config.host)
+        app.add_middleware(Gate, max_bytes=int(os.environ.get(MAX_BYTES, LARGEST)), everywhere=everywhere)
         return app
 
     superlink.create_app = create_app
