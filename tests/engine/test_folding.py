@@ -19,6 +19,7 @@ from commonground.errors import ModelError, RunError
 from commonground.models import call
 from commonground.models.adapted import AdaptedModel
 from commonground.models.huggingface import build_adapted
+from commonground.models.lora import SequenceDropout
 from commonground.models.lora_options import LoRAOptions
 from tests.language import tiny_model, token_data
 
@@ -327,3 +328,29 @@ def test_a_model_without_a_head_has_none_of_its_own(method: str, group: str, cau
     named = run(method, causal, "serial", token_data(language=True), head="*layers.2*")
     assert named.shared
     assert all(("layers.2" in name) == (method == "lg-fedavg") for name in named.shared)
+
+
+def test_masks_of_shorter_rows_begin_as_those_of_longer_ones() -> None:
+    """So a batch's are drawn for its longest row alone, and no client's hang on who is computed beside it."""
+    layer = SequenceDropout(0.3, (128, 7))
+    short, long = (
+        layer.draw(5, (positions, 7), torch.Generator().manual_seed(3), torch.float32) for positions in (9, 128)
+    )
+    assert short.shape == (5, 9, 7)
+    assert torch.equal(short, long[:, :9])
+    assert 0.6 < float((long > 0).float().mean()) < 0.8
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_no_more_is_drawn_than_a_batch_has_tokens(engine: str, bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, usual = list[int](), SequenceDropout.draw
+
+    def watched(self: SequenceDropout, rows: int, shape: tuple[int, ...], *more: Any) -> torch.Tensor:
+        drawn.append(shape[0])
+        return usual(self, rows, shape, *more)
+
+    monkeypatch.setattr(SequenceDropout, "draw", watched)
+    dropout = {"dropout": 0.3, "max_length": 64}
+    runs = [run("lora", bert, engine, rounds=1, model_options={**dropout, "max_length": most}) for most in (64, 20)]
+    assert 4 <= min(drawn) <= max(drawn) <= 11  # the longest row has 11 tokens
+    assert runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]

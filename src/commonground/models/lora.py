@@ -79,7 +79,10 @@ def _apply(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class SequenceDropout(KeyedDropout):
-    """Keyed dropout on [rows, positions, …] of varying length: masks are drawn for the longest.
+    """Keyed dropout on [rows, positions, …] of varying length.
+
+    Masks are drawn position after position, so that a mask for shorter rows is the beginning of one for longer rows:
+    who draws for a batch's longest row drops what everybody else does.
 
     Args:
         p: probability of zeroing a unit.
@@ -89,6 +92,10 @@ class SequenceDropout(KeyedDropout):
     def __init__(self, p: float, sample_shape: tuple[int, ...]) -> None:
         super().__init__(p)
         self.sample_shape = sample_shape
+
+    def draw(self, rows: int, shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """See :meth:`KeyedDropout.draw`; ``shape`` may be of fewer positions than ``sample_shape``."""
+        return super().draw(shape[0], (rows, *shape[1:]), generator, dtype).transpose(0, 1)
 
     def forward(self, x: Tensor, packing: Packing | None = None) -> Tensor:
         """See :class:`KeyedDropout`; with a packing, x holds its tokens laid end to end."""

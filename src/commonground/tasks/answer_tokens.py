@@ -75,7 +75,9 @@ class AnswerTokens(Task):
         # Of all places, those without a token at no loss: to choose places would be to wait for a device.
         y = y[:, : output.shape[1]]
         loss = F.cross_entropy(output.flatten(0, 1), y.flatten(), ignore_index=NO_TOKEN, reduction="none")
-        return loss.view(y.shape).sum(1) / (y != NO_TOKEN).sum(1).clamp(min=1)
+        owner = torch.arange(len(y), device=y.device).repeat_interleave(y.shape[1])
+        whole = torch.zeros(len(y), dtype=loss.dtype, device=loss.device).index_add(0, owner, loss)
+        return whole / (y != NO_TOKEN).sum(1).clamp(min=1)
 
     def scores(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         each, owner, _ = self._tokens(output, y)

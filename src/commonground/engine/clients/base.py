@@ -199,7 +199,25 @@ class LocalTraining(Hiding):
         return moved
 
     def _draws(self, schedule: CohortSchedule) -> PhaseDraws:
-        return PhaseDraws(self.setup, self.round, self.keys, self._phases, schedule.full, schedule.steps)
+        longest = self._longest(schedule)
+        return PhaseDraws(self.setup, self.round, self.keys, self._phases, schedule.full, schedule.steps, longest)
+
+    def _longest(self, schedule: CohortSchedule) -> Sequence[int]:
+        """Of texts that stay on the host, the longest row of each step; of others nothing."""
+        if not self._draws_by_length:
+            return ()
+        order = schedule.on_host()
+        lengths = self._rows()[0]["lengths"][order.clamp(min=0) + self._host_starts().unsqueeze(2)].where(order >= 0, 1)
+        longest: list[int] = lengths.amax((0, 2)).tolist()
+        return longest
+
+    def _longest_of(self, rows: Inputs) -> Sequence[int]:
+        """As :meth:`_longest`, of a single step with all these rows."""
+        return (int(rows["lengths"].max()),) if self._draws_by_length else ()
+
+    @property
+    def _draws_by_length(self) -> bool:
+        return self.setup.folds and bool(self.setup.dropouts)
 
     # -- training -----------------------------------------------------------------------------------------------
 

@@ -94,9 +94,9 @@ class CohortSchedule:
         """[C, steps, width] positions in each client's training data; the first one where a batch is shorter."""
         return self.order.clamp(min=0)
 
-    def on_host(self, step: int) -> Tensor:
-        """[C, width] a step's part of ``order``, on the host, for rows that are there."""
-        return self._planned[:, step]
+    def on_host(self) -> Tensor:
+        """``order`` on the host, for rows that are there."""
+        return self._planned
 
     def there(self, step: int) -> Tensor:
         """Which of a step's C · width rows are no padding, on the host."""

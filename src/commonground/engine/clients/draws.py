@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from commonground.data.augment import Draws
 from commonground.data.inputs import to_device
 from commonground.engine.setup import Setup
 from commonground.keys import torch_stream
+from commonground.models import KeyedDropout
+from commonground.models.lora import SequenceDropout
 
 __all__ = ["PhaseDraws"]
 
@@ -32,21 +35,37 @@ class PhaseDraws:
         phases: of each client, the number of the call in its round.
         full: samples of each client's full batch.
         steps: how many there will be.
+        longest: of texts, the longest row of each step.
     """
 
     def __init__(
-        self, setup: Setup, round: int, clients: Sequence[int], phases: Sequence[int], full: Sequence[int], steps: int
+        self,
+        setup: Setup,
+        round: int,
+        clients: Sequence[int],
+        phases: Sequence[int],
+        full: Sequence[int],
+        steps: int,
+        longest: Sequence[int] = (),
     ) -> None:
         self._setup, self._round, self._clients, self._phases, self._full = setup, round, clients, list(phases), full
-        self._steps, self._width = steps, max(full)
+        self._steps, self._width, self._longest = steps, max(full), longest
         rows = len(clients) * self._width
-        numbers = sum(rows * shape.numel() for shape in map(torch.Size, (s for _, s in setup.dropouts.values())))
+        numbers = sum(rows * math.prod(shape) for _, shape in self._dropouts(range(steps)).values())
         numbers += 3 * rows * self.augments
         here = setup.device.type == "cpu" or numbers == 0
         self._block = 1 if here else max(1, BLOCK_NUMBERS // numbers)
         self._first = -1
         self._masks: list[Tensors] = []
         self._changes: list[Draws | None] = []
+
+    def _dropouts(self, steps: Sequence[int]) -> dict[str, tuple[KeyedDropout, tuple[int, ...]]]:
+        """Dropout layers by name, each with the shape of a sample's mask that suffices for these steps."""
+        most = max((self._longest[step] for step in steps), default=0) if self._longest else None
+        return {
+            name: (layer, shape if most is None or not isinstance(layer, SequenceDropout) else (most, *shape[1:]))
+            for name, (layer, shape) in self._setup.dropouts.items()
+        }
 
     @property
     def augments(self) -> bool:
@@ -75,7 +94,8 @@ class PhaseDraws:
             return
         self._first = step
         steps = range(step, min(self._steps, step + self._block))
-        self._masks = self._moved([self._draw_masks(s) for s in steps])
+        dropouts = self._dropouts(steps)
+        self._masks = self._moved([self._draw_masks(s, dropouts) for s in steps])
         changes = self._moved([self._draw_changes(s)._asdict() for s in steps]) if self.augments else []
         self._changes = [Draws(**drawn) for drawn in changes]
 
@@ -87,9 +107,9 @@ class PhaseDraws:
         whole = {name: to_device(torch.stack([one[name] for one in drawn]), device) for name in drawn[0]}
         return [{name: value[i] for name, value in whole.items()} for i in range(len(drawn))]
 
-    def _draw_masks(self, step: int) -> Tensors:
+    def _draw_masks(self, step: int, dropouts: Mapping[str, tuple[KeyedDropout, tuple[int, ...]]]) -> Tensors:
         setup, masks = self._setup, Tensors()
-        for name, (layer, shape) in setup.dropouts.items():
+        for name, (layer, shape) in dropouts.items():
             drawn = torch.ones((len(self._clients), self._width, *shape), dtype=setup.inputs.dtype, device="cpu")
             for row, client, phase, full in zip(drawn, self._clients, self._phases, self._full, strict=True):
                 stream = torch_stream(setup.config.seed, "dropout", self._round, client, phase, step, name)

@@ -140,7 +140,7 @@ class SequentialClient(LocalTraining):
         if count not in self._ones:
             self._ones[count] = torch.ones(count, dtype=self.dtype, device=self.device)
         here = pool.split is not None or self.setup.inputs.home == self.device
-        rows = select(pool.rows, index if here else schedule.on_host(step)[0, :count])
+        rows = select(pool.rows, index if here else schedule.on_host()[0, step, :count])
         y = pool.labels[index]
         if pool.split is None:
             if draws.augments:
@@ -272,7 +272,7 @@ class SequentialClient(LocalTraining):
         weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
         if tested:
             return Batch(self.setup.inputs.arrange(each(torch.clone, rows)), y, weight)
-        draws = PhaseDraws(self.setup, self.round, self.keys, [0], [len(y)], 1)
+        draws = PhaseDraws(self.setup, self.round, self.keys, [0], [len(y)], 1, self._longest_of(rows))
         masks = {name: mask[0] for name, mask in draws.masks(0).items()}
         changed = each(lambda x: draws.change(x.unsqueeze(0), 0)[0], rows) if draws.augments else rows
         return Batch(self.setup.inputs.arrange(each(torch.clone, changed)), y, weight, masks)

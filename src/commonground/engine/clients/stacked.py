@@ -258,7 +258,7 @@ class StackedClients(LocalTraining):
     def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
         index = at = schedule.places[:, step] + pool.starts
         if pool.split is None and self.setup.inputs.home != self.device:
-            at = schedule.on_host(step).clamp(min=0) + self._host_starts()
+            at = schedule.on_host()[:, step].clamp(min=0) + self._host_starts()
         rows = select(pool.rows, at)
         if pool.split is None:
             rows = self.setup.inputs.arrange(each(lambda x: draws.change(x, step), rows))
@@ -491,6 +491,7 @@ class StackedClients(LocalTraining):
         if tested:
             return Batch(self.setup.inputs.arrange(padded), labels, weight, there=there)
         self._mark_lone(self.sizes == 1)
-        draws = PhaseDraws(self.setup, self.round, self.keys, [0] * len(self.keys), self.sizes.tolist(), 1)
+        sizes = self.sizes.tolist()
+        draws = PhaseDraws(self.setup, self.round, self.keys, [0] * len(sizes), sizes, 1, self._longest_of(rows))
         changed = each(lambda x: draws.change(x, 0), padded)
         return Batch(self.setup.inputs.arrange(changed), labels, weight, draws.masks(0), there)
