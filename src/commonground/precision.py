@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from commonground.errors import ConfigError
 from commonground.locks import ProcessLock
 
-__all__ = ["check_precision", "computing_with", "use_precision"]
+__all__ = ["autocast", "check_precision", "computing_with", "use_precision"]
 
 
 def check_precision(precision: str, dtype: str, device: torch.device) -> None:
@@ -27,6 +27,11 @@ def check_precision(precision: str, dtype: str, device: torch.device) -> None:
         )
     if precision == "tf32" and device.type != "cuda":
         raise ConfigError(f"the precision tf32 is one of CUDA devices, and this run computes on {device}; take fp32")
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """While open, convolutions and matrix products of float32 are computed in bfloat16, if that is the precision."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
 
 
 def use_precision(precision: str) -> None:

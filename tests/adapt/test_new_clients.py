@@ -11,6 +11,7 @@ import torch
 import commonground as cg
 from commonground.adapt import load_run
 from commonground.adapt.few_shot import adapt, head_curve
+from commonground.engine.state.segment import Segment
 from commonground.errors import ConfigError
 
 SETTINGS: dict[str, Any] = {"clients": 5, "classes_per_client": 3, "rounds": 3, "engine": "serial", "seed": 1}
@@ -32,6 +33,27 @@ def test_a_body_that_stays_local_becomes_the_mean_of_all(tmp_path: Path) -> None
         # A client's tensors alone are in memory: with its neighbours, 150 clients of half a million weights are 50 GB.
         assert all(o[name].untyped_storage().nbytes() == o[name].nbytes for o in own)
         assert not torch.equal(own[0][name], own[1][name])
+
+
+@pytest.mark.parametrize("engine", ["serial", "messages"])
+def test_it_is_read_in_parts_and_once(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is opened for each client, and for each prediction of an added one, takes minutes of many clients."""
+    cg.train("lg-fedavg", "digits", out=tmp_path, **SETTINGS | {"engine": engine})
+    whole = load_run(tmp_path).trained.body()
+    trained = load_run(tmp_path).trained
+    each = sum(value.nbytes for value in trained.own(0).values())
+    monkeypatch.setattr("commonground.engine.trained.BYTES_AT_ONCE", 2 * each)
+    checked, usual = list[int](), Segment.check
+
+    def watched(self: Segment, rows: Any = None) -> None:
+        checked.append(len(self.clients) if rows is None else len(rows))
+        usual(self, rows)
+
+    monkeypatch.setattr(Segment, "check", watched)
+    for _ in range(3):
+        parts = trained.body()
+    torch.testing.assert_close(parts, whole)
+    assert checked == ([2, 2, 1] if engine == "serial" else [1] * 5)
 
 
 @pytest.mark.parametrize(("algorithm", "title"), [("local", "Local Only"), ("fedproto", "FedProto")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -398,3 +398,23 @@ def test_a_run_says_what_it_is() -> None:
     page = run._repr_html_()
     assert page.startswith("<table>")
     assert "global accuracy" in page
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_predictions_are_computed_as_the_runs_own_tests(algorithm: str, precision: str, tmp_path: Path) -> None:
+    """Each client's accuracy is that of its predictions, also where products are coarse."""
+    settings: dict[str, Any] = {"clients": 6, "partition": "dirichlet:0.3", "seed": 2, "engine": "serial", "rounds": 3}
+    cg.train(algorithm, "digits", precision=precision, out=tmp_path, **settings)
+    run, data = cg.load_run(tmp_path), cg.load_data("digits", clients=6, partition="dirichlet:0.3", seed=2)
+    for client, row in enumerate(run.clients):
+        rows = data.test_indices(client)
+        said = run.predict(data.x_test[rows], client=client if algorithm == "fedrep" else None)
+        right = said.argmax(1) == data.y_test[rows]
+        # Heads of several clients are tested side by side: of bfloat16 numbers the last bit may fall otherwise.
+        bits = 2 / len(rows) if (algorithm, precision) == ("fedrep", "bf16") else 1e-9
+        assert right.mean() == pytest.approx(row["personal_accuracy"], abs=bits)
+    strict = replace(run.trained, config=run.config.model_copy(update={"precision": "fp32"}))
+    said, strictly = (one.predict(data.x_test, None if algorithm == "fedavg" else 0) for one in (run.trained, strict))
+    assert said.dtype == strictly.dtype
+    assert np.array_equal(said, strictly) == (precision == "fp32")

@@ -13,7 +13,7 @@ from commonground.data.formats import Given, InputFormat
 from commonground.data.inputs import Inputs, chunks, each, to_device
 from commonground.errors import DataError
 from commonground.models import call
-from commonground.precision import computing_with
+from commonground.precision import autocast, computing_with
 from commonground.tasks import Task
 
 __all__ = ["PortableModel", "model_inputs"]
@@ -34,15 +34,23 @@ class PortableModel(nn.Module):
         task: what its outputs say.
         dtype: its number type.
         noise: of one client [1, …], subtracted from its samples after scaling; None in a run without feature noise.
+        precision: of the products in :meth:`outputs`, a run's own; called as a module it computes in its number type.
     """
 
     noise: Tensor | None
 
     def __init__(
-        self, model: nn.Module, format: InputFormat, task: Task, dtype: torch.dtype, noise: Tensor | None = None
+        self,
+        model: nn.Module,
+        format: InputFormat,
+        task: Task,
+        dtype: torch.dtype,
+        noise: Tensor | None = None,
+        precision: str = "fp32",
     ) -> None:
         super().__init__()
         self.model, self.format, self.task, self.dtype = model, format, task, dtype
+        self.precision = precision
         self.register_buffer("noise", noise, persistent=False)
         self.eval()
 
@@ -64,14 +72,15 @@ class PortableModel(nn.Module):
         """
         inputs = model_inputs(x, self.format, self.dtype, self.noise, where)
         model = self.model.to(device)
-        # Else cuDNN would take TF32, and a run's own tests would have said otherwise.
-        strictly = computing_with("fp32", unless_open=True) if device.type == "cuda" else nullcontext()
-        with torch.no_grad(), strictly:
+        # As the run's own tests: left alone, cuDNN would take TF32.
+        on_cuda = computing_with(self.precision, unless_open=True) if device.type == "cuda" else nullcontext()
+        with torch.no_grad(), on_cuda, autocast(self.precision, device):
             said = [
                 call(model, each(lambda value: to_device(value, device), part)).cpu()
                 for part in chunks(inputs, PREDICTED_AT_ONCE)
             ]
-        return torch.cat(said)
+        whole = torch.cat(said)
+        return whole.to(self.dtype) if self.precision == "bf16" else whole
 
     def predict(self, x: Given, where: str, device: torch.device) -> npt.NDArray[np.float64]:
         """What the task says of raw samples; arguments as of :meth:`outputs`."""

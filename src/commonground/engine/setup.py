@@ -33,7 +33,7 @@ from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
 from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
-from commonground.precision import check_precision
+from commonground.precision import autocast, check_precision
 from commonground.privacy import ClientPrivacy, ExamplePrivacy, KeyedNoise, NoiseSource, SecretNoise
 from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
 
@@ -199,9 +199,7 @@ class Setup:
 
     def autocast(self) -> AbstractContextManager[object]:
         """While open, convolutions and matrix products are computed in the run's precision."""
-        if self.config.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return autocast(self.config.precision, self.device)
 
     def wide(self, value: Tensor) -> Tensor:
         """A model's output in the run's number type, in which losses are computed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -58,6 +58,7 @@ from commonground.user_code import failing_as
 __all__ = ["States", "Trained"]
 
 MOST_COMPARED = 20_000  # names that an unknown one is compared with; a million would take a minute
+BYTES_AT_ONCE = 1 << 28  # of clients' tensors that are read together
 
 States = Callable[[int], Tensors]
 """From a client's number to its personal tensors and state, by name; not to be changed in place."""
@@ -223,13 +224,31 @@ class Trained:
         """
         if not any(name in self.shared for name in self.groups.trainable("all")):
             raise ConfigError(f"{self.algorithm.title} shares no body that new clients could use")
-        body: Tensors = {}
-        names = self.groups.whole("body")
-        local = [name for name in names if name not in self.shared]
-        own = [self.own(client) for client in range(self.clients)] if local else []
-        for name in names:
-            body[name] = torch.stack([o[name] for o in own]).mean(0) if name in local else self.shared[name]
-        return body
+        known = {**self._means, **self.shared}
+        return {name: known[name] for name in self.groups.whole("body")}
+
+    @cached_property
+    def _means(self) -> Tensors:
+        """Of the body's tensors that are not shared, the clients' means."""
+        local = [name for name in self.groups.whole("body") if name not in self.shared]
+        sums: Tensors = {}
+        size = max(1, BYTES_AT_ONCE // max(1, sum(value.nbytes for value in self._start.values())))
+        for start in range(0, self.clients if local else 0, size):
+            clients = range(start, min(self.clients, start + size))
+            own = self._own_of(clients)
+            if len(clients) == self.clients:
+                return {name: own[name].mean(0) for name in local}
+            for name in local:
+                part = own[name].double().sum(0)
+                sums[name] = sums[name] + part if name in sums else part
+        return {name: (value / self.clients).to(self._start[name].dtype) for name, value in sums.items()}
+
+    def _own_of(self, clients: Sequence[int]) -> Tensors:
+        """As :meth:`own`, of several clients, stacked."""
+        if isinstance(self._kept, Checkpoint) and self.config.engine != "messages" and not self.split.get("described"):
+            return self._store.read_several(clients)
+        each = [self.own(client) for client in clients]
+        return {name: torch.stack([own[name] for own in each]) for name in each[0]}
 
     @cached_property
     def task(self) -> Task:
@@ -362,7 +381,8 @@ class Trained:
         Raises:
             RunError: the feature noise cannot be read.
         """
-        return PortableModel(self.model(client), self.format, self.task, self._dtype, self._noise_of(client))
+        noise, precision = self._noise_of(client), self.config.precision
+        return PortableModel(self.model(client), self.format, self.task, self._dtype, noise, precision)
 
     def inputs(self, x: Given, client: int | None = None) -> Inputs:
         """Raw samples as the network's inputs (:func:`~commonground.engine.portable.model_inputs`)."""

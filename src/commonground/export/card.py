@@ -32,6 +32,8 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         ("rounds", run.summary.get("rounds", run.config.rounds)),
         ("made by", f"commonground {version('commonground')}"),
     ]
+    if run.config.precision != "fp32":
+        facts.append(("products", f"float32 here; the run's own tests and predictions: {run.config.precision}"))
     rows = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts)
     more = ["config.json: how samples and outputs are read."]
     if schema is not None:

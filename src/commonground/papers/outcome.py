@@ -27,6 +27,7 @@ class Claim:
         low, high: 95 % interval of ``measured``.
         seeds: number of seeds behind it.
         holds: True if the interval lies on the claimed side, False if on the other, None if it holds neither way.
+        remark: what else differs between what is compared, if anything.
     """
 
     claim: str
@@ -37,6 +38,7 @@ class Claim:
     high: float
     seeds: int
     holds: bool | None
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,4 +120,6 @@ class Outcome:
 
     def claim_table(self) -> Table:
         """The claims, a row each."""
-        return Table.of("claims", [asdict(claim) for claim in self.claims])
+        spare = set() if any(claim.remark for claim in self.claims) else {"remark"}
+        rows = [{name: v for name, v in asdict(claim).items() if name not in spare} for claim in self.claims]
+        return Table.of("claims", rows)

@@ -44,6 +44,7 @@ class Verdict:
         status: ``yes``, ``no``, ``open``, or ``withdrawn``: judged otherwise at the paper's scale, which counts.
         place: folder of its files, below the summary's.
         set: what was set otherwise than the scale has it, in words.
+        remark: what else differs between what is compared, if anything.
     """
 
     claim: str
@@ -57,6 +58,7 @@ class Verdict:
     status: str
     place: str
     set: str = ""
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def _verdicts(place: str, about: dict[str, Any]) -> list[Verdict]:
                 {True: "yes", False: "no", None: "open"}[claim["holds"]],
                 place,
                 _set(about),
+                str(claim.get("remark", "")),
             )
             for claim in about["claims"]
         ]
@@ -236,7 +239,7 @@ def _claims(title: str, verdicts: Sequence[Verdict]) -> Table:
     names = ("claim", "paper", "measured", "95 %", "seeds", "scale", "source", "files")
     rows = [
         {
-            "claim": v.claim,
+            "claim": f"{v.claim} ({v.remark})" if v.remark else v.claim,
             "paper": v.paper,
             "measured": _short(v.measured),
             "95 %": "one seed" if v.seeds < 2 else _between(v.low, v.high),

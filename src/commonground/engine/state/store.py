@@ -70,6 +70,19 @@ class PersonalStore:
             self._segments[number].check(np.array([row]))
         return self.get(client)
 
+    def read_several(self, clients: Sequence[int]) -> Tensors:
+        """As :meth:`gather`, compared with the digests that were written with them.
+
+        Raises:
+            RunError: the file of a segment is damaged.
+        """
+        slots = self._slot[np.asarray(clients, dtype=np.int64)]
+        slots = slots[slots > _INITIAL]
+        numbers = np.searchsorted(self._bases, slots, "right") - 1
+        for number in np.unique(numbers).tolist():
+            self._segments[number].check(slots[numbers == number] - self._bases[number])
+        return self.gather(clients)
+
     def kept(self, clients: Sequence[int]) -> list[int]:
         """Those of the clients that have a row: all others have the initial values."""
         return [client for client in clients if self._slot[client] != _INITIAL]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from commonground.counted import counted
 from commonground.errors import ConfigError, RunError
 from commonground.papers.claims import claim
 from commonground.papers.figures import Curve, Figure
@@ -185,8 +187,19 @@ def _claims(
             text = f"{champion} above {row.name} on {column.label}{tested}"
             if paper is not None and paper < 0:
                 text += " (in the paper below)"
-            found.append(claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above"))
+            judged = claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above")
+            found.append(replace(judged, remark=_mixed(store, column, (rows[champion].name, row.name), seeds)))
     return found
+
+
+def _mixed(store: CellStore, column: PaperColumn, names: tuple[str, str], seeds: Sequence[int]) -> str:
+    """In how many seeds cells are compared whose products were computed in different precisions."""
+    pairs = [[store.get((column.label, name, "", seed)) for name in names] for seed in seeds]
+    formats = [sorted({cell.precision for cell in pair if cell is not None}) for pair in pairs]
+    mixed = [" with ".join(both) for both in formats if len(both) > 1]
+    if not mixed:
+        return ""
+    return f"{len(mixed)} of {counted(len(seeds), 'seed')} compare {' or '.join(dict.fromkeys(mixed))}"
 
 
 def _comparisons(table: PaperTable, store: CellStore, column: PaperColumn) -> list[Claim]:
@@ -199,7 +212,8 @@ def _comparisons(table: PaperTable, store: CellStore, column: PaperColumn) -> li
         )
         if seeds := sorted(one.keys() & other.keys()):
             gaps = [100 * (one[s] - other[s]) for s in seeds]
-            found.append(claim(asked.text.replace("COLUMN", column.label), table.source, None, gaps, "above"))
+            judged = claim(asked.text.replace("COLUMN", column.label), table.source, None, gaps, "above")
+            found.append(replace(judged, remark=_mixed(store, column, (asked.one, asked.other), seeds)))
     return found
 
 
