@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +20,7 @@ from commonground.papers.summary import write_summary
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.rerun import Again, draw_runs, measured_again, rerun, rerun_table
-from commonground.papers.tables.rerun_file import ALIKE, FILE, OTHER, OTHER_WEIGHTS, in_words, read_reruns
+from commonground.papers.tables.rerun_file import ALIKE, FILE, ORIGIN, OTHER, OTHER_WEIGHTS, in_words, read_reruns
 from tests.papers.small_table import COLUMN, TABLE, request
 
 
@@ -206,3 +207,101 @@ def test_a_folder_s_own_scale_and_settings_are_taken(tmp_path: Path) -> None:
 def test_only_what_is_asked_for_is_told_of_a_run_with_several_cells(table: Path, tmp_path: Path) -> None:
     found, _ = rerun(table, request(tmp_path / "again", methods=("fedavg+ft",)), 1)
     assert [one.before.method for one in found] == ["FedAvg+FT"]
+
+
+@pytest.fixture
+def again(table: Path, tmp_path: Path) -> Path:
+    """APFL's first seed of the table, measured again."""
+    assert main(["reproduce", "--rerun", str(table), "--methods", "apfl", "--quiet", "--out", str(tmp_path / "a")]) == 0
+    return tmp_path / "a"
+
+
+def about(folder: Path, **values: object) -> None:
+    """Change what a table's folder says of itself."""
+    file = folder / "reproduction.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("of", "named"),
+    [
+        ({"set": ["lr=0.02"]}, "a-table --scale paper --set lr=0.02"),
+        ({"scale": "small"}, "a-table --scale small"),
+        ({"experiment": "b-table"}, "b-table --scale paper"),
+    ],
+)
+def test_cells_of_another_table_are_not_compared(
+    table: Path, again: Path, of: dict[str, object], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may have the same labels and names; with the record, and without it, as earlier versions left them."""
+    other = replace(TABLE, name="b-table")
+    Experiment("b-table", "title", "a paper", lambda asked: run_table(other, asked), table=other)
+    try:
+        about(table, **of)
+        kept = (again / FILE).read_bytes()
+        said = f"a' holds a-table --scale paper, and not {named}; choose another --out"
+        for record in (True, False):
+            if not record:
+                (again / ORIGIN).unlink()
+            assert main(["reproduce", "--rerun", str(table), "--methods", "apfl", "--out", str(again)]) == 2
+            assert said in " ".join(capsys.readouterr().err.split())
+            with pytest.raises(RunError, match=said):
+                measured_again(table, again)
+        assert (again / FILE).read_bytes() == kept
+        assert not (again / ORIGIN).exists()
+    finally:
+        del experiments["b-table"]
+
+
+def test_a_folder_says_whose_cells_it_is_for_before_it_has_any(table: Path, tmp_path: Path) -> None:
+    again, asked = tmp_path / "again", request(tmp_path / "again", methods=("apfl",))
+    change(table, minutes="0.0")  # so that it is drawn however few the minutes are
+    _, notes = rerun(table, replace(asked, minutes=1e-9), 1)
+    assert "Time ran out" in notes[0]
+    assert json.loads((again / ORIGIN).read_text()) == {"experiment": "a-table", "scale": "paper", "set": []}
+    about(table, set=["lr=0.02"])
+    with pytest.raises(
+        RunError, match=r"again' holds a-table --scale paper, and not a-table --scale paper --set lr=0\.02"
+    ):
+        rerun(table, asked, 1)
+    (again / ORIGIN).unlink()  # empty, as an earlier version left it
+    assert rerun(table, asked, 1)[0]
+    about(table, set=[])
+    with pytest.raises(RunError, match=r"holds a-table --scale paper --set lr=0\.02, and not a-table --scale paper;"):
+        measured_again(table, again)
+
+
+def test_a_folder_put_together_from_several_is_compared_as_a_whole(table: Path, again: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert main(["reproduce", "--rerun", str(table), "--methods", "fedrep", "--quiet", "--out", str(other)]) == 0
+    (other / ORIGIN).unlink()  # one by an earlier version
+    merged, theirs = CellStore(tmp_path / "merged"), [CellStore(again), CellStore(other)]
+    for store in theirs:
+        for cell in store.all():
+            merged.add(cell, store.clients(cell.key), store.curves(cell.column).get(cell.key, {}))
+    found = measured_again(table, merged.folder)
+    assert {one.before.method for one in found} == {"APFL", "FedRep"}
+    assert len(found) == sum(map(len, theirs))
+    assert rerun(table, request(merged.folder, methods=("apfl",)), 1)[0]  # and goes on
+    assert (merged.folder / ORIGIN).is_file()
+    change(merged.folder, command="")
+    with pytest.raises(RunError, match="merged' holds cells that do not say of which table they are, and not a-table"):
+        measured_again(table, merged.folder)
+
+
+def test_a_table_s_own_folder_is_none_for_another_s_cells(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    shutil.copy(table / "reproduction.json", tmp_path / "own")
+    about(tmp_path / "own", experiment="rolora-fig3")
+    with pytest.raises(RunError, match="own' holds rolora-fig3 --scale paper, and not a-table --scale paper;"):
+        rerun(table, request(tmp_path / "own"), 1)
+
+
+def test_cells_whose_variant_a_setting_has_undone_are_measured_as_they_were(tmp_path: Path) -> None:
+    """Earlier versions let it; such a folder's other cells are drawn as well."""
+    folder = tmp_path / "t"
+    command = ["reproduce", "a-table", "--scale", "paper", "--seeds", "1", "--methods", "apfl", "--quiet"]
+    assert main([*command, "--set", "lr=0.02", "--out", str(folder)]) == 0
+    change(folder, variant="lr-0.03")
+    (one,), _ = rerun(folder, request(tmp_path / "again"), 1)
+    assert (one.now.variant, one.before.weights_sha256) == ("lr-0.03", one.now.weights_sha256)

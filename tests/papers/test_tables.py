@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,6 +27,8 @@ from commonground.papers.fedrep.fig6 import TABLE as FIGURE_6
 from commonground.papers.fedrep.table1 import TABLE as FEDREP
 from commonground.papers.flute.table1 import TABLE as FLUTE
 from commonground.papers.outcome import Outcome
+from commonground.papers.summary import _claims as claim_rows
+from commonground.papers.summary import _verdicts
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import far_cells
 from commonground.papers.tables.fill import fill, work_for
@@ -249,6 +251,25 @@ def test_no_claim_on_fewer_than_three_seeds(filled: Path, tmp_path: Path) -> Non
     assert claims["FedRep above FedAvg on digits (6, 2)"].holds is True
 
 
+def test_a_claim_says_where_it_compares_other_precisions(filled: Path, tmp_path: Path) -> None:
+    copied(filled, tmp_path)
+    name = "FedRep above FedAvg on digits (6, 2)"
+    plain = outcome_of(TABLE, CellStore(tmp_path))
+    assert {claim.remark for claim in plain.claims} == {""}
+    assert "remark" not in {column.name for column in plain.claim_table().columns}
+    store = CellStore(tmp_path)
+    cell = store.get((COLUMN.label, "FedAvg", "", 1))
+    assert cell is not None
+    store.add(replace(cell, precision="bf16"), store.clients(cell.key), store.curves(COLUMN.label)[cell.key])
+    mixed = outcome_of(TABLE, CellStore(tmp_path))
+    claims = {claim.claim: claim for claim in mixed.claims}
+    assert claims[name].remark == "1 of 2 seeds compare bf16 with fp32"
+    assert claims["FedRep above FedAvg+FT on digits (6, 2)"].remark == ""
+    about = {"scale": "paper", "claims": [asdict(claim) for claim in mixed.claims]}
+    shown = {row["claim"] for row in claim_rows("", _verdicts("here", about)).rows}
+    assert f"{name} (1 of 2 seeds compare bf16 with fp32)" in shown
+
+
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     outcome = run_table(TABLE, request(tmp_path, methods=("apfl",)))
     assert (outcome.cells[0].low, outcome.cells[0].seeds) == (None, 1)
@@ -294,6 +315,29 @@ def test_a_setting_that_a_method_does_not_use_is_told_or_refused(tmp_path: Path)
     assert "--set clip_norm=1.0 says nothing to SCAFFOLD: measured without it." in outcome.notes
     with pytest.raises(ConfigError, match=r"--set clip_norm=1\.0 says nothing to SCAFFOLD; leave it out"):
         run_table(table, request(tmp_path / "one", overrides={"clip_norm": 1.0}, methods=("scaffold",), seeds=1))
+
+
+def test_a_setting_that_would_undo_a_variant_is_refused(tmp_path: Path) -> None:
+    asked = {"methods": ("fedavg",), "variants": ("paper", "lr-0.03"), "seeds": 1}
+    said = r"--set lr=0\.02 would undo the variant lr-0\.03 of FedAvg, which changes lr itself; leave one of them out"
+    with pytest.raises(ConfigError, match=said):
+        run_table(TABLE, request(tmp_path / "one", **asked, overrides={"lr": 0.02}))
+    assert not len(CellStore(tmp_path / "one"))
+    other = run_table(TABLE, request(tmp_path / "other", **asked, overrides={"momentum": 0.25}))
+    assert other.table("What moves a cell").rows
+    base, changed = (CellStore(tmp_path / "other").get((COLUMN.label, "FedAvg", one, 0)) for one in ("", "lr-0.03"))
+    assert base is not None
+    assert changed is not None
+    assert base.weights_sha256 != changed.weights_sha256
+
+
+def test_a_setting_is_refused_only_where_the_variant_changes_it() -> None:
+    """Of the methods that are asked for, what a variant changes of single ones alone."""
+    constants, column = [VARIANTS["authors-constants"]], FEDREP.columns[:1]
+    with pytest.raises(ConfigError, match=r"--set lr=0\.02 would undo the variant authors-constants of L2GD"):
+        work_for(FEDREP, column, FEDREP.rows, constants, [0], {"lr": 0.02})
+    assert work_for(FEDREP, column, [row_of(FEDREP, "Fed-MTL")], constants, [0], {"lr": 0.02})
+    assert work_for(FEDREP, column, [row_of(FEDREP, "FedAvg")], [PAPER], [0], {"lr": 0.02})
 
 
 def test_runs_of_another_precision_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -407,6 +451,57 @@ def test_cells_of_another_precision_are_told_and_not_measured_again(filled: Path
     assert note.startswith("Computed in fp32, not in bf16, as measured before and not again: FedRep (seed 0);")
     assert (tmp_path / "cells.csv").read_text() == before
     assert not any("not in fp32" in note for note in run_table(TABLE, request(tmp_path)).notes)
+
+
+def without(folder: Path, method: str, seed: int) -> None:
+    """Remove a cell's line."""
+    lines = list(csv.DictReader((folder / "cells.csv").read_text().splitlines()))
+    with (folder / "cells.csv").open("w") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(one for one in lines if (one["method"], one["seed"]) != (method, str(seed)))
+
+
+def test_a_cell_stays_when_its_run_is_trained_once_more_for_another(filled: Path, tmp_path: Path) -> None:
+    """FedAvg and FedAvg+FT are read from one run."""
+    keys = [(COLUMN.label, name, "", 0) for name in ("FedAvg", "FedAvg+FT")]
+
+    def completed(folder: Path, **more: Any) -> tuple[CellStore, list[str]]:
+        without(folder, "FedAvg+FT", 0)
+        notes = run_table(TABLE, request(folder, methods=("fedavg",), seeds=1, **more)).notes
+        return CellStore(folder), [note for note in notes if "other weights" in note or "not in bf16" in note]
+
+    shutil.copytree(filled, tmp_path / "bf16")
+    before = CellStore(filled)
+    store, notes = completed(tmp_path / "bf16", precision="bf16")
+    assert store.get(keys[0]) == before.get(keys[0])
+    assert store.clients(keys[0]).tolist() == before.clients(keys[0]).tolist()
+    tuned = store.get(keys[1])
+    assert tuned is not None
+    assert tuned.precision == "bf16"
+    (note,) = notes
+    assert note.startswith("Computed in fp32, not in bf16, as measured before and not again: FedAvg (seed 0);")
+
+    shutil.copytree(filled, tmp_path / "fp32")
+    store, notes = completed(tmp_path / "fp32")
+    assert store.get(keys[0]) == before.get(keys[0])
+    one, other = store.get(keys[1]), before.get(keys[1])
+    assert one is not None
+    assert other is not None
+    assert one.weights_sha256 == other.weights_sha256
+    assert notes == []
+
+    first = store.get(keys[0])
+    assert first is not None
+    store.add(replace(first, weights_sha256="ab" * 32), store.clients(keys[0]), {})
+    store, notes = completed(tmp_path / "fp32")
+    kept = store.get(keys[0])
+    assert kept is not None
+    assert kept.weights_sha256 == "ab" * 32
+    assert notes == [
+        "FedAvg, digits (6, 2), seed 0, stays as it was; its run, trained once more for other cells, ended with other "
+        "weights, so that these cells are of two runs."
+    ]
 
 
 def test_the_status_counts_seeds_beyond_the_papers_apart(filled: Path, tmp_path: Path) -> None:

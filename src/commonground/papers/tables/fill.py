@@ -17,7 +17,7 @@ from commonground.access import reason
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.engine import Run, train
 from commonground.engine.state.lock import locked_file
-from commonground.errors import BusyError, DataError, RunError, UpdateError
+from commonground.errors import BusyError, ConfigError, DataError, RunError, UpdateError
 from commonground.papers.provenance import commit, version
 from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measurement
@@ -65,10 +65,21 @@ def work_for(
     variants: Sequence[Variant],
     seeds: Iterable[int],
     overrides: dict[str, Any],
+    *,
+    measured: bool = False,
 ) -> list[Work]:
     """The runs behind some cells: seed by seed, so that one seed of everything comes before a second of anything.
 
     A row that shares its runs with another one that is not asked for is measured with it.
+
+    Args:
+        table: the printed table.
+        columns, rows, variants, seeds: of the cells.
+        overrides: settings of all runs that the user changes.
+        measured: whether the cells are there; earlier versions let a setting undo a variant's change.
+
+    Raises:
+        ConfigError: a setting of the user's is what a variant changes.
     """
     found: list[Work] = []
     for seed in seeds:
@@ -81,11 +92,27 @@ def work_for(
                     # The global model's accuracy is that before fine-tuning.
                     read = settings if row.reads == "personal" else {**settings, "finetune_epochs": 0}
                     if one.fits(row.algorithm, column.data, read):
+                        if row in rows and not measured:
+                            _check_kept(one, row, {**settings, **overrides}, overrides)
                         arm = table.arm(column, row, one, **overrides)
                         runs.setdefault(arm.same_run, []).append(arm)
                         wanted |= {arm.same_run} if row in rows else set()
                 found += [Work(tuple(arms), seed) for key, arms in runs.items() if key in wanted]
     return found
+
+
+def _check_kept(one: Variant, row: Row, settings: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Refuse a setting that would undo what a variant changes: its cells would be named by a change they do not have.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for key in one.changes(row.algorithm, settings):
+        if key in overrides:
+            raise ConfigError(
+                f"--set {key}={overrides[key]} would undo the variant {one.name} of {row.name}, which changes {key} "
+                "itself; leave one of them out"
+            )
 
 
 def fill(
@@ -128,8 +155,10 @@ def fill(
             if all(key in store for key in one.cells()):
                 continue  # another process has measured it meanwhile
             try:
-                if not _measure(table, one, store, request, observer, step, until):
+                said = _measure(table, one, store, request, observer, step, until)
+                if said is None:
                     return notes, False
+                notes += said
             except DataError as error:
                 without.add(one.arm.column.label)
                 notes.append(f"{one.arm.column.label} was left out: {error}")
@@ -187,8 +216,12 @@ def _measure(
     observer: ComparisonProgress,
     step: Step,
     until: float | None,
-) -> bool:
-    """Train one run to its end and keep its cells; False if time ran out before."""
+) -> list[str] | None:
+    """Train one run to its end and keep those of its cells that are missing.
+
+    Returns:
+        Remarks about those that are not, in sentences; None if time ran out before.
+    """
     folder, began = one.place(store.folder, request.precision), time.monotonic()
     diverged, run = "", None
     if table.needs is not None:
@@ -213,15 +246,32 @@ def _measure(
     except UpdateError as error:
         diverged = str(error)
     if run is not None and not run.finished:
-        return False
+        return None
     served = None if run is None or table.served is None else table.served(run, one.seed, request)
-    for arm in one.arms:
+    store.read()  # a process that computes in another precision does not wait for this one
+    notes = []
+    for arm, key in zip(one.arms, one.cells(), strict=True):
+        kept = store.get(key)
+        if kept is not None:
+            notes += _other_weights(kept, arm, run, request)
+            continue
         found = _Found() if run is None else _of_new_clients(served) if served else _of_training(run, arm)
         minutes = (time.monotonic() - began) / 60 if run is None else _minutes(run)
         store.add(_cell(table, arm, one.seed, run, found, diverged, minutes, request), found.clients, found.curves)
     for inside in folder.iterdir():  # the folder itself goes with the lock
         shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
-    return True
+    return notes
+
+
+def _other_weights(kept: Measurement, arm: Arm, run: Run | None, request: Request) -> list[str]:
+    """A sentence about a cell that stays although its run, trained once more for others, ended otherwise."""
+    now = "" if run is None else str(run.summary["weights_sha256"])
+    if kept.precision != arm.settings.get("precision", request.precision) or kept.weights_sha256 == now:
+        return []
+    return [
+        f"{arm.title}, seed {kept.seed}, stays as it was; its run, trained once more for other cells, ended with other "
+        "weights, so that these cells are of two runs."
+    ]
 
 
 def _minutes(run: Run) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shlex
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.fill import Work, fill, work_for
 from commonground.papers.tables.folder import table_in
 from commonground.papers.tables.readings import reported
-from commonground.papers.tables.rerun_file import ALIKE, OTHER, OTHER_WEIGHTS
+from commonground.papers.tables.rerun_file import ALIKE, OTHER, OTHER_WEIGHTS, Origin, read_origins, write_origin
 from commonground.papers.tables.table import PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.table import Column, Table
@@ -86,7 +88,7 @@ def rerun(folder: Path, request: Request, count: int) -> tuple[list[Again], list
 
     Raises:
         ConfigError: a column, method or variant is unknown, or the cells' device is not here.
-        RunError: the folder holds no such cells.
+        RunError: the folder holds no such cells, or the request's holds another table's.
     """
     chosen, table, about = table_in(folder)
     if request.folder.absolute() == folder.absolute():
@@ -94,6 +96,11 @@ def rerun(folder: Path, request: Request, count: int) -> tuple[list[Again], list
     asked = replace(request, scale=about["scale"], overrides=_settings(about))
     store = CellStore(folder)
     drawn, notes = draw_runs(table, store, asked, count)
+    again = CellStore(request.folder)
+    with again.alone():  # first of all, so that a folder says whose cells it holds however this ends
+        again.read()
+        _check_alike(again, Origin.of(about))
+        write_origin(request.folder, Origin.of(about))
     until, found = request.until, list[Again]()
     for work, kept in drawn:
         here = replace(asked, device=chosen.device(kept[0].device), precision=kept[0].precision)
@@ -156,7 +163,7 @@ def _runs_of(
         if cell.column not in columns or cell.method not in rows:
             continue
         place = [columns[cell.column]], [rows[cell.method]], [variant(cell.variant)], [cell.seed]
-        for work in work_for(table, *place, dict(overrides)):
+        for work in work_for(table, *place, dict(overrides), measured=True):
             key = tuple(map(str, work.cells()))
             found.setdefault(key, (work, []))[1].append(cell)
     return list(found.values())
@@ -166,12 +173,41 @@ def measured_again(folder: Path, again: Path) -> list[Again]:
     """All cells of a table's folder that another holds as well, by this and by earlier draws, as the other has them.
 
     Raises:
-        RunError: the first folder holds no table, or a file is damaged.
+        RunError: the first folder holds no table, the other holds another one's cells, or a file is damaged.
     """
     _, table, about = table_in(folder)
     before, now = CellStore(folder), CellStore(again)
+    _check_alike(now, Origin.of(about))
     runs = _runs_of(table, [cell for cell in now.all() if cell.key in before], _settings(about))
     return [one for work, _ in runs for one in _compared(work, before, now)]
+
+
+def _check_alike(again: CellStore, origin: Origin) -> None:
+    """Refuse a folder with cells of another table, whose labels and names may be the same.
+
+    Every cell counts, since the folder may be put together from several, or be from before it said whose they are.
+
+    Raises:
+        RunError: it holds some, or is another table's without any.
+    """
+    for other in dict.fromkeys([*read_origins(again.folder), *map(_origin, again.all())]):
+        if other != origin:
+            raise RunError(
+                f"'{again.folder}' holds {other or 'cells that do not say of which table they are'}, and not {origin}; "
+                "choose another --out"
+            )
+
+
+def _origin(cell: Measurement) -> Origin | None:
+    """Of which table a cell's command says that it is; None if it does not say."""
+    try:
+        parts = shlex.split(cell.command)
+    except ValueError:
+        return None
+    if parts[:2] != ["commonground", "reproduce"] or len(parts) < 3:
+        return None
+    changed = sorted(value for option, value in pairwise(parts) if option == "--set")
+    return Origin(parts[2], cell.scale, tuple(changed))
 
 
 def _settings(about: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,21 +1,76 @@
-"""What is kept of cells that were measured again: ``reruns.csv``, beside the table's cells."""
+"""What is kept of cells that were measured again: ``reruns.csv``, beside the table's cells, and whose they are."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError
+from commonground.report.read import read_json
 from commonground.table import Table
 
-__all__ = ["ALIKE", "FILE", "OTHER", "OTHER_WEIGHTS", "in_words", "read_reruns", "write_reruns"]
+__all__ = [
+    "ALIKE",
+    "FILE",
+    "OTHER",
+    "OTHER_WEIGHTS",
+    "Origin",
+    "in_words",
+    "read_origins",
+    "read_reruns",
+    "write_origin",
+    "write_reruns",
+]
 
 FILE = "reruns.csv"
+ORIGIN = "reruns.json"
 ALIKE, OTHER_WEIGHTS, OTHER = "to the last digit, weights too", "to the last digit; other weights", "no"
 _NEEDED = ("column", "method", "change", "seed", "kept (%)", "now (%)", "off by", "over seeds", "the same")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The table that cells are of: those of others may have the same labels and names.
+
+    Attributes:
+        experiment, scale: by name.
+        changed: settings of all runs that the user changed, as ``KEY=VALUE``.
+    """
+
+    experiment: str
+    scale: str
+    changed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> Origin:
+        """As ``reproduction.json`` and ``reruns.json`` have it."""
+        changed = tuple(sorted(map(str, about.get("set") or [])))
+        return cls(str(about.get("experiment")), str(about.get("scale")), changed)
+
+    def __str__(self) -> str:
+        return " ".join([self.experiment, "--scale", self.scale, *(f"--set {text}" for text in self.changed)])
+
+
+def write_origin(folder: Path, origin: Origin) -> None:
+    """Keep whose cells a folder's are: ``reruns.json``."""
+    about = {"experiment": origin.experiment, "scale": origin.scale, "set": origin.changed}
+    write_atomically(folder / ORIGIN, json.dumps(about, indent=2) + "\n")
+
+
+def read_origins(folder: Path) -> list[Origin]:
+    """Whose cells a folder's are, by ``reruns.json`` and, in a table's own folder, ``reproduction.json``.
+
+    Raises:
+        RunError: a file is damaged.
+    """
+    files = [folder / ORIGIN, folder / "reproduction.json"]
+    return [Origin.of(read_json(file)) for file in files if file.is_file()]
 
 
 def write_reruns(folder: Path, table: Table) -> None:
