@@ -197,6 +197,18 @@ def test_an_answer_that_the_server_does_not_take_is_dropped() -> None:
     assert len(line.sent) == 1
 
 
+def test_a_server_hears_of_an_answer_that_is_too_large_for_it() -> None:
+    """It would wait for it as long as an answer may take."""
+    large = letter(b"x" * 20_000)
+    line = Line([large, letter(b"two")], [status(413)])
+    told = "its answer has 20,010 bytes, more than the server takes (--max-message)"
+    assert line.serve(2)[1:] == [told]
+    assert told.encode() in line.sent[0]
+    assert line.sent[1] == b"answer to two"
+    line = Line([letter(b"one"), letter(b"two")], [status(413)])  # whatever that was, it was not the size
+    assert line.serve(1) == ["is node 7 of the server at server:1"]
+
+
 def test_what_is_no_server_of_flowers_is_tried_again() -> None:
     """As where a login page of a network answers in its place."""
     line = Line([ValueError("Invalid protobuf response payload"), letter(b"one")])

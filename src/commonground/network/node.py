@@ -10,7 +10,7 @@ import httpx
 from flwr.app import Message
 
 from commonground.errors import UpdateError
-from commonground.network.answering import Answering
+from commonground.network.answering import Answering, failed
 from commonground.network.desk import Desk
 from commonground.network.fleet import Fleet
 from commonground.network.post import Letter
@@ -21,6 +21,8 @@ POLL = 0.2  # seconds between two looks for letters while there is work
 IDLE_POLL = 1.0  # and when there has been none for a minute
 IDLE_AFTER = 60.0
 AGAIN = 2.0  # seconds before a server is tried again that could not be reached
+TOO_LARGE = 413  # what a server says of a message that it does not take for its size
+SHORT = 10_000  # bytes that every server takes
 
 
 def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None], stop: Callable[[], bool]) -> None:
@@ -37,14 +39,14 @@ def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None]
     """
     desk: Desk[Message] = Desk(answering, note)
     connected, reached, newest = False, True, time.monotonic()
-    unsent: list[Message] = []
+    unsent: list[tuple[Message, Message, Letter]] = []  # an answer, what it answers, and what is in it
     while not stop():
         try:
             if not connected:
                 note(f"is node {fleet.connect()} of the server at {fleet.address}")
                 connected = True
             while unsent:
-                _send(fleet, unsent[0], note)
+                _send(fleet, *unsent[0], note)
                 unsent.pop(0)
             received = _receive(fleet, note)
             if not reached:
@@ -65,7 +67,7 @@ def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None]
         idle = time.monotonic() - newest > IDLE_AFTER
         try:
             answer = desk.answers.get(timeout=0.001 if received else IDLE_POLL if idle else POLL)
-            unsent.append(fleet.reply(*answer))
+            unsent.append((fleet.reply(*answer), *answer))
             newest = time.monotonic()
         except queue.Empty:
             pass
@@ -80,8 +82,10 @@ def _receive(fleet: Fleet, note: Callable[[str], None]) -> tuple[Message, Letter
         return None
 
 
-def _send(fleet: Fleet, reply: Message, note: Callable[[str], None]) -> None:
-    """Send an answer; one that the server no longer wants, or does not take, is dropped."""
+def _send(fleet: Fleet, reply: Message, received: Message, letter: Letter, note: Callable[[str], None]) -> None:
+    """Send an answer; one that the server no longer wants, or does not take, is dropped. In place of one that is too
+    large for it the server hears so, or it would wait for as long as an answer may take.
+    """
     try:
         fleet.send(reply)
     except UpdateError as error:
@@ -89,6 +93,11 @@ def _send(fleet: Fleet, reply: Message, note: Callable[[str], None]) -> None:
     except httpx.HTTPStatusError as error:
         if error.response.status_code >= 500:
             raise
+        if error.response.status_code == TOO_LARGE and len(letter.body) > SHORT:
+            said = UpdateError(f"its answer has {len(letter.body):,} bytes, more than the server takes (--max-message)")
+            note(str(said))
+            short = letter._replace(body=failed(said))
+            _send(fleet, fleet.reply(received, short), received, short, note)
 
 
 def _is_known(error: Exception) -> bool:
