@@ -340,6 +340,8 @@ def _check_free(out: Path, experiment: str, asked: Mapping[str, Any], *, cells: 
     try:
         there = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
+        if (out / "reruns.json").is_file():
+            raise RunError(f"'{out}' holds cells measured again (--rerun); choose another --out") from None
         return
     except (OSError, ValueError):
         raise RunError(f"'{file}' is not readable; choose another --out") from None

@@ -63,6 +63,10 @@ def test_a_folder_keeps_its_reproduction(tmp_path: Path, said: Any) -> None:
     before = (tmp_path / "one" / "reproduction.json").read_text()
     assert "here d = 10, k = 2, n = 10" in json.loads(before)["notes"][0]
     assert "already holds fedrep-theorem1, not flute-fig3" in said("reproduce", "flute-fig3", "--out", out)
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / "reruns.json").write_text("{}")
+    assert "holds cells measured again (--rerun); choose" in said("reproduce", "flute-fig3", "--out", str(again))
     text = said("reproduce", "fedrep-theorem1", *small, "--seeds", "3", "--out", out)
     assert "holds fedrep-theorem1 with --seeds 2, not 3" in text
     assert "with --set" in said("reproduce", "fedrep-theorem1", *small, "--set", "d=8", "--out", out)
