@@ -112,13 +112,12 @@ class Setup:
         if data.described:
             check_described(config)
         groups.check_cover(algorithm.shared, algorithm.personal, ": every tensor of a model is shared or personal")
-        for does, named in (("shares", algorithm.shared), ("keeps with each client", algorithm.personal)):
-            if named and not groups.whole(named):
-                raise ModelError(
-                    f"{algorithm.title} {does} the group '{named[0]}', and the model '{config.model}' has no tensor in "
-                    "it; say which of its tensors are meant (--head PATTERN), or take a method with one model for all, "
-                    "such as fedavg"
-                )
+        if "head" in algorithm.personal and not groups.whole(algorithm.personal):
+            raise ModelError(
+                f"{algorithm.title} keeps the head with each client, and the model '{config.model}' has none of its "
+                "own; say which of its tensors are meant (--head PATTERN), or take a method with one model for all, "
+                "such as fedavg"
+            )
         initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
         model = model.to(resolve_device(config.device))
         weights = None
