@@ -19,6 +19,7 @@ from commonground.data import FederatedDataset
 from commonground.engine.clients.captured import taken_along
 from commonground.errors import CommonGroundError, ModelError
 from commonground.models import Groups
+from tests.helpers import TwoLayer, made_data, seeded
 
 ENGINES = ("serial", "batched", "messages")
 
@@ -450,3 +451,31 @@ def test_extra_tensors_need_names_that_no_model_has(engine: str, method: Own, ho
 # Other tests go through all that are registered.
 for _method in (Flattening, Mixed, Scaling, InPlace, Anchored, Mixing, Stepping, Keeping, Telling, Sending):
     del registry[_method.name]
+
+
+def test_a_method_may_cut_its_batches() -> None:
+    """What the host knows of a batch's rows does not hold for what a method makes of it."""
+
+    @dataclass(frozen=True)
+    class Half(Algorithm):
+        name, title, source, shared = "half", "Half", "a test", ("all",)
+
+        def client_update(self, client: Any, round: int) -> Any:
+            for batch in client.batches(epochs=1, batch_size=4):
+                k = max(1, batch.weight.shape[-1] // 2)
+                at = (slice(None), slice(k)) if batch.weight.ndim == 2 else slice(k)
+                half = batch._replace(
+                    x={name: value[at] for name, value in batch.x.items()}, y=batch.y[at], weight=batch.weight[at]
+                )
+                client.step(client.gradient("all", half))
+            return client.send("all")
+
+    def own_loss(output: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, y, reduction="none")
+
+    runs = [
+        cg.train(Half(), made_data((4, 8, 12)), model=seeded(TwoLayer), loss=own_loss, engine=engine, rounds=2, lr=0.1)
+        for engine in ("serial", "batched")
+    ]
+    for name, value in runs[0].shared.items():
+        torch.testing.assert_close(value, runs[1].shared[name])

@@ -39,15 +39,13 @@ class Output(NamedTuple):
 
 class Batch(NamedTuple):
     """Inputs ``x`` by name, each [rows, …], targets ``y`` [rows, …] and ``weight`` [rows] (1 for a sample, 0 for
-    padding); ``masks`` are the batch's dropout masks, so that several iterators may run side by side. ``there`` says on
-    the host which of several clients' rows are no padding (by position among all), where that is known.
+    padding); ``masks`` are the batch's dropout masks, so that several iterators may run side by side.
     """
 
     x: Tensors
     y: Tensor
     weight: Tensor
     masks: Tensors | None = None
-    there: Tensor | None = None
 
 
 def prefixed(prefix: str, tensors: Tensors) -> Tensors:

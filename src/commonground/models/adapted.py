@@ -29,6 +29,7 @@ HEADS = ("classifier", "score")  # what transformers calls the head of a classif
 # Tokens of one pass of a folded batch: on a CPU a pass gains up to about here and larger ones lose again. A device is
 # busy with many, and its memory is the bound.
 PASS_TOKENS, DEVICE_PASS_TOKENS = 1280, 1 << 15
+WIDEST = 2  # places of a pass on a device, to which attention pads its tokens, for each token that it may have
 # What a backward pass keeps for a token of one layer, in hidden vectors (measured on BERT and Llama layers).
 KEPT_PER_LAYER = 24
 
@@ -296,7 +297,8 @@ class AdaptedModel(FrozenBaseModel):
         order = torch.argsort(lengths, stable=True)
         try:
             most = PASS_TOKENS if device.type == "cpu" else DEVICE_PASS_TOKENS
-            for rows in _passes(lengths[order].tolist(), most, padded=not self._packs):
+            widest = None if device.type == "cpu" else WIDEST * most
+            for rows in _passes(lengths[order].tolist(), most, padded=not self._packs, widest=widest):
                 index = order[rows]
                 if route is not None:
                     self.fold.route = route[index]
@@ -510,14 +512,17 @@ class _Stop(Exception):
     """The lower layers are done."""
 
 
-def _passes(lengths: Sequence[int], most: int, padded: bool) -> Iterator[slice]:
-    """Cut rows of ascending length into passes of at most so many tokens, counting padding if there is any."""
+def _passes(lengths: Sequence[int], most: int, padded: bool, widest: int | None = None) -> Iterator[slice]:
+    """Cut rows of ascending length into passes of at most so many tokens, counting padding if there is any; of at most
+    ``widest`` places, to which attention pads them.
+    """
     start = tokens = 0
     for end in range(1, len(lengths) + 1):
         tokens += lengths[end - 1]
         if end < len(lengths):
             more = lengths[end] * (end + 1 - start) if padded else tokens + lengths[end]
-        if end == len(lengths) or more > most:
+        wide = widest is not None and end < len(lengths) and lengths[end] * (end + 1 - start) > widest
+        if end == len(lengths) or more > most or wide:
             yield slice(start, end)
             start, tokens = end, 0
 

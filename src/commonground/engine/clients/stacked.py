@@ -29,7 +29,7 @@ from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
-from commonground.engine.clients.stacking import call_stacked, names_inside, real_rows, stacking_of
+from commonground.engine.clients.stacking import call_stacked, knowing_rows, names_inside, real_rows, stacking_of
 from commonground.engine.clients.turns import Turns
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
@@ -262,7 +262,8 @@ class StackedClients(LocalTraining):
         rows = select(pool.rows, at)
         if pool.split is None:
             rows = self.setup.inputs.arrange(each(lambda x: draws.change(x, step), rows))
-        return Batch(rows, pool.labels[index], schedule.weights[:, step], draws.masks(step), schedule.there(step))
+        weight = knowing_rows(schedule.weights[:, step], schedule.there(step))
+        return Batch(rows, pool.labels[index], weight, draws.masks(step))
 
     def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
         clients = torch.arange(len(self.keys), device=self.device).unsqueeze(1)
@@ -307,7 +308,7 @@ class StackedClients(LocalTraining):
         """
         if self.task.own is None:
             return self.task.loss(output, y)
-        there = real_rows(batch.weight) if batch.there is None else to_device(batch.there, self.device)
+        there = to_device(real_rows(batch.weight), self.device)
         losses = self.task.loss(output[there], y[there])
         return losses.new_zeros(len(output)).index_copy(0, there, losses)
 
@@ -411,7 +412,7 @@ class StackedClients(LocalTraining):
         with torch.no_grad(), self.setup.autocast():
             weight = torch.ones(len(self.keys), int(self.sizes.max()), dtype=self.dtype, device=self.device)
             names = names_inside(self.model, self.values)
-            batch = Batch(padded, weight.long(), weight, there=torch.arange(weight.numel(), device="cpu"))
+            batch = Batch(padded, weight.long(), knowing_rows(weight, torch.arange(weight.numel(), device="cpu")))
             features = self._stacking.run(self.model, names, self.values, self._stacked, batch, True)[1]
         assert features is not None
         return self._giving({"features": self.setup.wide(features)})["features"]
@@ -487,11 +488,11 @@ class StackedClients(LocalTraining):
         """All training data of each client as one batch, changed and masked at random unless it is to be tested on."""
         rows, y = self._rows()
         padded, labels, weight = self._pad(rows), self._pad({"y": y})["y"], self._there()
-        there = real_rows(self._filled)
+        weight = knowing_rows(weight, real_rows(self._filled))
         if tested:
-            return Batch(self.setup.inputs.arrange(padded), labels, weight, there=there)
+            return Batch(self.setup.inputs.arrange(padded), labels, weight)
         self._mark_lone(self.sizes == 1)
         sizes = self.sizes.tolist()
         draws = PhaseDraws(self.setup, self.round, self.keys, [0] * len(sizes), sizes, 1, self._longest_of(rows))
         changed = each(lambda x: draws.change(x, 0), padded)
-        return Batch(self.setup.inputs.arrange(changed), labels, weight, draws.masks(0), there)
+        return Batch(self.setup.inputs.arrange(changed), labels, weight, draws.masks(0))

@@ -16,7 +16,7 @@ from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ModelError
 from commonground.models import call_with
 
-__all__ = ["Stacking", "call_stacked", "names_inside", "real_rows", "stacking_of"]
+__all__ = ["Stacking", "call_stacked", "knowing_rows", "names_inside", "real_rows", "stacking_of"]
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
@@ -107,9 +107,22 @@ class Stacking:
         return call_stacked(module, names, values, own, masks, batch.x, self.head, features, batch.weight, self.lone)
 
 
+def knowing_rows(weight: Tensor, there: Tensor) -> Tensor:
+    """The weights of a batch [C, B], with what the host knows of them (:func:`real_rows`): what a method makes of them,
+    or changes in them, does not have it.
+    """
+    vars(weight)["known_rows"] = weight._version, there
+    return weight
+
+
 def real_rows(weight: Tensor) -> Tensor:
-    """Positions of the rows that are no padding among those of all clients [C, B], one client after the other."""
-    return torch.nonzero(weight.flatten() > 0).squeeze(1)
+    """Positions of the rows that are no padding among those of all clients [C, B], one client after the other; on the
+    host. Where that is not known there, the device is waited for.
+    """
+    version, there = vars(weight).get("known_rows", (None, None))
+    if there is not None and version == weight._version:
+        return there  # type: ignore[no-any-return]
+    return torch.nonzero(weight.flatten() > 0).squeeze(1).cpu()
 
 
 class FoldedStacking(Stacking):
@@ -132,7 +145,7 @@ class FoldedStacking(Stacking):
         if module is not self.model:  # the rest of a split, which is trained as a whole
             return super().run(module, names, values, own, batch, features)
         clients, rows = batch.weight.shape
-        there = real_rows(batch.weight).cpu() if batch.there is None else batch.there
+        there = real_rows(batch.weight)
         moved = to_device(there, batch.weight.device)
         x = each(lambda value: value.flatten(0, 1)[there], batch.x)
         masks = {name: mask.flatten(0, 1)[moved] for name, mask in (batch.masks or {}).items()}
