@@ -340,7 +340,9 @@ def _check_free(out: Path, experiment: str, asked: Mapping[str, Any], *, cells: 
     try:
         there = json.loads(file.read_text("utf-8"))
     except FileNotFoundError:
-        if (out / "reruns.json").is_file():
+        from commonground.papers.tables.rerun_file import ORIGIN
+
+        if (out / ORIGIN).is_file():
             raise RunError(f"'{out}' holds cells measured again (--rerun); choose another --out") from None
         return
     except (OSError, ValueError):

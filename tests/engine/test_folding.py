@@ -17,7 +17,7 @@ from commonground.engine.clients.folding import fold_call
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError, RunError
 from commonground.models import call
-from commonground.models.adapted import AdaptedModel
+from commonground.models.adapted import AdaptedModel, _passes
 from commonground.models.huggingface import build_adapted
 from commonground.models.lora import SequenceDropout
 from commonground.models.lora_options import LoRAOptions
@@ -339,6 +339,15 @@ def test_masks_of_shorter_rows_begin_as_those_of_longer_ones() -> None:
     assert short.shape == (5, 9, 7)
     assert torch.equal(short, long[:, :9])
     assert 0.6 < float((long > 0).float().mean()) < 0.8
+
+
+def test_passes_are_bounded_by_what_attention_pads_them_to() -> None:
+    """One long text among many short ones would have all of them padded to it, on a device, where passes are large."""
+    lengths = [12] * 50 + [512]
+    assert [p.stop - p.start for p in _passes(lengths, 4096, padded=False)] == [51]
+    assert [p.stop - p.start for p in _passes(lengths, 4096, padded=False, widest=8192)] == [50, 1]
+    assert [p.stop - p.start for p in _passes(lengths, 4096, padded=False, widest=51 * 512)] == [51]
+    assert [p.stop - p.start for p in _passes([5] * 10, 20, padded=False, widest=1000)] == [4, 4, 2]
 
 
 @pytest.mark.parametrize("engine", ["serial", "batched"])

@@ -29,3 +29,10 @@ TABLE = PaperTable("a-table", "fedrep-table1", "a paper", ROWS, (COLUMN,), ("Fed
 
 def request(folder: Path, **changed: Any) -> Request:
     return replace(Request(folder, "paper", quiet=True, seeds=1), **changed)
+
+
+def copied(folder: Path, to: Path) -> None:
+    """The cells of a folder, in another one."""
+    for path in ("cells.csv", "clients/digits-6-2.csv", "curves/digits-6-2.csv"):
+        (to / path).parent.mkdir(exist_ok=True)
+        (to / path).write_bytes((folder / path).read_bytes())

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -101,7 +100,7 @@ def summarise(
     rounds: int,
     asked: Sequence[int],
     untested: Mapping[int, str],
-    untuned: Mapping[int, str] = MappingProxyType({}),
+    untuned: Mapping[int, str],
     stopped: bool = False,
     last: int | None = None,
 ) -> dict[str, Any]:
@@ -262,7 +261,7 @@ def _as_many(algorithm: Algorithm) -> str:
     return "as its setting says" if given is not None else "as many as a round's clients take together"
 
 
-def _what_is_personal(setup: Setup, tuned: bool, untuned: int = 0) -> str:
+def _what_is_personal(setup: Setup, tuned: bool, untuned: int) -> str:
     if tuned:
         what = {"head": "each client's head", "all": "all its layers by each client"}[setup.config.finetune]
         but = f"; of {counted(untuned, 'client')}, who gave no answer to that, as it was before" if untuned else ""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from commonground.models.lora import Fold, LoRALinear
 from commonground.models.lora_options import LoRAOptions
 from commonground.models.packing import ATTENTION, Packing, attending, partial_layer
 from commonground.models.packing import register as register_attention
+from commonground.models.targets import TransformerLayers, target_layers
 
 __all__ = ["HEADS", "AdaptedModel"]
 
@@ -79,7 +79,8 @@ class AdaptedModel(FrozenBaseModel):
         self.linear_names = tuple(n for n, m in base.named_modules() if isinstance(m, nn.Linear))
         self.base = base.requires_grad_(False)
         self.config = base.config
-        self._layer_list, self._layers = _transformer_layers(base)
+        self._transformer = TransformerLayers.of(base)
+        self._layers = self._transformer.entries
         self.adapted = self._adapt()
         self._head = self._new_head()
         inside = [n for n in self.adapted if any(name.startswith(f"{n}.") for name in self._head)]
@@ -151,50 +152,16 @@ class AdaptedModel(FrozenBaseModel):
     @property
     def first_adapted(self) -> int:
         """Number of the first transformer layer that is adapted; layers below it never change."""
-        numbers = [self._layer_of(name) for name in self.adapted]
+        numbers = [self._transformer.number_of(name.removeprefix("base.")) for name in self.adapted]
         return min((n for n in numbers if n is not None), default=0) if None not in numbers else 0
-
-    def _layer_of(self, name: str) -> int | None:
-        match = re.match(re.escape(f"base.{self._layer_list}.") + r"(\d+)\.", name)
-        return int(match[1]) if match else None
 
     def _adapt(self) -> list[str]:
         """Replace the targets; their names in this module."""
-        wanted = self.options.target_modules
-        linear = {n: m for n, m in self.base.named_modules() if isinstance(m, nn.Linear)}
-        if not any(self._layer_of(f"base.{name}") is not None for name in linear):
-            kinds = sorted({type(m).__name__ for layer in self._layers for m in layer.modules() if _has_matrix(m)})
-            raise ModelError(
-                f"{type(self.base).__name__} has no linear layer in its transformer layers that could be adapted; they "
-                f"are made of {', '.join(kinds)}"
-            )
-        if isinstance(wanted, str) and wanted.startswith("re:"):
-            hit = [n for n in linear if re.fullmatch(wanted[3:], n)]
-        else:
-            ends = wanted.split(",") if isinstance(wanted, str) else list(wanted)
-            ends = [e.strip() for e in ends if e.strip()] or _query_and_value(linear)
-            for end in ends:
-                if not any(n == end or n.endswith(f".{end}") for n in linear):
-                    there = sorted({n.rpartition(".")[2] for n in linear if self._layer_of(f"base.{n}") is not None})
-                    raise ConfigError(
-                        f"the target module '{end}' matches no linear layer of the model; its layers have "
-                        f"{', '.join(there)}"
-                    )
-            hit = [n for n in linear if any(n == e or n.endswith(f".{e}") for e in ends)]
-        layers = self.options.layers
-        if layers is not None:
-            outside = [n for n in layers if n >= len(self._layers)]
-            if outside:
-                raise ConfigError(
-                    f"layer {outside[0]} is to be adapted, but the model has the layers 0 to {len(self._layers) - 1}"
-                )
-            hit = [n for n in hit if self._layer_of(f"base.{n}") in layers]
-        if not hit:
-            raise ConfigError(f"the target modules '{wanted}' match no linear layer of the model")
-        for name in hit:
+        targets = target_layers(self.base, self._transformer, self.options)
+        for name, linear in targets.items():
             parent, _, child = name.rpartition(".")
             layer = LoRALinear(
-                linear[name],
+                linear,
                 self.options.rank,
                 self.options.alpha,
                 dropout=self.options.dropout,
@@ -204,7 +171,7 @@ class AdaptedModel(FrozenBaseModel):
                 fold=self.fold,
             )
             setattr(self.base.get_submodule(parent), child, layer)
-        return [f"base.{name}" for name in hit]
+        return [f"base.{name}" for name in targets]
 
     def train(self, mode: bool = True) -> AdaptedModel:
         """Training mode for the factors' dropout; the frozen model stays in evaluation mode, its dropout off."""
@@ -525,29 +492,6 @@ def _passes(lengths: Sequence[int], most: int, padded: bool, widest: int | None 
         if end == len(lengths) or more > most or wide:
             yield slice(start, end)
             start, tokens = end, 0
-
-
-def _transformer_layers(base: nn.Module) -> tuple[str, tuple[nn.Module, ...]]:
-    """The model's list of equal layers, its longest ModuleList: its name and its entries."""
-    lists = [(n, m) for n, m in base.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
-    if not lists:
-        raise ModelError(f"{type(base).__name__} has no list of transformer layers")
-    name, layers = max(lists, key=lambda item: len(item[1]))
-    return name, tuple(layers)  # not the list itself, which would become a second name of the same weights
-
-
-def _has_matrix(module: nn.Module) -> bool:
-    return any(parameter.ndim == 2 for parameter in module.parameters(recurse=False))
-
-
-def _query_and_value(linear: Mapping[str, nn.Module]) -> list[str]:
-    """The usual names of the query and value projections that this model has."""
-    ends = {n.rpartition(".")[2] for n in linear}
-    for pair in (("query", "value"), ("q_proj", "v_proj"), ("q_lin", "v_lin"), ("q", "v")):
-        if ends.issuperset(pair):
-            return list(pair)
-    known = ", ".join(sorted(ends))
-    raise ConfigError(f"name the layers to adapt (--set model.target_modules=…); the model has {known}")
 
 
 def _digest(base: nn.Module) -> str:

@@ -177,11 +177,10 @@ class Answering:
             CommonGroundError: this client cannot, and says why.
         """
         begin = _read(text)
-        self._clients.clear()  # one at a time is in memory
         old = self._file(begin.run)
         if old.is_file() and _lasting(_read(old.read_bytes())) != _lasting(begin):
             raise UpdateError(f"the run {begin.run} has begun here with other settings")
-        self._clients[begin.run] = self._client(begin)
+        self._clients = {begin.run: self._client(begin)}  # one at a time is in memory
         old.parent.mkdir(parents=True, exist_ok=True)
         if not old.is_file():
             write_atomically(old.with_name(DATA), self._own(begin.table).fingerprint())

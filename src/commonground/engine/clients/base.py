@@ -199,25 +199,23 @@ class LocalTraining(Hiding):
         return moved
 
     def _draws(self, schedule: CohortSchedule) -> PhaseDraws:
-        longest = self._longest(schedule)
+        longest: list[int] = []
+        if (lengths := self._lengths) is not None:
+            order = schedule.planned
+            each_row = lengths[order.clamp(min=0) + self._host_starts().unsqueeze(2)].where(order >= 0, 1)
+            longest = each_row.amax((0, 2)).tolist()
         return PhaseDraws(self.setup, self.round, self.keys, self._phases, schedule.full, schedule.steps, longest)
 
-    def _longest(self, schedule: CohortSchedule) -> Sequence[int]:
-        """Of texts that stay on the host, the longest row of each step; of others nothing."""
-        if not self._draws_by_length:
-            return ()
-        order = schedule.on_host()
-        lengths = self._rows()[0]["lengths"][order.clamp(min=0) + self._host_starts().unsqueeze(2)].where(order >= 0, 1)
-        longest: list[int] = lengths.amax((0, 2)).tolist()
-        return longest
-
-    def _longest_of(self, rows: Inputs) -> Sequence[int]:
-        """As :meth:`_longest`, of a single step with all these rows."""
-        return (int(rows["lengths"].max()),) if self._draws_by_length else ()
+    def _draws_of_all(self) -> PhaseDraws:
+        """Of a single step with all rows."""
+        sizes, lengths = self.sizes.tolist(), self._lengths
+        longest = [] if lengths is None else [int(lengths.max())]
+        return PhaseDraws(self.setup, self.round, self.keys, [0] * len(sizes), sizes, 1, longest)
 
     @property
-    def _draws_by_length(self) -> bool:
-        return self.setup.folds and bool(self.setup.dropouts)
+    def _lengths(self) -> Tensor | None:
+        """Of texts that stay on the host and meet dropout, the tokens of each row of :meth:`_rows`; None of others."""
+        return self._rows()[0]["lengths"] if self.setup.folds and self.setup.dropouts else None
 
     # -- training -----------------------------------------------------------------------------------------------
 

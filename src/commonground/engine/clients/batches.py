@@ -25,7 +25,9 @@ __all__ = [
     "TrainLength",
     "batch_schedule",
     "check_lengths",
+    "knowing_rows",
     "rates_of_steps",
+    "real_rows",
     "train_length",
 ]
 
@@ -64,7 +66,8 @@ class CohortSchedule:
         full: [C] samples in each client's full batches.
         counts: [C, steps] samples in each batch, on the host.
         last_epoch: [C] first step of each client's last pass, on the host.
-        order: [C, steps, width] positions in each client's training data; −1 where a batch is shorter, on the device.
+        planned: [C, steps, width] positions in each client's training data; −1 where a batch is shorter, on the host.
+        order: the same, on the device.
     """
 
     def __init__(self, schedules: Sequence[BatchSchedule], dtype: torch.dtype, device: torch.device) -> None:
@@ -78,8 +81,8 @@ class CohortSchedule:
             row[: schedule.steps, : schedule.order.shape[1]] = schedule.order
             count[: schedule.steps] = schedule.counts
         self.own_steps = to_device(torch.tensor([s.steps for s in schedules], dtype=dtype, device="cpu"), device)
-        self._planned = torch.from_numpy(order)
-        self.order = to_device(self._planned, device)
+        self.planned = torch.from_numpy(order)
+        self.order = to_device(self.planned, device)
         self._dtype, self._device = dtype, device
         self._ragged = (self.counts == 0).any(0).tolist()
         self._active = to_device(torch.from_numpy(self.counts > 0), device) if any(self._ragged) else None
@@ -94,17 +97,18 @@ class CohortSchedule:
         """[C, steps, width] positions in each client's training data; the first one where a batch is shorter."""
         return self.order.clamp(min=0)
 
-    def on_host(self) -> Tensor:
-        """``order`` on the host, for rows that are there."""
-        return self._planned
+    def where(self, device: torch.device) -> Tensor:
+        """``order`` on a device that rows are on: that of the training, or the host."""
+        return self.order if device == self._device else self.planned
 
-    def there(self, step: int) -> Tensor:
-        """Which of a step's C · width rows are no padding, on the host."""
-        return self._real[step]
+    def weight(self, step: int) -> Tensor:
+        """A step's part of ``weights``, with what the host knows of it."""
+        return knowing_rows(self.weights[:, step], self._real[step])
 
     @cached_property
     def _real(self) -> Sequence[Tensor]:
-        real = self._planned.transpose(0, 1).flatten(1) >= 0
+        """Of each step, which of its C · width rows are no padding, on the host."""
+        real = self.planned.transpose(0, 1).flatten(1) >= 0
         parts: Sequence[Tensor] = torch.nonzero(real)[:, 1].split(real.sum(1).tolist())
         return parts
 
@@ -116,6 +120,24 @@ class CohortSchedule:
         """[C, steps] the samples of each batch whose losses count: those of the client's last pass."""
         last = self.last_epoch[:, np.newaxis] <= np.arange(self.steps)
         return to_device(torch.from_numpy(last * self.counts).to(self._dtype), self._device)
+
+
+def knowing_rows(weight: Tensor, there: Tensor) -> Tensor:
+    """The weights of a batch [C, B], with what the host knows of them (:func:`real_rows`): what a method makes of them,
+    or changes in them, does not have it.
+    """
+    vars(weight)["known_rows"] = weight._version, there
+    return weight
+
+
+def real_rows(weight: Tensor) -> Tensor:
+    """Positions of the rows that are no padding among those of all clients [C, B], one client after the other; on the
+    host. Where that is not known there, the device is waited for.
+    """
+    version, there = vars(weight).get("known_rows", (None, None))
+    if there is not None and version == weight._version:
+        return there  # type: ignore[no-any-return]
+    return torch.nonzero(weight.flatten() > 0).squeeze(1).cpu()
 
 
 class TrainLength(TypedDict):

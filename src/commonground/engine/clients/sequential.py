@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
-from commonground.data.inputs import Inputs, chunks, each, select
+from commonground.data.inputs import Inputs, chunks, each, first_of, select
 from commonground.engine.clients.base import LocalTraining, Phase, Pool
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.checked import checked_loss, checked_penalty
@@ -139,8 +139,7 @@ class SequentialClient(LocalTraining):
         index = schedule.order[0, step, :count]
         if count not in self._ones:
             self._ones[count] = torch.ones(count, dtype=self.dtype, device=self.device)
-        here = pool.split is not None or self.setup.inputs.home == self.device
-        rows = select(pool.rows, index if here else schedule.on_host()[0, step, :count])
+        rows = select(pool.rows, schedule.where(first_of(pool.rows).device)[0, step, :count])
         y = pool.labels[index]
         if pool.split is None:
             if draws.augments:
@@ -272,7 +271,7 @@ class SequentialClient(LocalTraining):
         weight = torch.ones(len(y), dtype=self.dtype, device=self.device)
         if tested:
             return Batch(self.setup.inputs.arrange(each(torch.clone, rows)), y, weight)
-        draws = PhaseDraws(self.setup, self.round, self.keys, [0], [len(y)], 1, self._longest_of(rows))
+        draws = self._draws_of_all()
         masks = {name: mask[0] for name, mask in draws.masks(0).items()}
         changed = each(lambda x: draws.change(x.unsqueeze(0), 0)[0], rows) if draws.augments else rows
         return Batch(self.setup.inputs.arrange(each(torch.clone, changed)), y, weight, masks)

@@ -21,7 +21,7 @@ from commonground.algorithms import Batch, Output, Tensors
 from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import Inputs, chunks, each, first_of, select, to_device
 from commonground.engine.clients.base import LocalTraining, Phase, Pool
-from commonground.engine.clients.batches import CohortSchedule
+from commonground.engine.clients.batches import CohortSchedule, knowing_rows, real_rows
 from commonground.engine.clients.captured import refuse_stacked
 from commonground.engine.clients.checked import checked_loss, checked_penalty
 from commonground.engine.clients.common import Common, plain
@@ -29,7 +29,7 @@ from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
-from commonground.engine.clients.stacking import call_stacked, knowing_rows, names_inside, real_rows, stacking_of
+from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
 from commonground.engine.clients.turns import Turns
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
@@ -257,13 +257,12 @@ class StackedClients(LocalTraining):
 
     def _batch(self, pool: Pool, schedule: CohortSchedule, draws: PhaseDraws, step: int) -> Batch:
         index = at = schedule.places[:, step] + pool.starts
-        if pool.split is None and self.setup.inputs.home != self.device:
-            at = schedule.on_host()[:, step].clamp(min=0) + self._host_starts()
+        if (home := first_of(pool.rows).device) != self.device:
+            at = schedule.where(home)[:, step].clamp(min=0) + self._host_starts()
         rows = select(pool.rows, at)
         if pool.split is None:
             rows = self.setup.inputs.arrange(each(lambda x: draws.change(x, step), rows))
-        weight = knowing_rows(schedule.weights[:, step], schedule.there(step))
-        return Batch(rows, pool.labels[index], weight, draws.masks(step))
+        return Batch(rows, pool.labels[index], schedule.weight(step), draws.masks(step))
 
     def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
         clients = torch.arange(len(self.keys), device=self.device).unsqueeze(1)
@@ -426,12 +425,8 @@ class StackedClients(LocalTraining):
 
     def _there(self) -> Tensor:
         """[C, n_max] 1 for a client's row and 0 for padding."""
-        return to_device(self._filled.to(self.dtype), self.device)
-
-    @property
-    def _filled(self) -> Tensor:
-        """[C, n_max], on the host: which rows of a padded cohort are no padding."""
-        return torch.from_numpy(np.arange(self.sizes.max())[np.newaxis, :] < self.sizes[:, np.newaxis])
+        there = torch.from_numpy(np.arange(self.sizes.max())[np.newaxis, :] < self.sizes[:, np.newaxis])
+        return knowing_rows(to_device(there.to(self.dtype), self.device), real_rows(there))
 
     @cached_property
     def _padding(self) -> Tensor:
@@ -488,11 +483,9 @@ class StackedClients(LocalTraining):
         """All training data of each client as one batch, changed and masked at random unless it is to be tested on."""
         rows, y = self._rows()
         padded, labels, weight = self._pad(rows), self._pad({"y": y})["y"], self._there()
-        weight = knowing_rows(weight, real_rows(self._filled))
         if tested:
             return Batch(self.setup.inputs.arrange(padded), labels, weight)
         self._mark_lone(self.sizes == 1)
-        sizes = self.sizes.tolist()
-        draws = PhaseDraws(self.setup, self.round, self.keys, [0] * len(sizes), sizes, 1, self._longest_of(rows))
+        draws = self._draws_of_all()
         changed = each(lambda x: draws.change(x, 0), padded)
         return Batch(self.setup.inputs.arrange(changed), labels, weight, draws.masks(0))

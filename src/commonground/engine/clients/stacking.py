@@ -10,13 +10,14 @@ from torch.func import vmap
 
 from commonground.algorithms import Batch, Tensors
 from commonground.data.inputs import Inputs, each, to_device
+from commonground.engine.clients.batches import real_rows
 from commonground.engine.clients.folding import captured_input, fold_call
 from commonground.engine.clients.stacked_layers import stackable_layers
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ModelError
 from commonground.models import call_with
 
-__all__ = ["Stacking", "call_stacked", "knowing_rows", "names_inside", "real_rows", "stacking_of"]
+__all__ = ["Stacking", "call_stacked", "names_inside", "stacking_of"]
 
 
 def names_inside(module: nn.Module, values: Tensors) -> dict[str, str]:
@@ -107,30 +108,10 @@ class Stacking:
         return call_stacked(module, names, values, own, masks, batch.x, self.head, features, batch.weight, self.lone)
 
 
-def knowing_rows(weight: Tensor, there: Tensor) -> Tensor:
-    """The weights of a batch [C, B], with what the host knows of them (:func:`real_rows`): what a method makes of them,
-    or changes in them, does not have it.
-    """
-    vars(weight)["known_rows"] = weight._version, there
-    return weight
-
-
-def real_rows(weight: Tensor) -> Tensor:
-    """Positions of the rows that are no padding among those of all clients [C, B], one client after the other; on the
-    host. Where that is not known there, the device is waited for.
-    """
-    version, there = vars(weight).get("known_rows", (None, None))
-    if there is not None and version == weight._version:
-        return there  # type: ignore[no-any-return]
-    return torch.nonzero(weight.flatten() > 0).squeeze(1).cpu()
-
-
 class FoldedStacking(Stacking):
     """As :class:`Stacking`, where all clients' rows go through the model's frozen part at once; padding stays zero."""
 
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self.rows_per_pass = 64 if setup.device.type == "cpu" else 1024  # whose launches take the time
+    rows_per_pass = 64
 
     def run(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from commonground.papers.tables.cells import CellStore
-from commonground.papers.tables.readings import Which, reported
+from commonground.papers.tables.readings import Which, precisions, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import VARIANTS, Variant
 from commonground.statistics import student_interval
@@ -99,16 +99,12 @@ def _other_ways(table: PaperTable, store: CellStore, column: PaperColumn, row: R
     base = _values(store, column, row, "")
     for other in table.rows:
         ours = _values(store, column, other, "") if other.printed == row.name else {}
-        seeds = sorted(s for s in base.keys() & ours.keys() if _same_precision(store, column, (row, other), s))
+        names = row.name, other.name
+        seeds = sorted(s for s in base.keys() & ours.keys() if len(precisions(store, column, names, s)) == 1)
         if seeds:
             what = f"measured as {other.name!r}"
             found.append(_line(table, column, row, what, [base[s] for s in seeds], [ours[s] for s in seeds]))
     return found
-
-
-def _same_precision(store: CellStore, column: PaperColumn, rows: tuple[Row, Row], seed: int) -> bool:
-    cells = [store.get((column.label, row.name, "", seed)) for row in rows]
-    return len({None if cell is None else cell.precision for cell in cells}) == 1
 
 
 def _line(

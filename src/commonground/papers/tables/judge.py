@@ -18,7 +18,7 @@ from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
 from commonground.papers.tables.fill import Work, fill, work_for
-from commonground.papers.tables.readings import Which, at_round, reported
+from commonground.papers.tables.readings import Which, at_round, precisions, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.statistics import Values, student_interval
@@ -179,41 +179,48 @@ def _claims(
             if (rows[champion].printed or champion) == (row.printed or row.name):
                 continue
             one, other = (reported(store, column, r, which=which) for r in (rows[champion], row))
-            seeds = sorted(one.keys() & other.keys())
-            if not seeds:
-                continue
             ours, theirs = (table.paper(r, column) for r in (rows[champion], row))
             paper = None if ours is None or theirs is None else round(ours - theirs, 3)
             text = f"{champion} above {row.name} on {column.label}{tested}"
             if paper is not None and paper < 0:
                 text += " (in the paper below)"
-            judged = claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above")
-            found.append(replace(judged, remark=_mixed(store, column, (rows[champion].name, row.name), seeds)))
+            found += _lead(table, store, column, (champion, row.name), text, paper, one, other)
     return found
 
 
-def _mixed(store: CellStore, column: PaperColumn, names: tuple[str, str], seeds: Sequence[int]) -> str:
-    """In how many seeds cells are compared whose products were computed in different precisions."""
-    pairs = [[store.get((column.label, name, "", seed)) for name in names] for seed in seeds]
-    formats = [sorted({cell.precision for cell in pair if cell is not None}) for pair in pairs]
-    mixed = [" with ".join(both) for both in formats if len(both) > 1]
-    if not mixed:
-        return ""
-    return f"{len(mixed)} of {counted(len(seeds), 'seed')} compare {' or '.join(dict.fromkeys(mixed))}"
+def _lead(
+    table: PaperTable,
+    store: CellStore,
+    column: PaperColumn,
+    names: tuple[str, str],
+    text: str,
+    paper: float | None,
+    one: Mapping[int, float],
+    other: Mapping[int, float],
+) -> list[Claim]:
+    """One row above another, over the seeds that both have; it says in how many of them cells are compared whose
+    products were computed in different precisions.
+    """
+    seeds = sorted(one.keys() & other.keys())
+    if not seeds:
+        return []
+    judged = claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above")
+    pairs = [precisions(store, column, names, seed) for seed in seeds]
+    mixed = [" with ".join(both) for both in pairs if len(both) > 1]
+    told = f"{len(mixed)} of {counted(len(seeds), 'seed')} compare {' or '.join(dict.fromkeys(mixed))}"
+    return [replace(judged, remark=told if mixed else "")]
 
 
 def _comparisons(table: PaperTable, store: CellStore, column: PaperColumn) -> list[Claim]:
-    """One row above another, over the seeds that both have."""
+    """What a table has compared beside its champions."""
     found, rows = [], {row.name: row for row in table.rows}
     for asked in table.comparisons:
         one, other = (
             reported(store, column, rows[name]) if asked.at is None else at_round(store, column, rows[name], asked.at)
             for name in (asked.one, asked.other)
         )
-        if seeds := sorted(one.keys() & other.keys()):
-            gaps = [100 * (one[s] - other[s]) for s in seeds]
-            judged = claim(asked.text.replace("COLUMN", column.label), table.source, None, gaps, "above")
-            found.append(replace(judged, remark=_mixed(store, column, (asked.one, asked.other), seeds)))
+        text = asked.text.replace("COLUMN", column.label)
+        found += _lead(table, store, column, (asked.one, asked.other), text, None, one, other)
     return found
 
 

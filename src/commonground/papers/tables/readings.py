@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from commonground.papers.tables.cells import CellStore, Measurement
 from commonground.papers.tables.table import PaperColumn, Row
 
-__all__ = ["LAST", "Which", "at_round", "has_own_body", "reported"]
+__all__ = ["LAST", "Which", "at_round", "has_own_body", "precisions", "reported"]
 
 LAST = 10
 """Rounds whose accuracies the papers average."""
@@ -46,6 +47,12 @@ def at_round(store: CellStore, column: PaperColumn, row: Row, at: int) -> dict[i
         if value is not None:
             found[seed] = value
     return found
+
+
+def precisions(store: CellStore, column: PaperColumn, names: Iterable[str], seed: int) -> list[str]:
+    """In which precisions the products of a seed's cells of these rows were computed, each once, sorted."""
+    cells = [store.get((column.label, name, "", seed)) for name in names]
+    return sorted({cell.precision for cell in cells if cell is not None})
 
 
 def has_own_body(row: Row) -> bool:

@@ -18,6 +18,7 @@ from commonground.table import Table
 __all__ = [
     "ALIKE",
     "FILE",
+    "ORIGIN",
     "OTHER",
     "OTHER_WEIGHTS",
     "Origin",
