@@ -100,7 +100,7 @@ def test_nor_with_changed_images_noise_and_a_server_optimizer(method: str) -> No
     ("method", "kind"),
     [
         (method, kind)
-        for method in ("lora", "ffa-lora", "rolora", "flexlora", "flora", "fedrep", "ditto", "scaffold")
+        for method in ("lora", "ffa-lora", "rolora", "flexlora", "flora", "fedrep", "fedsgd", "ditto", "scaffold")
         for kind in ("bert", "roberta", "llama", "llama-lm")
         if (method, kind) != ("fedrep", "llama-lm")  # a language model has no head of its own
     ],
@@ -111,10 +111,32 @@ def test_nor_with_factors_in_a_pretrained_model(method: str, kind: str, tmp_path
     data, dropout = token_data(language=kind == "llama-lm"), 0.1 if kind == "bert" else 0.0
     model = tiny_model(kind, tmp_path, layers=2)
     settings = {"model": model, "model_options": {"dropout": dropout}, "batch_size": 3, "optimizer": "sgd", "lr": 0.1}
-    setup = prepare_setup(RunConfig.make({"algorithm": method, "rounds": 3, **settings}), data)
+    config = {"algorithm": method, "rounds": 3, **fitting(method, settings)}
+    setup = prepare_setup(RunConfig.make(config), data)
     tensors = whole_round(setup)
     assert tensors
     assert all(value.device == META for value in tensors if value.is_floating_point())
+
+
+@pytest.mark.usefixtures("on_meta")
+def test_nor_have_they_more_places_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    from commonground.models import adapted
+
+    monkeypatch.setattr(adapted, "DEVICE_PASS_TOKENS", 60)
+    monkeypatch.setattr(adapted, "WIDEST", 1)
+    places, usual = list[int](), adapted.AdaptedModel._pass
+
+    def watched(self: Any, tokens: Tensor, lengths: Tensor, numbers: Tensor | None) -> Tensor:
+        places.append(len(tokens) * int(lengths.max()))
+        return usual(self, tokens, lengths, numbers)
+
+    config = {"algorithm": "lora", "model": tiny_model("bert", tmp_path, layers=2), "rounds": 3, "batch_size": 9}
+    setup = prepare_setup(RunConfig.make({**config, "optimizer": "sgd", "lr": 0.1, "local_steps": 2}), token_data())
+    monkeypatch.setattr(adapted.AdaptedModel, "_pass", watched)
+    whole_round(setup)
+    assert len(places) > 6
+    assert max(places) <= 60
 
 
 @pytest.mark.usefixtures("on_meta")

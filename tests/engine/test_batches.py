@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commonground.engine.clients.batches import BatchSchedule, batch_schedule
+from commonground.engine.clients.batches import BatchSchedule, batch_schedule, knowing_rows, real_rows
 from commonground.errors import ConfigError
 
 sizes = st.integers(1, 40)
@@ -110,3 +111,14 @@ def test_shuffles_are_fair() -> None:
 def test_unclear_lengths(length: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="exactly one of epochs, steps and samples"):
         plan(5, 2, **length)
+
+
+def test_weights_know_their_rows_until_they_are_changed() -> None:
+    """What a method makes of a batch's weights, or changes in them, is looked at anew."""
+    weight = knowing_rows(torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([0, 1, 3]))
+    assert real_rows(weight).tolist() == [0, 1, 3]
+    assert real_rows(knowing_rows(weight.clone(), torch.tensor([7]))).tolist() == [7]  # taken as it is said
+    assert real_rows(weight[:, :2]).tolist() == [0, 1, 2]
+    assert real_rows(weight * torch.tensor([0.0, 1.0, 1.0])).tolist() == [1]
+    weight[:, 1:] = 0
+    assert real_rows(weight).tolist() == [0, 3]

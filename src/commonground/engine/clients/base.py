@@ -201,9 +201,8 @@ class LocalTraining(Hiding):
     def _draws(self, schedule: CohortSchedule) -> PhaseDraws:
         longest: list[int] = []
         if (lengths := self._lengths) is not None:
-            order = schedule.planned
-            each_row = lengths[order.clamp(min=0) + self._host_starts().unsqueeze(2)].where(order >= 0, 1)
-            longest = each_row.amax((0, 2)).tolist()
+            places = schedule.planned.clamp(min=0) + self._host_starts().unsqueeze(2)
+            longest = lengths[places].amax((0, 2)).tolist()
         return PhaseDraws(self.setup, self.round, self.keys, self._phases, schedule.full, schedule.steps, longest)
 
     def _draws_of_all(self) -> PhaseDraws:
