@@ -22,7 +22,7 @@ from commonground.table import Column, Table
 
 if TYPE_CHECKING:
     from commonground.papers.experiment import Experiment
-    from commonground.papers.outcome import Outcome
+    from commonground.papers.outcome import Claim, Outcome
     from commonground.papers.request import Request
 
 __all__ = ["report", "reproduce"]
@@ -322,13 +322,21 @@ def _claims(outcome: Outcome) -> Table:
         {
             "claim": claim.claim,
             "paper": claim.paper if isinstance(claim.paper, str) else show(claim.paper),
-            "measured (95 %)": show(claim.measured)
-            + (f" [{show(claim.low)}, {show(claim.high)}]" if claim.seeds > 1 else " (one seed)"),
+            "measured (95 %)": _with_interval(claim),
             "holds": {True: "yes", False: "no", None: "open"}[claim.holds],
         }
         for claim in outcome.claims
     ]
     return Table("Claims", columns, rows)
+
+
+def _with_interval(claim: Claim) -> str:
+    from commonground.report.format import show_with_interval
+
+    if claim.seeds < 2:
+        return f"{show_with_interval(claim.measured, None, None)[0]} (one seed)"
+    measured, low, high = show_with_interval(claim.measured, claim.low, claim.high)
+    return f"{measured} [{low}, {high}]"
 
 
 def _check_free(out: Path, experiment: str, asked: Mapping[str, Any], *, cells: bool) -> None:

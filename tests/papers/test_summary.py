@@ -17,6 +17,7 @@ from commonground.papers.summary import gather, write_summary
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.writing import about, write_outcome
+from commonground.report.format import show_with_interval
 
 
 def claim(text: str, holds: bool | None, seeds: int = 3) -> dict[str, Any]:
@@ -64,8 +65,9 @@ def test_what_does_not_hold_comes_first_and_one_seed_decides_nothing(tmp_path: P
     text = readme.read_text()
     assert text.index("## What does not hold") < text.index("## Open") < text.index("## What holds")
     assert "no\\|pipe" in text
-    assert "| one seed | 3.0 | 2.0 | one seed | 1 |" in text
+    assert "| one seed | 3.0 | 2.00 | one seed | 1 |" in text
     assert '<a href="x/">x</a>' in page.read_text()
+    assert '<td class="n" data-value="2.0">2.00</td>' in page.read_text()  # the page sorts by the number behind it
     assert page.name == "summary.html"
 
 
@@ -129,9 +131,11 @@ def test_cells_and_their_differences(tmp_path: Path) -> None:
         del experiments["s-table"]
     text = (tmp_path / "results" / "README.md").read_text()
     cell = json.loads((folder / "reproduction.json").read_text())["cells"][0]
+    measured, low, high = show_with_interval(cell["measured"], cell["low"], cell["high"])
     off = round(cell["measured"] - 87.7, 2)
-    assert f"| a paper, Table 1 | digits (4, 2) | FedRep | 87.7 | {round(cell['measured'], 2)} |" in text
-    assert f"| {off} | 3 | paper | [s-table](paper/s-table/) |" in text
+    alike = f"{off:.{len(measured.partition('.')[2])}f}"  # as many decimals as what it is the difference of
+    head = f"| a paper, Table 1 | digits (4, 2) | FedRep | 87.7 | {measured} | {low} to {high} | {alike} |"
+    assert f"{head} 3 | paper | [s-table](paper/s-table/) |" in text
     differences = (tmp_path / "results" / "paper" / "DIFFERENCES.md").read_text()
     assert f"| digits (4, 2) | FedRep | 87.7 | {off} | below |" in differences
     assert "| plain SGD |" in differences

@@ -19,7 +19,7 @@ from commonground.papers.other_seeds import read_other_seeds
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
 from commonground.papers.tables.rerun_file import in_words, read_reruns
-from commonground.report.format import show_alike
+from commonground.report.format import Measured, show_with_interval
 from commonground.report.read import read_json
 from commonground.report.summary import write_summary_page
 from commonground.table import Column, Table
@@ -241,8 +241,7 @@ def _claims(title: str, verdicts: Sequence[Verdict]) -> Table:
         {
             "claim": f"{v.claim} ({v.remark})" if v.remark else v.claim,
             "paper": v.paper,
-            "measured": _short(v.measured),
-            "95 %": "one seed" if v.seeds < 2 else _between(v.low, v.high),
+            **_measured(v.measured, v.low, v.high, v.seeds),
             "seeds": v.seeds,
             "scale": v.scale + v.set,
             "source": v.source,
@@ -273,7 +272,8 @@ def _both(verdicts: Sequence[Verdict]) -> Table:
 
 def _status(v: Verdict, bare: bool = False) -> str:
     name = "other than at the paper's scale" if bare and v.status == "withdrawn" else NAMES[v.status]
-    return f"{name} ({_short(v.measured)}, {v.seeds} seed{'s' if v.seeds != 1 else ''})"
+    measured = _measured(v.measured, v.low, v.high, v.seeds)["measured"]
+    return f"{name} ({measured}, {v.seeds} seed{'s' if v.seeds != 1 else ''})"
 
 
 def _cells(results: Results) -> Table:
@@ -282,6 +282,7 @@ def _cells(results: Results) -> Table:
     for place in results.stores:
         about = results.abouts[place]
         for cell in about["cells"]:
+            measured = _measured(cell["measured"], cell["low"], cell["high"], cell["seeds"])
             off = None if cell["paper"] is None else cell["measured"] - cell["paper"]
             rows.append(
                 {
@@ -289,9 +290,8 @@ def _cells(results: Results) -> Table:
                     "column": cell["column"],
                     "method": cell["method"],
                     "paper": cell["paper"],
-                    "measured": _short(cell["measured"]),
-                    "95 %": "one seed" if cell["low"] is None else _between(cell["low"], cell["high"]),
-                    "off by": _short(off),
+                    **measured,
+                    "off by": None if off is None else Measured(off, f"{off:.{_decimals(measured['measured'])}f}"),
                     "seeds": cell["seeds"],
                     "scale": about["scale"] + _set(about),
                     "files": place,
@@ -310,15 +310,15 @@ def _reruns(results: Results) -> Table:
     return Table.of("Cells measured again", rows)
 
 
-def _short(value: float | None) -> float | None:
-    """To be read: two decimals, or three digits where that is more."""
-    if value is None or isinstance(value, str):
-        return value
-    return round(value, 2) if abs(value) >= 0.1 or value == 0 else float(f"{value:.3g}")
+def _measured(value: float | None, low: float | None, high: float | None, seeds: int) -> dict[str, Any]:
+    """What was measured and its interval, in as many decimals as the interval gives meaning."""
+    text, least, most = show_with_interval(value, *((None, None) if seeds < 2 else (low, high)))
+    within = "one seed" if seeds < 2 else f"{least} to {most}"
+    return {"measured": None if value is None else Measured(value, text), "95 %": within}
 
 
-def _between(low: float | None, high: float | None) -> str:
-    return " to ".join(show_alike([_short(low), _short(high)]))
+def _decimals(measured: Measured) -> int:
+    return len(str(measured).partition(".")[2])
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------

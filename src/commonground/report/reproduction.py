@@ -11,7 +11,7 @@ from commonground.errors import RunError
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
 from commonground.report.compared import read_comparison
 from commonground.report.comparison import add_comparison
-from commonground.report.format import number, show_alike, slug
+from commonground.report.format import number, show_with_interval, slug
 from commonground.report.page import Cell, Page, draw_table, measured_cell, table
 from commonground.report.read import read_json
 from commonground.report.result_tables import cells_to_typeset, copied, write_typeset
@@ -177,7 +177,7 @@ def _claim_table(claims: Sequence[Mapping[str, Any]], place: _Place) -> str:
         low, high = number(claim.get("low")), number(claim.get("high"))
         seeds, holds = claim.get("seeds"), claim.get("holds")
         nothing = low is None or high is None or (low == high and seeds == 1)  # one seed has no range
-        measured, least, most = show_alike([claim.get("measured"), low, high])
+        measured, least, most = show_with_interval(claim.get("measured"), *((None, None) if nothing else (low, high)))
         verdict = Cell("✓ holds", kind="yes") if holds is True else Cell("✗ does not", kind="no")
         rows.append(
             [
