@@ -190,8 +190,9 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
     alone: Callable[[], AbstractContextManager[None]] = nullcontext
     if chosen.table is not None:
         from commonground.papers.tables.cells import CellStore
-        from commonground.papers.tables.judge import there
+        from commonground.papers.tables.judge import asked_for, there
 
+        asked_for(chosen.table, request)  # what cannot be measured leaves no folder
         alone = CellStore(request.folder).alone
         with alone():  # first of all, so that a folder of cells says whose they are however this ends
             write_outcome(there(chosen.table, request), chosen, about(request, chosen, 0.0), request.folder)

@@ -246,3 +246,22 @@ def test_a_variant_of_the_network_is_one_that_it_has(name: str) -> None:
     network, shape = (MLP, (28, 28)) if letters else (ConvNet, (3, 32, 32))
     plain, changed = network(shape, 100), network(shape, 100, **VARIANTS[name].settings["model_options"])
     assert [*changed.state_dict()] != [*plain.state_dict()] or str(changed) != str(plain)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["--methods", "nope"], "the table has no method 'nope'"),
+        (["--variants", "nope"], "unknown variant 'nope'"),
+        (["--columns", "nope"], "'nope'"),
+        (["--set", "nope=1"], "unknown setting 'nope'"),
+        (["--set", "lr=-1"], "'lr' is -1"),
+        (["--methods", "fedrep", "--set", "mu=1"], "unknown setting 'mu'"),
+    ],
+)
+def test_what_cannot_be_measured_leaves_no_folder(
+    asked: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "fedrep-table1", "--scale", "paper", *asked, "--out", str(tmp_path / "t")]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "t").exists()

@@ -15,6 +15,7 @@ import torch
 
 from commonground.access import reason
 from commonground.compare.progress import ComparisonProgress, Step
+from commonground.config import RunConfig
 from commonground.engine import Run, train
 from commonground.engine.state.lock import locked_file
 from commonground.errors import BusyError, ConfigError, DataError, RunError, UpdateError
@@ -27,7 +28,7 @@ from commonground.processor import processor
 from commonground.report.format import slug
 from commonground.statistics import Values
 
-__all__ = ["Work", "fill", "work_for"]
+__all__ = ["Work", "check_settings", "fill", "work_for"]
 
 
 @dataclass(frozen=True)
@@ -235,13 +236,7 @@ def _measure(
             observer=observer.step(step),
             on_round=None if until is None else lambda row: time.monotonic() < until,
             data_dir=request.data_dir,
-            **{
-                "device": str(request.device),
-                "precision": request.precision,
-                **one.arm.settings,
-                "options": dict(one.arm.options),
-                "seed": one.seed,
-            },
+            **_settings(one, request),
         )
     except UpdateError as error:
         diverged = str(error)
@@ -261,6 +256,26 @@ def _measure(
     for inside in folder.iterdir():  # the folder itself goes with the lock
         shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
     return notes
+
+
+def _settings(one: Work, request: Request) -> dict[str, Any]:
+    return {
+        "device": str(request.device),
+        "precision": request.precision,
+        **one.arm.settings,
+        "options": dict(one.arm.options),
+        "seed": one.seed,
+    }
+
+
+def check_settings(work: Sequence[Work], request: Request) -> None:
+    """Refuse settings that no run can have.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value not allowed.
+    """
+    for one in work:
+        RunConfig.make({**_settings(one, request), "algorithm": one.arm.row.algorithm, "data": one.arm.column.data})
 
 
 def _other_weights(kept: Measurement, arm: Arm, run: Run | None, request: Request) -> list[str]:

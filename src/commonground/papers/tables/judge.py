@@ -17,14 +17,14 @@ from commonground.papers.outcome import Cell, Claim, Outcome
 from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
-from commonground.papers.tables.fill import Work, fill, work_for
+from commonground.papers.tables.fill import Work, check_settings, fill, work_for
 from commonground.papers.tables.readings import Which, at_round, precisions, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
 from commonground.statistics import Values, student_interval
 from commonground.table import Column, Table
 
-__all__ = ["outcome_of", "run_table", "there"]
+__all__ = ["asked_for", "outcome_of", "run_table", "there"]
 
 ON_OWN_BODY = "tested on bodies just trained"
 OWN_BODIES = ("column", "method", "paper", "measured", "95 %", "seeds")
@@ -46,11 +46,31 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
         ConfigError: a column, method or variant is unknown.
         RunError: the folder's files are damaged, or of another scale.
     """
-    until, table = request.until, table.at_scale(request.scale)
+    until = request.until
+    work, left = asked_for(table, request)
+    table, store = table.at_scale(request.scale), CellStore(request.folder)
+    notes, done = fill(table, work, store, request, until)
+    outcome = outcome_of(table, store)
+    outcome.notes += [*left, *notes]
+    if not done:
+        outcome.notes.append("Time ran out before all that was asked for was measured; the same command goes on.")
+    return outcome
+
+
+def asked_for(table: PaperTable, request: Request) -> tuple[list[Work], list[str]]:
+    """The runs behind the cells that are asked for, whether they are there or not, and remarks about them.
+
+    Args:
+        table, request: see :func:`run_table`.
+
+    Raises:
+        ConfigError: a column, method, variant or setting is unknown, or what is set is not to be set there.
+        RunError: the folder's files are damaged, or of another scale.
+    """
+    table = table.at_scale(request.scale)
     columns, rows = table.choose_columns(request.columns), table.choose_rows(request.methods)
     variants = [variant(name) for name in request.variants or ("",)]
-    store = CellStore(request.folder)
-    for cell in store.all():
+    for cell in CellStore(request.folder).all():
         if cell.scale != request.scale:
             raise RunError(f"'{request.folder}' holds cells of scale {cell.scale}; choose another --out")
     for key in table.named_by:
@@ -62,12 +82,8 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
     seeds = request.seed_range(table.seeds)
     work = work_for(table, columns, rows, variants, seeds, dict(request.overrides))
     left = _without_overrides(work, request.overrides)
-    notes, done = fill(table, work, store, request, until)
-    outcome = outcome_of(table, store)
-    outcome.notes += [*left, *notes]
-    if not done:
-        outcome.notes.append("Time ran out before all that was asked for was measured; the same command goes on.")
-    return outcome
+    check_settings(work, request)
+    return work, left
 
 
 def _without_overrides(work: Sequence[Work], overrides: Mapping[str, Any]) -> list[str]:
