@@ -19,6 +19,7 @@ from commonground.engine.sampling import sample_clients
 from commonground.engine.training import prepared
 from commonground.plan.advice import advice
 from commonground.plan.memory import Memory
+from commonground.plan.table import plan_table
 from commonground.plan.timing import BUDGET, Timing
 
 SIZES = (7, 25, 3, 40, 12, 9, 31, 18)
@@ -212,11 +213,28 @@ def test_what_clients_and_server_keep_is_counted(method: str, more: dict[str, An
 
 def test_bytes_of_a_run_that_may_end_early_are_a_range() -> None:
     given = {**SETTINGS, "engine": "serial", "rounds": 6, "eval_every": 1, "validation_fraction": 0.3}
-    whole = plan("fedavg", clients(), **given).sent
-    early = plan("fedavg", clients(), **given, early_stopping=1).sent
+    in_full, ended = plan("fedavg", clients(), **given), plan("fedavg", clients(), **given, early_stopping=1)
+    whole, early = in_full.sent, ended.sent
     assert whole.exact
     assert early.up == (whole.up[0] // 3, whole.up[0])  # two of six rounds at least
     assert early.down == (whole.down[0] // 3, whole.down[0])
+    assert [one.to_dict()["fewest_rounds"] for one in (in_full, ended)] == [6, 2]
+
+
+def test_the_time_of_a_run_that_may_end_early_is_the_most_it_takes() -> None:
+    given = {**SETTINGS, "engine": "serial", "rounds": 6, "eval_every": 1, "validation_fraction": 0.3}
+    told = {}
+    for patience in (None, 1, 6):
+        table = plan_table(plan("fedavg", clients(), **given, early_stopping=patience), Path("run"))
+        named, said = (list(column.cells) for column in table.columns)
+        told[patience] = dict(zip(named, map(str, said), strict=True))
+    assert told[1]["rounds"].startswith("2 to 6, by early stopping, of 4 of 8 clients each")
+    assert told[1]["tests"].startswith("after at most 6 rounds")
+    assert told[1]["time"].startswith("at most about ")
+    for patience in (None, 6):  # six rounds in any case
+        assert told[patience]["rounds"].startswith("6, of 4 of 8 clients each")
+        assert told[patience]["tests"].startswith("after 6 rounds")
+        assert told[patience]["time"].startswith("about ")
 
 
 def test_what_does_not_fit_is_told_with_what_to_change() -> None:

@@ -16,7 +16,7 @@ from commonground.engine.setup import Setup
 from commonground.engine.state.changed import MEMORY_BYTES
 from commonground.plan.advice import advice
 from commonground.plan.disk import ever_taking_part, file_bytes, free_bytes
-from commonground.plan.ledger import Bytes, ledger
+from commonground.plan.ledger import Bytes, fewest_rounds, ledger
 from commonground.plan.memory import Memory, available_bytes, resident_bytes
 from commonground.plan.parts import shortened
 from commonground.plan.rehearsal import Clock
@@ -72,6 +72,7 @@ class Plan:
             "clients": self.setup.data.clients,
             "participants": config.participants(self.setup.data.clients),
             "rounds": config.rounds,
+            "fewest_rounds": fewest_rounds(self.setup),
             "engine": self.engine,
             "settings": config.model_dump(mode="json"),
             "bytes": {"up": list(self.sent.up), "down": list(self.sent.down), "exact": self.sent.exact},

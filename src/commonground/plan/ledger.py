@@ -16,7 +16,7 @@ from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
 from commonground.plan.rehearsal import Rehearsed
 
-__all__ = ["Bytes", "Kind", "kind_of", "ledger"]
+__all__ = ["Bytes", "Kind", "fewest_rounds", "kind_of", "ledger"]
 
 MOST_NUMBERS = 3_000_000_000  # that made-up updates may have in all: about five seconds
 
@@ -79,7 +79,7 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
         down = _remembered(setup, down[1], moved)
     if config.early_stopping is not None:
         sparing = algorithm.clients_remember or algorithm.may_stay_silent  # what early rounds send is not worked out
-        first = Counter(kind_of(setup, round) for round in range(1, _fewest_rounds(setup) + 1))
+        first = Counter(kind_of(setup, round) for round in range(1, fewest_rounds(setup) + 1))
         least = {
             way: 0 if sparing else each * sum(first[kind] * getattr(rehearsed[kind], way)[0] for kind in first)
             for way in ("up", "down")
@@ -88,8 +88,8 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
     return Bytes((up[0], up[1]), (down[0], down[1]))
 
 
-def _fewest_rounds(setup: Setup) -> int:
-    """Rounds after which early stopping ends a run at the earliest: if no test is better than the first."""
+def fewest_rounds(setup: Setup) -> int:
+    """Rounds after which a run ends at the earliest: by early stopping, if no test is better than the first."""
     config, plan = setup.config, EvaluationPlan(setup)
     tested = [round for round in range(1, config.rounds + 1) if plan.is_due(round)]
     patience = config.rounds if config.early_stopping is None else config.early_stopping

@@ -11,7 +11,7 @@ from commonground.engine.backends.base import payload_bytes
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.setup import Setup
 from commonground.plan.estimate import Plan
-from commonground.plan.ledger import kind_of
+from commonground.plan.ledger import fewest_rounds, kind_of
 from commonground.terminal import human_bytes
 
 __all__ = ["plan_table"]
@@ -36,7 +36,9 @@ def plan_table(plan: Plan, out: Path) -> Table:
     options = ", ".join(f"{name}={value}" for name, value in vars(algorithm).items() if value is not None)
     table.add_row("method", f"{algorithm.title}{f': {options}' if options else ''}")
     local = counted(config.local_steps, "step") if config.local_steps else counted(config.local_epochs, "epoch")
-    table.add_row("rounds", f"{config.rounds:,}, of {asked:,} of {data.clients:,} clients each")
+    fewest = fewest_rounds(setup)
+    between = f"{config.rounds:,}" if fewest == config.rounds else f"{fewest:,} to {config.rounds:,}, by early stopping"
+    table.add_row("rounds", f"{between}, of {asked:,} of {data.clients:,} clients each")
     table.add_row(
         "local training", f"{local} in batches of {config.batch_size}, {config.optimizer} at lr {config.lr:g}"
     )
@@ -45,7 +47,7 @@ def plan_table(plan: Plan, out: Path) -> Table:
     table.add_row("the whole run", _sent(plan))
     tests = EvaluationPlan(setup)
     due = sum(tests.is_due(round) for round in range(1, config.rounds + 1))
-    table.add_row("tests", f"after {counted(due, 'round')}, {len(tests.panel):,} clients each")
+    table.add_row("tests", f"after {_most(plan)}{counted(due, 'round')}, {len(tests.panel):,} clients each")
     table.add_row(
         "computed by",
         f"engine {plan.engine} on {setup.device}, {counted(config.threads, 'thread')}, {config.precision}",
@@ -57,6 +59,11 @@ def plan_table(plan: Plan, out: Path) -> Table:
     for sentence in plan.advice:
         table.add_row("will not fit", sentence)
     return table
+
+
+def _most(plan: Plan) -> str:
+    """Before what is of all rounds, where early stopping may leave some out."""
+    return "at most " if fewest_rounds(plan.setup) < plan.setup.config.rounds else ""
 
 
 def _sent(plan: Plan) -> str:
@@ -72,7 +79,7 @@ def _time(plan: Plan) -> str:
     told = ", ".join(f"{name} {human_seconds(seconds)}" for name, seconds in parts.items() if seconds)
     rehearsed = counted(found.participants, "client")
     part = "" if found.batches is None else f" and {counted(found.batches, 'mini-batch').replace('batchs', 'batches')}"
-    return f"about {human_seconds(plan.seconds)} ({told}; by rounds of {rehearsed}{part} timed just now)"
+    return f"{_most(plan)}about {human_seconds(plan.seconds)} ({told}; by rounds of {rehearsed}{part} timed just now)"
 
 
 def _memory(plan: Plan) -> str:
