@@ -249,7 +249,7 @@ def _claims(title: str, verdicts: Sequence[Verdict]) -> Table:
         }
         for v in verdicts
     ]
-    return Table(title, tuple(Column(name, name in ("measured", "seeds")) for name in names), rows)
+    return Table(title, tuple(Column(name, name in ("measured", "95 %", "seeds")) for name in names), rows)
 
 
 def _both(verdicts: Sequence[Verdict]) -> Table:
@@ -297,7 +297,7 @@ def _cells(results: Results) -> Table:
                     "files": place,
                 }
             )
-    numeric = {"paper", "measured", "off by", "seeds"}
+    numeric = {"paper", "measured", "95 %", "off by", "seeds"}
     return Table("Cells of the papers' tables", tuple(Column(name, name in numeric) for name in names), rows)
 
 
