@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commonground import compare
 from commonground.algorithms.fedrep import FedRep
 from commonground.compare.methods import Method
 from commonground.errors import ConfigError
@@ -77,6 +78,26 @@ def test_common_settings_go_to_the_methods_that_have_them():
     assert Method.parse("local").config(momentum).weighting == "uniform"
     assert adam.weighting == "samples"
     assert (fedrep.options, fedrep.finetune_epochs, fedrep.lr) == ({"head_epochs": 7}, 0, 0.2)
+
+
+def test_a_comparisons_fine_tuning_is_of_methods_that_leave_clients_with_a_global_model():
+    """Ditto's clients have a model of their own, and PerFedAvg's train theirs before a test."""
+    common = {"finetune_epochs": 3, "finetune": "all"}
+    tuned = {
+        name: (config.finetune_epochs, config.finetune)
+        for name in ("fedavg", "fedprox", "ditto", "apfl", "l2gd", "pfedme", "perfedavg", "fedrep", "local")
+        for config in [Method.parse(name).config(common)]
+    }
+    own = dict.fromkeys(("ditto", "apfl", "l2gd", "pfedme", "perfedavg", "fedrep", "local"), (0, "head"))
+    assert tuned == own | dict.fromkeys(("fedavg", "fedprox"), (3, "all"))
+    assert Method.parse("ditto+ft").config(common).finetune_epochs == 10  # named with it
+    assert Method.parse("ditto:finetune_epochs=2").config(common).finetune == "all"
+
+
+def test_fine_tuning_that_says_nothing_to_any_method_is_refused():
+    for names in (["ditto"], ["ditto", "perfedavg", "fedrep"]):
+        with pytest.raises(ConfigError, match="epochs 3 is for methods that leave clients with a global model"):
+            compare(names, "digits", rounds=1, finetune_epochs=3, local_only=False)
 
 
 def test_without_a_server_optimizer_its_numbers_are_left_out_as_well():

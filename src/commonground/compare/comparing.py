@@ -145,6 +145,12 @@ class Comparing:
                 first = next(iter(self.methods.values()))
                 config = RunConfig.make({**first.config(self.common).model_dump(), key: self.common[key]})
                 checked_algorithm(config, first.given)
+                if key in FINE_TUNING and self.common.get("finetune_epochs"):
+                    raise ConfigError(
+                        f"--finetune-epochs {self.common['finetune_epochs']} is for methods that leave clients with a "
+                        "global model, and none of these does; +ft behind a method's name fine-tunes its global model "
+                        "all the same"
+                    )
 
     def _check_grid(self) -> None:
         """Refuse a setting of the grid that says nothing to any method."""

@@ -17,8 +17,10 @@ from commonground.suggest import meant
 __all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "Method", "as_text", "folder_name"]
 
 FINETUNE_EPOCHS = 10
-FINE_TUNING = ("finetune_epochs", "finetune")  # for methods with one global model alone
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
+
+FINE_TUNING = ("finetune_epochs", "finetune")
+"""Of the settings of all methods those for the ones that would leave clients with a global model."""
 
 SYNTAX = "NAME[+ft][:KEY=VALUE,KEY=VALUE…], for example fedavg, fedavg+ft, fedavg:lr=0.03"
 
@@ -166,8 +168,11 @@ class Method:
         return found | ({"momentum"} if both.get("optimizer") in ("adam", "adamw") else set())
 
     def _tunes(self, settings: Mapping[str, Any]) -> bool:
-        """Whether there is one global model to fine-tune, which needs everybody's statistics of BatchNorm layers."""
-        return self.make().has_global_model and settings.get("batch_norm") != "local"
+        """Whether clients would be left with the one global model, which needs everybody's statistics of BatchNorm
+        layers; Ditto's have a model of their own beside it, which fine-tuning of the global one would replace.
+        """
+        algorithm = self.make()
+        return algorithm.has_global_model and not algorithm.has_personal_model and settings.get("batch_norm") != "local"
 
     def make(self, options: Mapping[str, Any] | None = None) -> Algorithm:
         """The algorithm with these hyperparameters (by default its own)."""
@@ -182,7 +187,7 @@ class Method:
 
         Args:
             common: settings of all methods; hyperparameters in its ``options`` go to the methods that have them, other
-                settings to those that use them, ``finetune_epochs`` to those with one global model.
+                settings to those that use them, ``finetune_epochs`` to those that leave clients with a global model.
             chosen: settings from a grid.
 
         Raises:
