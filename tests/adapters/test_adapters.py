@@ -206,6 +206,7 @@ def test_tokenizer_files_go_along_and_the_card_tells_the_run(runs: Any, tmp_path
     assert files == {"adapter_config.json", "adapter_model.safetensors", "README.md", "tokenizer.json"}
     card = (tmp_path / "all" / "client-3" / "README.md").read_text()
     for fact in (
+        "\n# A LoRA adapter trained by federated learning: one client's own\n",
         "RoLoRA",
         "client 3's own, of 4",
         "personal",

@@ -79,6 +79,11 @@ def test_a_run_of_a_comparison_is_the_run_alone(finished):
     assert alone.summary["weights_sha256"] == finished.runs["fedavg+ft"][1].summary["weights_sha256"]
 
 
+def test_seeds_are_counted_from_the_first_one_given():
+    done = compare(["fedavg"], seed=4, seeds=2, participation=0.4, local_only=False, **SMALL)
+    assert done.result["seeds"] == [4, 5] == [run.config.seed for run in done.runs["fedavg"]]
+
+
 def test_the_figures_are_those_of_the_runs(finished):
     result = finished.to_dict()
     assert [m["method"] for m in result["methods"]] == [*METHODS, "local"]
