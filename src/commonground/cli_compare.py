@@ -115,6 +115,10 @@ def compare(
     """  # noqa: D301 (\b is click's)
     from commonground.config import RunConfig
 
+    # No name has a comma: "fedrep,fedavg" is two, as --methods of `reproduce` has them.
+    methods = tuple(
+        name for method in methods for name in ([method] if ":" in method else filter(None, method.split(",")))
+    )
     for method in methods:  # here and below before PyTorch is loaded
         name = method.partition(":")[0].strip().removesuffix("+ft")
         if name and not name.endswith(".py"):

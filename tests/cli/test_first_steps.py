@@ -197,3 +197,12 @@ def test_the_demo_s_advice_is_a_command(capsys: pytest.CaptureFixture[str]) -> N
     (advice,) = re.findall(r"try (commonground demo --rounds \d+)\)", text)
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
     assert f"`{advice}`" in readme
+
+
+def test_methods_to_compare_may_be_written_with_commas(tmp_path: Path, said: Any) -> None:
+    named = ["fedrep,fedavg:lr=0.1,momentum=0", "lg-fedavg,local,"]
+    assert "unknown algorithm 'fedrep,fedavg'" in said("compare", *named)  # a METHOD with settings ends with them
+    named = ["fedavg:lr=0.1,momentum=0", "lg-fedavg,local,"]
+    assert main(["compare", *named, "--rounds", "1", "--seeds", "1", "--out", str(tmp_path / "all"), "--quiet"]) == 0
+    entries = json.loads((tmp_path / "all" / "comparison.json").read_text())["methods"]
+    assert [entry["method"] for entry in entries] == ["fedavg:lr=0.1,momentum=0", "lg-fedavg", "local"]
