@@ -146,6 +146,8 @@ def test_what_a_target_costs(finished):
             assert cost["reached"] == len(found)
             assert (cost["rounds"], cost["bytes"]) == pytest.approx(tuple(np.mean(found, axis=0)))
     assert any(m["to_accuracy"] for m in finished.to_dict()["methods"])
+    said = "rounds to a target are the global model's before it, or all if only fine-tuning reaches it"
+    assert any(said in note for note in finished.footnotes())
 
 
 def test_the_folder_holds_it(finished):

@@ -401,7 +401,8 @@ def _notes(
         kinds.setdefault(entry[f"{headline.personal}_of"], []).append(entry["title"])
     notes += [f"{', '.join(titles)}: the {name} is that of {what}." for what, titles in kinds.items()]
     if any("finetune_epochs" in entry["settings"] for entry in entries):
-        before = "" if target is None else "; the rounds to a target count the global model before it"
+        how = "; rounds to a target are the global model's before it, or all if only fine-tuning reaches it"
+        before = "" if target is None else how
         notes.append(f"Fine-tuned (+FT) once, after the last round, so that last 10 is the final {name}{before}.")
     found = next((entry["differences"] for entry in entries if entry["differences"]), None)
     if found is not None:

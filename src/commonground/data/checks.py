@@ -46,7 +46,7 @@ def check_several(name: str, classes: int, task: Task) -> None:
     """
     if classes == 1 and task.softmax:
         raise DataError(
-            f"{name!r} has one class only, so that nothing is to be learnt; to predict numbers, give task='regression'"
+            f"{name!r} has one class only, so that nothing is to be learnt; of numbers the task is regression"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from pathlib import Path
@@ -216,3 +217,44 @@ def test_lines_between_objects_are_counted(tmp_path: Path) -> None:
         (tmp_path / "t.jsonl").write_text(text + "\n")
         with pytest.raises(DataError, match=rf"line {line}, column 'y': the cell is empty"):
             load_data(tmp_path / "t.jsonl", client_column="c", target="y")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("marked", "line"),
+    [
+        ({20: '"u'}, 21),  # takes all that is left
+        ({20: '"u', 30: '"v'}, 21),  # ends in front of the v
+        ({40: '"u'}, 41),  # in the last line
+        ({10: '"u\nv"', 20: '"u'}, 22),  # behind a cell over two lines
+        ({10: '"u"x', 20: '"u'}, 21),  # behind one that is clear without its quotes
+        ({20: '"' + "u" * 150_000}, 21),  # longer than Python's reader takes by default
+    ],
+)
+def test_a_quotation_that_is_not_closed_takes_no_lines(
+    marked: dict[int, str], line: int, end: str, tmp_path: Path
+) -> None:
+    """Arrow would end it with the file."""
+    rows = ["c,x,y,z", *(f"{'ab'[i % 2]},{i},{i // 2 % 2},{marked.get(i, 'u')}" for i in range(1, 41))]
+    (tmp_path / "t.csv").write_bytes(end.join([*rows, ""]).encode())
+    with pytest.raises(
+        DataError, match=rf"t.csv, line {line}, opens a quotation mark that no mark at the end of a cell"
+    ):
+        load_data(tmp_path / "t.csv", client_column="c", target="y")
+    assert csv.field_size_limit() == 131_072
+
+
+def test_quotation_marks_that_are_clear(tmp_path: Path) -> None:
+    said = ['"u"', 'u"', '5" u', '"u ""v"" "', '"u"x', '"u" ', ' "u"', '"' + "u\nv\n" * 50_000 + '"', '"u\r\nv"', '""']
+    rows = ["c,x,y,z", *(f"{'ab'[i % 2]},{i},{i // 2 % 2},{said[i % len(said)]}" for i in range(40))]
+    (tmp_path / "t.csv").write_bytes("\n".join([*rows, ""]).encode())
+    assert read_raw(tmp_path / "t.csv").rows == 40
+    (tmp_path / "t.tsv").write_text("c\tx\ty\tz\n" + "".join(f'a\t{i}\t{i % 2}\t"u\n' for i in range(40)))
+    assert read_raw(tmp_path / "t.tsv", quotes=False).rows == 40  # where a mark is a mark
+
+
+def test_rows_of_a_table_that_the_stricter_reader_does_not_take_have_numbers(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('c,x\na,"1"0\n\nb,2\n')
+    assert read_raw(tmp_path / "t.csv").numbers() == [1, 2]
+    (tmp_path / "t.csv").write_text('c,x\na,"10"\n\nb,2\n')
+    assert read_raw(tmp_path / "t.csv").numbers() == [2, 4]

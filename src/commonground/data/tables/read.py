@@ -129,9 +129,11 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
     except pa.ArrowInvalid as error:
         _name_the_line(path, file, quotes, len(names), str(error))
     check_names(path, names)
+    if quotes and _may_be_unclosed(file, table.columns):
+        _check_closed(path, file)
     columns = {name: column.slice(1) for name, column in zip(names, table.columns, strict=True)}
     notes = (file.note,) if file.note else ()
-    where, numbers = partial(_line_of, file, quotes), partial(_lines_of, file, quotes)
+    where, numbers = partial(_line_of, file, quotes), partial(_lines_of, file, quotes, len(table) - 1)
     return RawTable(path, columns, False, where, numbers, "line", notes)
 
 
@@ -145,11 +147,16 @@ def _beside(read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return thread.submit(read, *args, **kwargs).result()
 
 
-def _records(file: TextFile, quotes: bool) -> Iterator[tuple[int, list[str]]]:
-    """The line on which each record ends, and its cells; blank lines are left out."""
+def _reader(file: TextFile, quotes: bool) -> Any:
+    """Python's own, which is slower than Arrow's, and stricter."""
     text = io.TextIOWrapper(io.BytesIO(file.content), "utf-8", "surrogatepass", newline="")
     style: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(text, delimiter=file.separator, quoting=style, strict=True)
+    return csv.reader(text, delimiter=file.separator, quoting=style, strict=True)
+
+
+def _records(file: TextFile, quotes: bool) -> Iterator[tuple[int, list[str]]]:
+    """The line on which each record ends, and its cells; blank lines are left out."""
+    reader = _reader(file, quotes)
     for row in reader:
         if row:
             yield reader.line_num, row
@@ -173,8 +180,50 @@ def _line_of(file: TextFile, quotes: bool, row: int) -> str:
     return f"row {row + 1}"
 
 
-def _lines_of(file: TextFile, quotes: bool) -> list[int]:
-    return [line for line, _ in _records(file, quotes)][1:]
+def _lines_of(file: TextFile, quotes: bool, rows: int) -> list[int]:
+    """The line of each row; of rows that the stricter reader does not take there is none."""
+    try:
+        return [line for line, _ in _records(file, quotes)][1:]
+    except csv.Error:
+        return counted(rows)
+
+
+def _may_be_unclosed(file: TextFile, columns: Sequence[Any]) -> bool:
+    """Whether a quotation mark may have taken lines into its cell that are not of it: Arrow ends such a cell with the
+    file, or at the next mark.
+    """
+    import pyarrow.compute as pc
+
+    marks = file.content.count(b'"')
+    return marks % 2 == 1 or (
+        marks > 0 and any(pc.any(pc.match_substring_regex(column, "[\r\n]")).as_py() for column in columns)
+    )
+
+
+def _check_closed(path: Path, file: TextFile) -> None:
+    """Refuse a cell over several lines that does not end with its quotation mark, or not before the file does.
+
+    Raises:
+        DataError: there is one; the line on which it begins is named.
+    """
+    usual = csv.field_size_limit(max(len(file.content), csv.field_size_limit()))
+    try:
+        reader, line = _reader(file, quotes=True), 1
+        while True:
+            try:
+                next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                # Within one line, as in "a"b, it is clear what was meant, and the reader goes on with the next line.
+                if reader.line_num > line or "unexpected end" in str(error):
+                    raise DataError(
+                        f"{path}, line {line}, opens a quotation mark that no mark at the end of a cell closes, so "
+                        "that the lines below would be part of it; close it, double it or take it away"
+                    ) from None
+            line = reader.line_num + 1
+    finally:
+        csv.field_size_limit(usual)
 
 
 def _name_the_line(path: Path, file: TextFile, quotes: bool, cells: int, reason: str) -> NoReturn:
