@@ -261,11 +261,34 @@ def test_a_new_client_is_added_from_examples(service: tuple[TestClient, Tokens],
         ({"client": "n", "rows": [*rows(0, 8), {**rows(0, 1)[0], "label": "perhaps"}]}, "row 9 has no label, or one"),
         ({"client": " n", "rows": rows(0, 8)}, "a client's name is"),
         ({"client": "all", "rows": rows(0, 8)}, "cannot be called 'all'"),
-        ({"client": "1", "rows": rows(0, 8)}, "cannot be called '1', which is the number of client 'north'"),
+        ({"client": "1", "rows": rows(0, 8)}, "a new client cannot be called '1', which is another one's number"),
     ):
         response = client.post("/v1/clients", json=wrong, headers=enrol)
         assert response.status_code == 422, response.text
         assert says in response.json()["detail"]
+        assert str(run_dir) not in response.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["--data", "digits", "--clients", "3"], "the run of this service is of no table"),
+        (["--scaling", "client"], "the run of this service scales by each client's own statistics"),
+    ],
+)
+def test_who_would_be_added_is_told_no_folder_of_the_host(
+    settings: list[str], says: str, run_dir: Path, tmp_path: Path
+) -> None:
+    shops = ["--data", str(run_dir.parent / "shops.csv"), "--client-column", "shop", "--target", "label"]
+    given = settings if "--data" in settings else [*shops, *settings]
+    assert main(["train", "fedrep", *given, "--rounds", "1", "--quiet", "--out", str(tmp_path / "run")]) == 0
+    tokens = Tokens(tmp_path / "run")
+    client = TestClient(make_app(RunModels(cg.load_run(tmp_path / "run")), tokens), raise_server_exceptions=False)
+    body = {"client": "west", "rows": rows(0, 8)}
+    response = client.post("/v1/clients", json=body, headers=bearer(tokens.issue(ENROL)))
+    assert response.status_code == 422
+    assert says in response.json()["detail"]
+    assert str(tmp_path) not in response.text
 
 
 @pytest.mark.parametrize(

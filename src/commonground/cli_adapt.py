@@ -6,11 +6,12 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from commonground.cli_options import Named, trust_code
@@ -104,6 +105,8 @@ def adapt(
     check_run(run_dir)
     if shots is None and not keep:
         raise ConfigError("give --shots K[,K…], --keep, or both")
+    if shots is None:
+        _check_given(click.get_current_context(), {"out": "--out", "repeats": "--repeats", "per_class": "--per-class"})
     wanted = [] if shots is None else list(dict.fromkeys(_numbers(shots, "--shots")))
     if out is not None:
         check_folder(out)
@@ -163,6 +166,13 @@ def adapt(
     if data is None:
         console.print(f"The new clients' samples are dealt anew from {new.name}; the run has trained on some of them.")
     console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}{f', {page}' if page else ''}")
+
+
+def _check_given(context: click.Context, for_shots: Mapping[str, str]) -> None:
+    """Refuse options of --shots where there is none."""
+    for name, option in for_shots.items():
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise ConfigError(f"{option} is for --shots, and --keep has no use for it; leave it out or give --shots K")
 
 
 def _write(folder: Path, about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
@@ -311,7 +321,8 @@ def predict(
     else:
         if client is None and not use_global:
             raise ConfigError("give either --client ID or --global")
-        header, rows = predictor_of(run, max_new_tokens).table(file, number, _say)
+        predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
+        header, rows = predictor.table(file, number, _say)
         writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))
     if out is not None:
         write_atomically(out, text.getvalue())

@@ -59,9 +59,14 @@ def test_every_kind_of_file_holds_the_same_texts(place: Path, tmp_path: Path) ->
     np.testing.assert_allclose(found[0].sum(1), 1)
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
+    (tmp_path / "b.csv").write_text("sentence1;sentence2\n" + "".join(f"{a};{b}\n" for a, b in pairs), "utf-16")
+    again = classify(run, read_texts(tmp_path / "b.csv", separator="semicolon", encoding="utf-16"), 2)
+    assert np.array_equal(found[0], again)
     other = classify(run, read_texts(tmp_path / "a.tsv"), 1)
     assert not np.allclose(found[0], other), "every client has a head of its own"
     (tmp_path / "a.txt").write_text("w1 w2\nw22\n")
+    with pytest.raises(ConfigError, match=r"--separator says nothing of .*a.txt': it is for tables in text files"):
+        read_texts(tmp_path / "a.txt", separator=";")
     single = read_texts(tmp_path / "a.txt")
     assert (list(single.first), single.second) == (["w1 w2", "w22"], None)
 

@@ -285,11 +285,12 @@ def test_predict_and_adapt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     digits = load_digits()
     np.save(tmp_path / "x.npy", digits.images[:5])
     np.savetxt(tmp_path / "x.csv", digits.data[:5], delimiter=",")
+    np.savetxt(tmp_path / "x2.csv", digits.data[:5], delimiter=";", encoding="utf-16")
     answers = []
-    for name in ("x.npy", "x.csv"):
-        assert main(["predict", str(out), "--client", "3", "--input", str(tmp_path / name)]) == 0
+    for name, read in (("x.npy", []), ("x.csv", []), ("x2.csv", ["--separator", ";", "--encoding", "utf-16"])):
+        assert main(["predict", str(out), "--client", "3", "--input", str(tmp_path / name), *read]) == 0
         answers.append(capsys.readouterr().out)
-    assert answers[0] == answers[1]
+    assert answers[0] == answers[1] == answers[2]
     assert len(answers[0].splitlines()) == 6
     assert main(["adapt", str(out), "--shots", "4,8", "--classes-per-client", "3", "--repeats", "1", "--quiet"]) == 0
     results = json.loads((out / "adapt.json").read_text())["results"]
@@ -300,6 +301,18 @@ def test_predict_and_adapt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["predict", str(out), "--client", "99", "--input", str(tmp_path / "x.npy")], "99"),
         (["predict", str(out), "--global", "--input", str(tmp_path / "x.npy")], "no global model"),
         (["predict", str(out), "--client", "0", "--input", str(tmp_path / "no.npy")], "no.npy"),
+        (
+            ["predict", str(out), "--client", "0", str(tmp_path / "x.npy"), "--separator", ";"],
+            "--separator says nothing",
+        ),
+        (
+            ["predict", str(out), "--client", "0", str(tmp_path / "x.npy"), "--encoding", "ascii"],
+            "--encoding says noth",
+        ),
+        (["predict", str(out), "--client", "0", str(tmp_path / "x.csv"), "--separator", ";"], "…', no number"),
+        (["adapt", str(out), "--keep", "--repeats", "3"], "--repeats is for --shots, and --keep has no use for it"),
+        (["adapt", str(out), "--keep", "--per-class"], "--per-class is for --shots"),
+        (["adapt", str(out), "--keep", "--out", str(tmp_path / "new")], "--out is for --shots"),
         (["adapt", str(out), "--shots", "5000"], "5000"),
         (["adapt", str(tmp_path / "nothing"), "--shots", "5"], "nothing"),
         (["adapt", str(out), "--shots", "500", "--per-class"], "class"),

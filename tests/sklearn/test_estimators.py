@@ -271,3 +271,13 @@ def test_a_client_is_known_by_its_text() -> None:
     for groups in ([7, 10, 7], [7.0, 10.0, 7.0], ["7", "10", "7"], np.array([7, "10", "7"], dtype=object)):
         names, number = client_names(groups, 3)
         assert (names, number.tolist()) == (["10", "7"], [1, 0, 1])
+
+
+def test_targets_beyond_single_precision_are_no_divergence() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    near, beyond = (FederatedRegressor("fedavg", rounds=2, random_state=0) for _ in range(2))
+    assert np.isfinite(near.fit(x, 1e37 * x[:, 0]).predict(x)).all()
+    with pytest.raises(DataError, match="a target is beyond what float32 holds; divide all by a number, or choose"):
+        beyond.fit(x, 1e39 * x[:, 0])
+    double = FederatedRegressor("fedavg", rounds=2, random_state=0, settings={"dtype": "float64"})
+    assert np.isfinite(double.fit(x, 1e39 * x[:, 0]).predict(x)).all()

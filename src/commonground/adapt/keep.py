@@ -142,8 +142,8 @@ def _check_name(trained: Trained, name: str) -> None:
         return
     if name == "all":
         raise ConfigError("a new client cannot be called 'all', which stands for every client; give it another name")
-    number = int(name) if name.isdecimal() and trained.known_by_number else trained.clients
-    if number < trained.clients:
+    number = trained.numbered(name)
+    if number is not None:
         raise ConfigError(
             f"a new client cannot be called '{name}', which is the number of {trained.called(number)} of "
             f"{trained.where}; give it another name"

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commonground.adapt.samples import read_samples
+from commonground.adapt.samples import check_text, read_samples
 from commonground.adapt.texts import answer, classify, read_instructions, read_texts
 from commonground.data.tables.options import names_in
 from commonground.engine.run import Run
@@ -26,10 +26,11 @@ class Predictor(ABC):
 
     Args:
         run: the run.
+        separator, encoding: of tables in text files; found if not given.
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, separator: str | None = None, encoding: str | None = None) -> None:
+        self.run, self.separator, self.encoding = run, separator, encoding
 
     @abstractmethod
     def table(self, path: Path, client: int | None, note: Note) -> tuple[list[str], list[list[str]]]:
@@ -44,6 +45,7 @@ class Predictor(ABC):
             The columns' names and a row for each sample.
 
         Raises:
+            ConfigError: an impossible separator or encoding, or one of a file that has none.
             DataError: the file is missing, of another kind, or does not fit the run.
         """
 
@@ -64,14 +66,15 @@ class SamplePredictor(_Scores):
     """Of samples of numbers."""
 
     def _predicted(self, path: Path, client: int | None, note: Note) -> npt.NDArray[np.float64]:
-        return self.run.predict(read_samples(path), client)
+        return self.run.predict(read_samples(path, self.separator, self.encoding), client)
 
 
 class TextPredictor(_Scores):
     """Of texts or pairs."""
 
     def _predicted(self, path: Path, client: int | None, note: Note) -> npt.NDArray[np.float64]:
-        texts = read_texts(path, names_in(self.run.config.text_column), self.run.trained.text_columns)
+        columns, usual = names_in(self.run.config.text_column), self.run.trained.text_columns
+        texts = read_texts(path, columns, usual, self.separator, self.encoding)
         return classify(self.run, texts, client, note)
 
 
@@ -81,35 +84,46 @@ class AnswerPredictor(Predictor):
     Args:
         run: the run.
         max_new_tokens: most tokens of an answer.
+        separator, encoding: refused, as instructions are read as they are usually written.
     """
 
     usual_tokens: ClassVar[int] = 64
 
-    def __init__(self, run: Run, max_new_tokens: int | None = None) -> None:
-        super().__init__(run)
+    def __init__(
+        self,
+        run: Run,
+        max_new_tokens: int | None = None,
+        separator: str | None = None,
+        encoding: str | None = None,
+    ) -> None:
+        super().__init__(run, separator, encoding)
         self.max_new_tokens = max_new_tokens or self.usual_tokens
 
     def table(self, path: Path, client: int | None, note: Note) -> tuple[list[str], list[list[str]]]:
         """See :meth:`Predictor.table`."""
+        check_text(path, self.separator, self.encoding, text=False)
         answers = answer(self.run, read_instructions(path), client, self.max_new_tokens)
         return ["answer"], [[text] for text in answers]
 
 
-def predictor_of(run: Run, max_new_tokens: int | None = None) -> Predictor:
+def predictor_of(
+    run: Run, max_new_tokens: int | None = None, *, separator: str | None = None, encoding: str | None = None
+) -> Predictor:
     """What suits the run.
 
     Args:
         run: the run.
         max_new_tokens: most tokens of an answer, for language models alone.
+        separator, encoding: of tables in text files; found if not given.
 
     Raises:
         ConfigError: ``max_new_tokens`` for a run that is of no language model.
     """
     trained = run.trained
     if trained.task.generative:
-        return AnswerPredictor(run, max_new_tokens)
+        return AnswerPredictor(run, max_new_tokens, separator, encoding)
     if max_new_tokens is not None:
         raise ConfigError(
             f"--max-new-tokens is for language models, and {trained.where} is of the task {trained.task.name}"
         )
-    return TextPredictor(run) if trained.reads_text else SamplePredictor(run)
+    return (TextPredictor if trained.reads_text else SamplePredictor)(run, separator, encoding)

@@ -10,31 +10,42 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.access import reason
-from commonground.errors import DataError
+from commonground.data.tables.textfile import read_text_file
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
 
-__all__ = ["read_samples"]
+__all__ = ["check_text", "read_samples"]
 
 
-def read_samples(path: Path) -> npt.NDArray[np.float64]:
+def read_samples(path: Path, separator: str | None = None, encoding: str | None = None) -> npt.NDArray[np.float64]:
     """Samples [n, …] from a .npy or .csv file.
 
+    Args:
+        path: the file.
+        separator: between the cells of a .csv file; by default a comma.
+        encoding: of a .csv file; by default found.
+
     Raises:
+        ConfigError: an impossible separator or encoding, or one of a .npy file.
         DataError: the file is missing, of another kind, empty or not numeric.
     """
+    check_text(path, separator, encoding, text=path.suffix != ".npy")
     if not path.is_file():
         raise DataError(f"the input file '{path}' does not exist")
     try:
         if path.suffix == ".npy":
             x = _read_array(path)
         elif path.suffix == ".csv":
-            lines = [line for line in csv.reader(path.read_text("utf-8").splitlines()) if line]
+            file = read_text_file(path, separator or ",", encoding)
+            text = file.content.decode("utf-8", "surrogatepass")
+            lines = [line for line in csv.reader(text.splitlines(), delimiter=file.separator) if line]
             header = bool(lines) and not any(_is_number(cell) for cell in lines[0])
             for number, line in enumerate(lines[header:], 1 + header):
                 for place, cell in enumerate(line, 1):
                     if not _is_number(cell):
                         raise DataError(
-                            f"{path}, row {number}: column {place} is '{cell}', no number; columns are those of the "
-                            "training samples in their order, without label and client"
+                            f"{path}, row {number}: column {place} is {quoted(cell, 40)}, no number; columns are those "
+                            "of the training samples in their order, without label and client"
                         )
             x = np.array([[float(cell) for cell in line] for line in lines[header:]])
         else:
@@ -46,6 +57,17 @@ def read_samples(path: Path) -> npt.NDArray[np.float64]:
     if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
         raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
     return np.array(x, dtype=np.float64)  # a copy: the file must not be written to
+
+
+def check_text(path: Path, separator: str | None, encoding: str | None, *, text: bool) -> None:
+    """Refuse to be told how a file's text is read where it has none.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for option, value in (("--separator", separator), ("--encoding", encoding)):
+        if value is not None and not text:
+            raise ConfigError(f"{option} says nothing of '{path}': it is for tables in text files; leave it out")
 
 
 def _read_array(path: Path) -> Any:

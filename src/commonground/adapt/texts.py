@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
+from commonground.adapt.samples import check_text
 from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
@@ -27,7 +28,13 @@ __all__ = ["answer", "classify", "read_instructions", "read_texts"]
 _KINDS = ".tsv, .csv, .jsonl or .txt"
 
 
-def read_texts(path: Path, columns: Sequence[str] = (), usual: Sequence[str] = ()) -> TextSamples:
+def read_texts(
+    path: Path,
+    columns: Sequence[str] = (),
+    usual: Sequence[str] = (),
+    separator: str | None = None,
+    encoding: str | None = None,
+) -> TextSamples:
     """Texts or pairs without labels.
 
     Args:
@@ -36,16 +43,20 @@ def read_texts(path: Path, columns: Sequence[str] = (), usual: Sequence[str] = (
             quotation marks are ordinary characters.
         columns: the texts' columns, if they are called otherwise.
         usual: columns to be taken if they are there.
+        separator, encoding: of a table; found if not given.
 
     Raises:
+        ConfigError: an impossible separator or encoding, or one of a .txt file.
         DataError: the file is missing, of another kind, empty, or without such columns (line named).
     """
-    if path.suffix.lower() == ".txt":
+    plain = path.suffix.lower() == ".txt"
+    check_text(path, separator, encoding, text=not plain)
+    if plain:
         lines = _lines(path)
         return _samples(path, [[line] for line in lines], range(1, len(lines) + 1))
     if not is_table(str(path)):
         raise DataError(f"the input file '{path}' is not one of texts: {_KINDS}")
-    raw = read_raw(_there(path), quotes=".tsv" not in path.name.lower())
+    raw = read_raw(_there(path), separator, encoding, quotes=".tsv" not in path.name.lower())
     names = tuple(columns) or text_columns(str(path), raw.names, usual)
     check_columns(path, raw.columns, names)
     return _samples(path, list(zip(*(raw.columns[name].to_pylist() for name in names), strict=True)), raw.numbers())

@@ -142,6 +142,11 @@ class Trained:
         """Whether a number may stand for a client that has a name: not where a name is a number, maybe another's."""
         return not any(name.isdecimal() for name in self.split["client_names"] or ())
 
+    def numbered(self, name: str) -> int | None:
+        """The trained client that a name means by its number, if any; a new client cannot be called so."""
+        number = int(name) if name.isdecimal() and self.known_by_number else self.clients
+        return number if number < self.clients else None
+
     def client(self, name: str | int, *, by_number: bool = True) -> int:
         """A client's number, by its name, or by its number where no client has a number for its name.
 
@@ -155,8 +160,8 @@ class Trained:
         names, number = self.names, self._numbers.get(str(name))
         if number is not None:
             return number
-        if by_number and self.known_by_number and str(name).isdecimal() and int(name) < self.clients:
-            return int(name)
+        if by_number and (number := self.numbered(str(name))) is not None:
+            return number
         few = {} if self.schema is None else self.schema.few_rows
         if str(name) in few.get("clients", ()):
             became = (

@@ -53,7 +53,8 @@ class ExportedModel:
         return self.portable.model
 
     def predict(self, x: Given) -> npt.NDArray[np.float64]:
-        """As :meth:`Run.predict <commonground.Run.predict>` of the same client; of a table, also a DataFrame.
+        """As :meth:`Run.predict <commonground.Run.predict>` of the same client; of a table, also a DataFrame. In
+        the run's own number type: what the run computed in bf16 or tf32 differs by its rounding.
 
         Raises:
             DataError: a column is missing, a cell does not fit, or the samples are not of the training samples' form.

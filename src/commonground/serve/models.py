@@ -29,6 +29,7 @@ from commonground.serve.joining import Joining
 
 __all__ = ["Answer", "RunModels"]
 
+SERVED = "the run of this service"  # whose folder is nothing to tell
 SMALL = 16 * 1024  # bytes of requests that are answered together; longer ones would keep others waiting
 
 Row = Mapping[str, str | float | bool | None]
@@ -127,7 +128,7 @@ class RunModels:
         try:
             number = trained.client(client)
         except ConfigError:  # whose sentence names a folder of this host
-            raise ConfigError(f"the run of this service has no client {quoted(client)}") from None
+            raise ConfigError(f"{SERVED} has no client {quoted(client)}") from None
         rows = [row for each in asked for row in each]
         schema = trained.schema
         notes: list[tuple[str, ...]] = [()] * len(rows)
@@ -175,11 +176,10 @@ class RunModels:
         trained = self.run.trained
         schema = trained.schema
         if schema is None:
-            raise ConfigError(f"{trained.where} is of no table; new clients are added by `commonground adapt --keep`")
+            raise ConfigError(f"{SERVED} is of no table; new clients are added by `commonground adapt --keep`")
         if schema.client_scales:
             raise ConfigError(
-                f"{trained.where} scales by each client's own statistics; new clients are added by `commonground adapt "
-                "--keep`"
+                f"{SERVED} scales by each client's own statistics; new clients are added by `commonground adapt --keep`"
             )
         if not client.strip() or client != client.strip() or not client.isprintable() or len(client) > 200:
             raise DataError("a client's name is 1 to 200 printable characters without spaces at its ends")
@@ -187,8 +187,11 @@ class RunModels:
             raise DataError(f"{len(rows)} rows are too few for a head and a test of it; at least 4 are needed")
         data = self._examples(client, raw_of_frame(_frame(rows, [*schema.needed, *schema.targets])))
         with self._adding:
-            if client in self.run.trained.names:
+            trained = self.run.trained
+            if client in trained.names:
                 raise ConfigError(f"there is a client '{client}' already")
+            if trained.numbered(client) is not None:  # whose number it is, is nothing to tell
+                raise ConfigError(f"a new client cannot be called '{client}', which is another one's number")
             kept = keep_clients(self.run, data, epochs=epochs, renew=False)
             self._heed(kept.run)
         return kept

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from commonground.devices import wide
+from commonground.errors import DataError
 from commonground.single_precision import rounding_shows
 from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 
@@ -73,7 +74,13 @@ class Regression(Task):
 
     def as_tensor(self, targets: Array, dtype: torch.dtype) -> Tensor:
         y = torch.from_numpy(targets)
-        return y if y.dtype == torch.float64 and self.in_double else y.to(dtype)
+        kept = y if y.dtype == torch.float64 and self.in_double else y.to(dtype)
+        if kept.dtype != y.dtype and not bool(kept.isfinite().all()):  # which would look like training that diverges
+            raise DataError(
+                f"a target is beyond what {str(dtype).removeprefix('torch.')} holds; divide all by a number, or choose "
+                "--dtype float64"
+            )
+        return kept
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         return (output - self.learnt(output, y)).square().mean(1)
