@@ -10,9 +10,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commonground.adapt.samples import check_text, read_samples
+from commonground.adapt.samples import read_samples
 from commonground.adapt.texts import answer, classify, read_instructions, read_texts
 from commonground.data.tables.options import names_in
+from commonground.data.tables.textfile import check_unsaid
 from commonground.engine.run import Run
 from commonground.errors import ConfigError
 
@@ -101,7 +102,7 @@ class AnswerPredictor(Predictor):
 
     def table(self, path: Path, client: int | None, note: Note) -> tuple[list[str], list[list[str]]]:
         """See :meth:`Predictor.table`."""
-        check_text(path, self.separator, self.encoding, text=False)
+        check_unsaid(path, self.separator, self.encoding)
         answers = answer(self.run, read_instructions(path), client, self.max_new_tokens)
         return ["answer"], [[text] for text in answers]
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.access import reason
-from commonground.data.tables.textfile import read_text_file
-from commonground.errors import ConfigError, DataError
+from commonground.data.tables.textfile import check_unsaid, read_text_file
+from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["check_text", "read_samples"]
+__all__ = ["read_samples"]
 
 
 def read_samples(path: Path, separator: str | None = None, encoding: str | None = None) -> npt.NDArray[np.float64]:
@@ -29,7 +29,8 @@ def read_samples(path: Path, separator: str | None = None, encoding: str | None 
         ConfigError: an impossible separator or encoding, or one of a .npy file.
         DataError: the file is missing, of another kind, empty or not numeric.
     """
-    check_text(path, separator, encoding, text=path.suffix != ".npy")
+    if path.suffix == ".npy":
+        check_unsaid(path, separator, encoding)
     if not path.is_file():
         raise DataError(f"the input file '{path}' does not exist")
     try:
@@ -57,17 +58,6 @@ def read_samples(path: Path, separator: str | None = None, encoding: str | None 
     if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "fiu":
         raise DataError(f"the input file '{path}' must hold at least one sample as a row of numbers, not {x.shape}")
     return np.array(x, dtype=np.float64)  # a copy: the file must not be written to
-
-
-def check_text(path: Path, separator: str | None, encoding: str | None, *, text: bool) -> None:
-    """Refuse to be told how a file's text is read where it has none.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    for option, value in (("--separator", separator), ("--encoding", encoding)):
-        if value is not None and not text:
-            raise ConfigError(f"{option} says nothing of '{path}': it is for tables in text files; leave it out")
 
 
 def _read_array(path: Path) -> Any:

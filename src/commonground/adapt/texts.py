@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from commonground.adapt.samples import check_text
 from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.read import is_table, read_raw
+from commonground.data.tables.textfile import check_unsaid
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.engine.run import Run
 from commonground.errors import ConfigError, DataError
@@ -49,9 +49,8 @@ def read_texts(
         ConfigError: an impossible separator or encoding, or one of a .txt file.
         DataError: the file is missing, of another kind, empty, or without such columns (line named).
     """
-    plain = path.suffix.lower() == ".txt"
-    check_text(path, separator, encoding, text=not plain)
-    if plain:
+    if path.suffix.lower() == ".txt":
+        check_unsaid(path, separator, encoding)
         lines = _lines(path)
         return _samples(path, [[line] for line in lines], range(1, len(lines) + 1))
     if not is_table(str(path)):

@@ -258,3 +258,16 @@ def test_rows_of_a_table_that_the_stricter_reader_does_not_take_have_numbers(tmp
     assert read_raw(tmp_path / "t.csv").numbers() == [1, 2]
     (tmp_path / "t.csv").write_text('c,x\na,"10"\n\nb,2\n')
     assert read_raw(tmp_path / "t.csv").numbers() == [2, 4]
+
+
+def test_files_without_cells_of_text_are_told_no_separator(tmp_path: Path) -> None:
+    table = frame()
+    table.to_parquet(tmp_path / "t.parquet")
+    table.to_json(tmp_path / "t.jsonl", orient="records", lines=True, date_format="iso")
+    with pytest.raises(ConfigError, match=r"--separator says nothing of '.*t.parquet'"):
+        read_raw(tmp_path / "t.parquet", separator=";")
+    with pytest.raises(ConfigError, match=r"--encoding says nothing of '.*t.parquet'"):
+        read_raw(tmp_path / "t.parquet", encoding="ascii")
+    with pytest.raises(ConfigError, match=r"--separator says nothing of '.*t.jsonl'"):
+        read_raw(tmp_path / "t.jsonl", separator=";")
+    assert read_raw(tmp_path / "t.jsonl", encoding="utf-8").rows == ROWS

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn
 
 from commonground.data.tables.huggingface import is_saved_dataset, read_saved_dataset
 from commonground.data.tables.raw import RawTable, check_names, counted, raw_of_arrow, raw_of_frame
-from commonground.data.tables.textfile import TextFile, read_text_file
+from commonground.data.tables.textfile import TextFile, check_unsaid, read_text_file
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
@@ -61,11 +61,12 @@ def read_raw(
         quotes: whether a text file's cell may stand in quotation marks; by default not in a .tsv file of texts.
 
     Raises:
-        ConfigError: an impossible separator or encoding.
+        ConfigError: an impossible separator or encoding, or one of a file that has none.
         DataError: there is no such file, or it is no table: a row of another length (line named), a column without a
             name of its own, no rows.
     """
     if is_saved_dataset(path):
+        check_unsaid(path, separator, encoding)
         return read_saved_dataset(path)
     files = _in_folder(path)
     if files:
@@ -74,8 +75,10 @@ def read_raw(
         raise DataError(f"the folder {path} holds no table; it may hold files {FORMS.rpartition(', or')[0]}")
     kind = _kind(path)
     if kind == "binary":
+        check_unsaid(path, separator, encoding)
         table = _read_binary(path)
     elif kind == "lines":
+        check_unsaid(path, separator)
         table = _read_lines(path, encoding)
     else:
         table = _read_text(path, separator, encoding, True if quotes is None else quotes)

@@ -15,7 +15,7 @@ from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
-__all__ = ["SEPARATORS", "TextFile", "read_text_file"]
+__all__ = ["SEPARATORS", "TextFile", "check_unsaid", "read_text_file"]
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 """By the names that the command takes; the first of those that fit equally well is taken."""
@@ -70,6 +70,17 @@ def read_text_file(path: Path, separator: str | None = None, encoding: str | Non
     same = used == "utf-8" and not raw.startswith(_BOMS[0][0])
     content = raw if same else text.encode("utf-8", "surrogatepass")
     return TextFile(content, used, chosen)
+
+
+def check_unsaid(path: Path, separator: str | None = None, encoding: str | None = None) -> None:
+    """Refuse to be told a separator or an encoding of a file that has none.
+
+    Raises:
+        ConfigError: one is told.
+    """
+    for option, value in (("--separator", separator), ("--encoding", encoding)):
+        if value is not None:
+            raise ConfigError(f"{option} says nothing of '{path}': it is for tables in text files; leave it out")
 
 
 def _bytes_of(path: Path) -> bytes:
