@@ -395,7 +395,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(body: Any, service: tuple[Te
     [
         (b"{", 422),
         (b"\xff\xfe", 422),
-        (b'{"rows": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (b"\xff\xff", 400),
+        (b'{"rows": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 422),
         (b'{"rows": [{"a": NaN, "b": Infinity, "plan": "x"}]}', 422),
         (b" " * (16 * 1024 * 1024 + 1), 413),
     ],
@@ -406,6 +407,7 @@ def test_bytes_that_are_no_request(content: bytes, status: int, service: tuple[T
     response = client.post("/v1/predict", content=content, headers=headers)
     assert response.status_code == status, response.text
     assert "\n" not in response.json()["detail"]
+    assert (response.json()["detail"] == "the body is nested too deeply") is (b"[[" in content)
 
 
 JSON = st.recursive(

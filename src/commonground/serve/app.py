@@ -9,12 +9,14 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from commonground.errors import BusyError, CommonGroundError, RunError
 from commonground.quoting import escaped, quoted
@@ -172,9 +174,11 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         said = "the run of this service cannot be read, or has gone on; whoever runs the service finds why in its log"
         return JSONResponse({"detail": said}, 503)
 
-    @app.exception_handler(RecursionError)
-    async def too_deep(request: Request, error: RecursionError) -> JSONResponse:
-        return JSONResponse({"detail": "the body is nested too deeply"}, 422)
+    @app.exception_handler(StarletteHTTPException)
+    async def unread(request: Request, error: StarletteHTTPException) -> Response:
+        if isinstance(error.__cause__, RecursionError):  # FastAPI calls it bytes that are no JSON
+            return JSONResponse({"detail": "the body is nested too deeply"}, 422)
+        return await http_exception_handler(request, error)
 
     @app.get("/health")
     def health() -> Health:
