@@ -80,14 +80,15 @@ def table(**columns: Any) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("columns", "options", "named", "others"),
     [
-        ({}, {"scaling": "none"}, ("classes of the table's label",),
-         ("medians", "categories", "predicted", "means and deviations of")),
-        ({"c": ["red", "blue"] * 20}, {"scaling": "none"}, ("categories of the table",), ("medians", "predicted")),
+        ({}, {"scaling": "none"}, ("classes of the table's label", "medians, which stand for"),
+         ("categories", "predicted", "means and deviations of")),
+        ({"c": ["red", "blue"] * 20}, {"scaling": "none"}, ("categories of the table", "medians"), ("predicted",)),
         ({"z": [None, 1.0] * 20}, {"scaling": "client"}, ("medians, which stand for",), ("categories", "predicted")),
         ({"z": [None, 1.0] * 20}, {"scaling": "bounds:x=0:40,z=0:2"}, (), ("medians", "categories", "predicted")),
-        ({}, {}, ("means and deviations of the table's numbers",), ("medians", "categories", "predicted")),
+        ({}, {}, ("means and deviations of the table's numbers", "medians"), ("categories", "predicted")),
+        ({}, {"scaling": "bounds:x=0:40"}, ("classes of the table's label",), ("medians", "means", "predicted")),
         ({"y": [float(i) for i in range(40)]}, {"scaling": "none", "task": "regression"},
-         ("mean and deviation of what is predicted",), ("medians", "categories", "classes")),
+         ("mean and deviation of what is predicted", "medians"), ("categories", "classes")),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", [CENTRAL, EXAMPLE])
@@ -99,6 +100,24 @@ def test_what_is_pooled_is_named(
     said = cg.train("fedavg", data, rounds=1, **kind).summary["privacy"]["not_covered"]
     assert all(text in said for text in named)
     assert not any(text in said for text in others)
+
+
+def test_an_empty_cell_is_predicted_by_the_median_of_all_rows() -> None:
+    """Also where no training cell was empty: so it is named."""
+    data = cg.load_data(table(), client_column="who", target="y", scaling="none")
+    run = cg.train("fedavg", data, rounds=1, **CENTRAL)
+    assert run.trained.schema is not None
+    (column,) = run.trained.schema.features
+    assert column.fill == np.median([float(i) for i in range(40) if i in set(data.x_train[:, 0].tolist())])
+
+
+@pytest.mark.parametrize("few", ["pool", "shared"])
+def test_clients_that_hang_on_how_many_rows_one_has_are_refused(few: str, tmp_path: Path) -> None:
+    table().to_csv(tmp_path / "t.csv", index=False)
+    asked: dict[str, Any] = {"client_column": "who", "target": "y", "few_rows": few, "min_rows": 5, "rounds": 1}
+    with pytest.raises(ConfigError, match=f"--few-rows {few} makes clients of those that have enough rows"):
+        cg.train("fedavg", str(tmp_path / "t.csv"), **asked, **CENTRAL)
+    cg.train("fedavg", str(tmp_path / "t.csv"), **asked, **EXAMPLE)  # where a row is replaced, and none comes or goes
 
 
 def test_estimators_do_not_pool_in_silence() -> None:

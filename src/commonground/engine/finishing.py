@@ -64,7 +64,7 @@ def finish(
     early = {} if stopping is None or stopped else stopping.summary()
     judge, shared = tuned or (engine, progress.shared)
     scores, global_test = _last_test(setup, plan, progress, engine, tuned)
-    sha256 = weights_sha256(setup.data.clients, judge, shared)
+    sha256 = weights_sha256(setup, judge, shared)
     summary = summarise(
         setup,
         engine.name,

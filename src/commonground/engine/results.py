@@ -80,10 +80,13 @@ class GlobalTest:
         return cls(headline, spread_of(headline)["mean"], _metrics(scores, _ranked(scores, least_rows)))
 
 
-def weights_sha256(clients: int, engine: Engine, shared: Tensors) -> str:
-    """Over the shared tensors and every client's personal ones, each side digested with names in order."""
+def weights_sha256(setup: Setup, engine: Engine, shared: Tensors) -> str:
+    """Over the shared tensors and every client's personal ones, each side digested with names in order; with ``--dp``
+    over the shared ones alone: others are fitted without noise, and who guesses a client's data could try the guess on
+    their digest.
+    """
     sha = hashlib.sha256(f"shared {digest(shared)}\n".encode())
-    for client in range(clients):
+    for client in range(setup.data.clients if setup.config.dp is None else 0):
         sha.update(f"client {client} {engine.digest(client)}\n".encode())
     return sha.hexdigest()
 

@@ -41,6 +41,8 @@ def check_question(setup: Setup, question: Train | Reply | Evaluate | Digest, st
         raise UpdateError(f"it asks for a global model, which {setup.algorithm.name} does not have")
     if isinstance(question, Evaluate) and not setup.judged(question.which)[1].any():
         raise UpdateError(f"it asks for a test on {setup.judged(question.which)[0]} rows, and the client has none")
+    if isinstance(question, Digest) and config.dp is not None:  # a guess of its data could be tried on the answer
+        raise UpdateError("it asks for a digest of the client's own tensors, which a run with --dp tells nobody")
     if isinstance(question, Reply) and max(states.rounds(), default=0) != question.round:
         raise UpdateError(f"it replies to round {question.round}, which is not the last one of this client")
 

@@ -120,9 +120,9 @@ def _pooled(setup: Setup) -> list[str]:
         found.append("means and deviations of the table's numbers (--scaling pooled)")
     if schema is not None and schema.of_kind("category"):
         found.append("categories of the table")
-    # By bounds a missing number is in the middle of them, whatever there is.
-    filled = () if schema is None else [c for c in schema.features if c.missing or c.name in schema.filled]
-    if any(c.kind != "category" and not (schema and schema.scaling.startswith("bounds:")) for c in filled):
+    # By bounds a missing number is in their middle; else even a column without empty cells has a median.
+    features = () if schema is None or schema.scaling.startswith("bounds:") else schema.features
+    if any(c.kind != "category" for c in features):
         found.append(f"{'means' if setup.data.described else 'medians'}, which stand for missing cells")
     if isinstance(task, Regression) and task.mean:
         found.append("mean and deviation of what is predicted")
