@@ -57,6 +57,33 @@ def test_the_papers_scale_withdraws_what_the_small_one_said(tmp_path: Path) -> N
     )
 
 
+def test_a_run_of_other_settings_withdraws_nothing(tmp_path: Path) -> None:
+    leave(tmp_path / "small", "small", claim("A above B", True))
+    leave(tmp_path / "paper", "paper", claim("A above B", False))
+    file = tmp_path / "paper" / "reproduction.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"set": ["step=0.002"]}))
+    assert {(v.scale, v.status) for v in gather(tmp_path).verdicts} == {("small", "yes"), ("paper", "no")}
+    write_summary(tmp_path)
+    assert "Verdicts at both scales" not in (tmp_path / "README.md").read_text()
+
+
+def test_what_only_reads_carries_out_no_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(tmp_path / "x", "small", claim("yes", True))
+    for option in ("--status", "--summary", "--other-seeds"):
+        assert main(["reproduce", "fedrep-fig3", option, str(tmp_path), "--out", str(tmp_path / "x")]) == 2
+        assert f"{option} reads what is there and carries out nothing" in capsys.readouterr().err
+
+
+def test_a_text_that_people_have_written_is_not_written_over(tmp_path: Path) -> None:
+    leave(tmp_path / "x", "small", claim("yes", True))
+    write_summary(tmp_path)
+    write_summary(tmp_path)  # its own it takes the place of
+    (tmp_path / "README.md").write_text("my own notes\n")
+    with pytest.raises(RunError, match=r"README.md' is not one that --summary has written; move it"):
+        write_summary(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "my own notes\n"
+
+
 def test_what_does_not_hold_comes_first_and_one_seed_decides_nothing(tmp_path: Path) -> None:
     leave(tmp_path / "x", "small", claim("yes", True), claim("one seed", True, 1), claim("no|pipe", False))
     results = gather(tmp_path)

@@ -24,6 +24,7 @@ __all__ = ["Side", "claim", "difference", "fraction", "judge", "most", "tally"]
 
 Side = Literal["above", "below", "within"]
 FEWEST = 3  # seeds; fewer leave a claim open
+FEWEST_FOR_MEDIANS = 6  # the range of fewer values is no 95 % interval of their median
 ROUNDING = 10.0**-EQUAL_DIGITS  # nearer to 0 lie differences of equal figures that were added up in another order
 
 
@@ -39,7 +40,7 @@ def claim(
     center: Literal["mean", "median"] = "mean",
     exact: bool = False,
 ) -> Claim:
-    """Judge a statement on one value per seed; with fewer than three it is left open.
+    """Judge a statement on one value per seed; with fewer than three, of medians fewer than six, it is left open.
 
     Args:
         text, source, paper: see :class:`~commonground.papers.outcome.Claim`; the text says what is measured.
@@ -67,7 +68,8 @@ def claim(
         inside = bound - tolerance <= low and high <= bound + tolerance
         outside = high < bound - tolerance or low > bound + tolerance
         holds = True if inside else False if outside else None
-    return Claim(text, source, paper, middle, low, high, len(values), holds if exact or len(values) >= FEWEST else None)
+    enough = len(values) >= (FEWEST if center == "mean" else FEWEST_FOR_MEDIANS)
+    return Claim(text, source, paper, middle, low, high, len(values), holds if exact or enough else None)
 
 
 def _above(low: float, high: float, bound: float) -> bool | None:

@@ -182,3 +182,19 @@ def test_figures_1_and_3_say_how_many_hold_and_what_one_step_means(tmp_path: Pat
     assert "FedRep at FLUTE's effective step" in curve["lines"]
     assert "factor 2" in curve["reads"]
     assert any("with FLUTE's effective step" in claim["claim"] for claim in found["claims"])
+
+
+def test_claims_after_a_round_are_of_that_round(tmp_path: Path) -> None:
+    """Whatever the points of a curve are: 7 is no multiple of 5."""
+    sizes = ("d=5", "ks=[2]", "clients=[6]", "samples=[4]", "rounds=20", "horizons=[1, 7]")
+    coarse, fine = (
+        {
+            one["claim"]: one["measured"]
+            for one in reproduced("flute-fig3", tmp_path / e, *sizes, f"every={e}", tiny=False)["claims"]
+        }
+        for e in ("5", "1")
+    )
+    after = [claim for claim in coarse if "after 7 rounds" in claim or "after 1 rounds" in claim]
+    assert after
+    for claim in after:
+        assert coarse[claim] == fine[claim]

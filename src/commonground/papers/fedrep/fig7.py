@@ -131,7 +131,7 @@ def run(request: Request) -> Outcome:
         "starts, step sizes and where they lead",
         [{k: v for k, v in row.items() if not k.startswith("_")} for row in starts],
     )
-    outcome.notes = _notes(settings, how, common, random)
+    outcome.notes = _notes(settings, len(seeds), how, common, random)
     return outcome
 
 
@@ -287,9 +287,9 @@ def _values(settings: Fig7Settings, runs: Runs) -> list[dict[str, Any]]:
     return rows
 
 
-def _notes(settings: Fig7Settings, how: str, common: float, random: str) -> list[str]:
+def _notes(settings: Fig7Settings, seeds: int, how: str, common: float, random: str) -> list[str]:
     notes = [
-        f"Both scales are the paper's setting with {SEEDS} seeds for its 10; d and k are Section 5.1's, the values "
+        f"Both scales are the paper's setting with {seeds} seeds for its 10; d and k are Section 5.1's, the values "
         "of n "
         "and m ours "
         "(the paper has them in the picture only).",

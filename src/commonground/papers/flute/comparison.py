@@ -68,7 +68,7 @@ def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, sourc
         'A claim "above" holds if the 95 % interval of the paired difference lies above 0, fails if below, is open '
         "if it includes 0. Rounds saved: how many rounds earlier FLUTE comes within "
         f"{100 * settings.within:g} % of the lower of both last errors (a method that does not counts the last round "
-        f"plus {settings.every}); medians over seeds.",
+        f"plus {min(settings.recorded_every, settings.rounds)}); medians over seeds.",
     ]
     gone = [f"{int((~cell.finished).sum())} at {cell.name}" for cell in cells if not cell.finished.all()]
     if gone:

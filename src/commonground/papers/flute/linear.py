@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -45,7 +46,7 @@ class ComparisonSettings(Settings):
     step: float = 0.03
     alpha: float | None = None  # 1/(10d)
     rounds: int = 500
-    every: int = 5  # rounds between two points of a curve
+    every: int = 5  # most rounds between two points of a curve
     horizons: tuple[int, ...] = (10, 50, 100, 200)  # rounds to judge at, beside the last
     within: float = 0.05
     fedrep_steps: tuple[float, ...] = (0.03, 0.1)  # tried beside `step`
@@ -84,6 +85,11 @@ class ComparisonSettings(Settings):
     def judged(self) -> list[int]:
         """The rounds at which methods are compared: the horizons before the last round, and the last."""
         return [*sorted(h for h in set(self.horizons) if 0 < h < self.rounds), self.rounds]
+
+    @property
+    def recorded_every(self) -> int:
+        """Rounds between two that are recorded: ``every``, or fewer, so that those that are judged are among them."""
+        return math.gcd(self.every, *self.judged[:-1])
 
     @property
     def start_deviation(self) -> float:
@@ -191,7 +197,7 @@ def _runs(
     convention = Convention(settings.sum_or_mean, settings.loss)
     problem = sample_problem(seeds, phi, n, settings.noise_variance)
     start = random_start(problem, k, settings.start_deviation)
-    how: dict[str, Any] = {"every": settings.every, "on_divergence": "most"}
+    how: dict[str, Any] = {"every": settings.recorded_every, "on_divergence": "most"}
     try:
         penalty: dict[str, Any] = {"gamma1": settings.gamma1, "gamma2": settings.gamma2}
         path = flute(problem, k, settings.rounds, settings.step, start, convention=convention, **penalty, **how)

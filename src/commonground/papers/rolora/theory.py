@@ -297,7 +297,7 @@ def _remark(outcome: Outcome, settings: RoLoRATheory, shares: Sequence[float]) -
                 f"Theorem 5.4 at c = {share:g} asks for {rounds} rounds, more than most_rounds = "
                 f"{settings.most_rounds}, and was not judged."
             )
-    if limit < 1:
+    if limit < 1 - 1e-12:  # not by rounding alone
         outcome.notes.append(f"L_max is larger than ‖b*‖: at the lemma's limit η‖b*‖² = {limit:.4g}.")
 
 
