@@ -115,9 +115,12 @@ def reproduce(
     """
     if experiment is not None:
         check_experiment(experiment)
-    said = "--status" if status is not None else "--summary" if summary is not None else "--other-seeds"
-    if (status is not None or summary is not None or other_seeds) and (experiment is not None or rerun_of is not None):
-        raise ConfigError(f"{said} reads what is there and carries out nothing; leave out the experiment, or {said}")
+    if experiment is not None or rerun_of is not None:
+        for option, folder in (("--status", status), ("--summary", summary), ("--other-seeds", other_seeds or None)):
+            if folder is not None:
+                raise ConfigError(
+                    f"{option} carries out nothing, it reads what is there; leave out the experiment or it"
+                )
     if status is not None:
         _say_status(status)
     if summary is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,11 @@ class Plan:
     disk_free: int
     advice: tuple[str, ...]
 
+    @cached_property
+    def fewest_rounds(self) -> int:
+        """Rounds after which the run ends at the earliest."""
+        return fewest_rounds(self.setup)
+
     @property
     def seconds(self) -> float:
         """Of the whole run, as long as the machine is as busy as it was just now."""
@@ -72,7 +78,7 @@ class Plan:
             "clients": self.setup.data.clients,
             "participants": config.participants(self.setup.data.clients),
             "rounds": config.rounds,
-            "fewest_rounds": fewest_rounds(self.setup),
+            "fewest_rounds": self.fewest_rounds,
             "engine": self.engine,
             "settings": config.model_dump(mode="json"),
             "bytes": {"up": list(self.sent.up), "down": list(self.sent.down), "exact": self.sent.exact},

@@ -11,7 +11,7 @@ from commonground.engine.backends.base import payload_bytes
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.setup import Setup
 from commonground.plan.estimate import Plan
-from commonground.plan.ledger import fewest_rounds, kind_of
+from commonground.plan.ledger import kind_of
 from commonground.terminal import human_bytes
 
 __all__ = ["plan_table"]
@@ -36,8 +36,7 @@ def plan_table(plan: Plan, out: Path) -> Table:
     options = ", ".join(f"{name}={value}" for name, value in vars(algorithm).items() if value is not None)
     table.add_row("method", f"{algorithm.title}{f': {options}' if options else ''}")
     local = counted(config.local_steps, "step") if config.local_steps else counted(config.local_epochs, "epoch")
-    fewest = fewest_rounds(setup)
-    between = f"{config.rounds:,}" if fewest == config.rounds else f"{fewest:,} to {config.rounds:,}, by early stopping"
+    between = f"{plan.fewest_rounds:,} to {config.rounds:,}, by early stopping" if _most(plan) else f"{config.rounds:,}"
     table.add_row("rounds", f"{between}, of {asked:,} of {data.clients:,} clients each")
     table.add_row(
         "local training", f"{local} in batches of {config.batch_size}, {config.optimizer} at lr {config.lr:g}"
@@ -63,7 +62,7 @@ def plan_table(plan: Plan, out: Path) -> Table:
 
 def _most(plan: Plan) -> str:
     """Before what is of all rounds, where early stopping may leave some out."""
-    return "at most " if fewest_rounds(plan.setup) < plan.setup.config.rounds else ""
+    return "at most " if plan.fewest_rounds < plan.setup.config.rounds else ""
 
 
 def _sent(plan: Plan) -> str:

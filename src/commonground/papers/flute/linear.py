@@ -138,7 +138,7 @@ class Cell:
 
     def gain(self, other: Trajectory, round: int | None = None) -> Values:
         """How far FLUTE's error lies below another method's after a round (by default the last): [S]."""
-        at = -1 if round is None else _index(self.rounds, round)
+        at = -1 if round is None else self.rounds.index(round)
         return as_array(other.error[:, at] - self.flute.error[:, at])
 
     def rounds_saved(self, other: Trajectory, within: float) -> Values:
@@ -223,11 +223,6 @@ def effective_step(phi: torch.Tensor, k: int, convention: Convention) -> float:
     clients = phi.shape[2]
     body, head = convention.factors(clients)
     return float((clients * (body * head) ** 0.5 / (2 * (values[:, k - 1] + following))).median())
-
-
-def _index(rounds: Sequence[int], round: int) -> int:
-    """Index of the first recorded round not before a round."""
-    return next(i for i, r in enumerate(rounds) if r >= round)
 
 
 def _first(path: Trajectory, target: torch.Tensor) -> Values:
