@@ -242,6 +242,10 @@ def test_a_quotation_that_is_not_closed_takes_no_lines(
     ):
         load_data(tmp_path / "t.csv", client_column="c", target="y")
     assert csv.field_size_limit() == 131_072
+    if line == 41:  # the last one: no line below it, and none of its own
+        (tmp_path / "t.csv").write_bytes(end.join(rows).encode())
+        with pytest.raises(DataError, match=r"t.csv, line 41, opens a quotation mark"):
+            load_data(tmp_path / "t.csv", client_column="c", target="y")
 
 
 def test_quotation_marks_that_are_clear(tmp_path: Path) -> None:
