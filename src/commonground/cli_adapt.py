@@ -205,8 +205,7 @@ def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, see
     headline = Headline.of(new.task)
     several = len(kept.names) > 1
     standard_output().print(
-        f"{len(kept.names):,} client{'s' if several else ''} added to the run: {_first(kept.names)}; "
-        f"{headline.name} "
+        f"{len(kept.names):,} client{'s' if several else ''} added to the run: {_first(kept.names)}; {headline.name} "
         f"{headline.show(kept.mean)} on {'their test samples, the mean over them' if several else 'its test samples'}"
     )
 

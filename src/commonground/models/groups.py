@@ -144,8 +144,7 @@ class Groups:
                 parts = {name.rsplit(".", level)[0]: None for name in self._all for level in (1, 0)}
                 raise ModelError(
                     f"the pattern '{pattern}'{meant(pattern, parts)} of the group '{group}' matches no tensor of the "
-                    "model, which has "
-                    f"{', '.join(self._all[:8])}{', …' if len(self._all) > 8 else ''}"
+                    f"model, which has {', '.join(self._all[:8])}{', …' if len(self._all) > 8 else ''}"
                 )
         return tuple(name for name in self._all if name in chosen)
 

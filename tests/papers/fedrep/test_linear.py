@@ -154,6 +154,7 @@ def test_figure_7_counts_the_seeds_that_a_gaussian_start_drives_away(tmp_path: P
         assert rows[start][40, "GD-GD without QR", start]["seeds that diverge"] == diverging
         assert rows[start][40, "FedRep", start]["seeds that diverge"] == "0 of 3"
         assert rows[start][40, "FedRep", start]["seeds within 1.5 × the other start's"] == "3 of 3"
+    assert all("with 3 seeds for its 10" in each["notes"][0] for each in found.values())
     claims = {claim["claim"]: claim for claim in found["gaussian"]["claims"]}
     far = {text: claim for text, claim in claims.items() if text.startswith("From a Gaussian start (B and heads stan")}
     assert len(far) == 6

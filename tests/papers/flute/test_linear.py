@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -198,3 +199,22 @@ def test_claims_after_a_round_are_of_that_round(tmp_path: Path) -> None:
     assert after
     for claim in after:
         assert coarse[claim] == fine[claim]
+
+
+@pytest.mark.parametrize(
+    ("settings", "beyond"),
+    [
+        (("rounds=20", "every=5", "horizons=[5]"), 5),
+        (("rounds=20", "every=5", "horizons=[7]"), 1),
+        (("rounds=3", "every=5", "horizons=[]"), 3),
+    ],
+)
+def test_a_method_that_never_arrives_counts_what_the_note_says(
+    settings: tuple[str, ...], beyond: int, tmp_path: Path
+) -> None:
+    sizes = ("d=5", "ks=[2]", "clients=[6]", "samples=[4]", *settings)
+    found = reproduced("flute-fig3", tmp_path, *sizes, tiny=False)
+    assert any(f"counts the last round plus {beyond})" in note for note in found["notes"])
+    with (tmp_path / "figures" / "error-by-round-m-6-n-4-k-2.csv").open(encoding="utf-8", newline="") as file:
+        points = sorted({float(row["round"]) for row in csv.DictReader(file)})
+    assert points[1] - points[0] == beyond  # the step between two that are recorded, which is what counts

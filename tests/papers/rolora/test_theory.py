@@ -112,3 +112,11 @@ def test_few_rounds_say_nothing_of_the_long_run(rounds: int, judged: bool, tmp_p
     else:
         assert not fall
         assert not swing
+
+
+@pytest.mark.parametrize(("norm", "l_max", "larger"), [(0.15, 0.15, False), (0.15, 0.3, True)])
+def test_a_limit_below_one_by_rounding_is_none(norm: float, l_max: float, larger: bool, tmp_path: Path) -> None:
+    assert 1 / 0.15**2 * 0.15**2 < 1  # in floating point
+    assert _run("rolora-theory", tmp_path, f"norm={norm}", f"l_max={l_max}") == 0
+    notes = json.loads((tmp_path / "reproduction.json").read_text("utf-8"))["notes"]
+    assert any("L_max is larger than ‖b*‖" in note for note in notes) == larger

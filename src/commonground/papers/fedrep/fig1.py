@@ -130,11 +130,9 @@ def run(request: Request) -> Outcome:
         f"Step size {step:.3g} for FedRep and FedSGD, {settings.rounds} rounds, r = {settings.r:g}, the same start "
         "for both, near the truth: FedSGD would not find it (see fedrep-fig4), which its error here does not show, "
         "since its one model is as bad on any representation.",
-        "Errors are ‖θ̂_i − θ_i‖², the expectation over noise-free test samples (twice the function value); "
-        "predicting 0 "
-        f"has {float(signal.mean()):.3g}. Means are heavy-tailed within one sample of k (FedRep) and of d (Local "
-        "Only): "
-        "their expectation is infinite there, so medians over clients are shown beside them.",
+        "Errors are ‖θ̂_i − θ_i‖², the expectation over noise-free test samples (twice the function value); predicting "
+        f"0 has {float(signal.mean()):.3g}. Means are heavy-tailed within one sample of k (FedRep) and of d (Local "
+        "Only): their expectation is infinite there, so medians over clients are shown beside them.",
         "'Expected' is exact for Local Only; for FedSGD it is the best single model's error; for FedRep it takes its "
         "representation as given, though it was fitted to the same samples.",
     ]
@@ -154,8 +152,7 @@ def run(request: Request) -> Outcome:
     if still:
         outcome.notes.append(
             f"At m ≤ k (here m = {', '.join(map(str, still))}) the exact head fits a client's samples without "
-            "residual, the "
-            "gradient of B is zero, and FedRep stays at its start."
+            "residual, the gradient of B is zero, and FedRep stays at its start."
         )
     return outcome
 

@@ -321,11 +321,9 @@ def _notes(settings: Fig3Settings, given: str, floors: list[dict[str, Any]]) -> 
     notes = [
         "Both scales are the paper's setting; the numbers of clients are ours (the paper has them in the picture "
         "only).",
-        f"The target is {settings.target:g} × the start's distance, which all methods share. Rounds to it are "
-        "medians over "
-        f"seeds; a seed not there within {rounds} rounds counts as later than all that are, '> {rounds}' is a median "
-        "that "
-        "is such a seed, and a tie is not 'fewer'.",
+        f"The target is {settings.target:g} × the start's distance, which all methods share. Rounds to it are medians "
+        f"over seeds; a seed not there within {rounds} rounds counts as later than all that are, '> {rounds}' is a "
+        "median that is such a seed, and a tie is not 'fewer'.",
         "Seeds at different n are drawn apart; 'grows with clients' pairs them by seed number.",
     ]
     notes += uneven([settings.r], settings.n)
@@ -339,9 +337,8 @@ def _notes(settings: Fig3Settings, given: str, floors: list[dict[str, Any]]) -> 
     if settings.far_start:
         notes.append(
             "The paper's start is near the truth already. From a random start (representation and heads) the fall "
-            "shows in full, with the step sizes chosen from the other start; a seed that goes astray there counts "
-            "with its "
-            "distance, one that overflows with 1. These runs are shown and not judged."
+            "shows in full, with the step sizes chosen from the other start; a seed that goes astray there counts with "
+            "its distance, one that overflows with 1. These runs are shown and not judged."
         )
     if settings.far_start and settings.step is None:
         notes.append(
@@ -356,8 +353,7 @@ def _notes(settings: Fig3Settings, given: str, floors: list[dict[str, Any]]) -> 
             f"Own best steps: for every method and n, chosen on {settings.tuning_seeds} other seeds from "
             f"{list(settings.steps)} (representation) × {list(settings.head_step_grid)} (heads). Figures and claims "
             f"for single n use them; what grows with clients is judged with them and with {given} (Theorem 1's limit "
-            "on "
-            "those seeds)."
+            "on those seeds)."
         )
     else:
         notes.append(f"Every method takes {given} (heads: {settings.head_step or settings.step:g}).")

@@ -179,13 +179,11 @@ def run(request: Request) -> Outcome:
         "Both scales are the paper's setting; m, rounds, participation, start and step size are ours (the paper is "
         "silent).",
         f"{settings.n} training clients of m = {settings.m} samples, {settings.rounds} rounds, r = {settings.r:g}, "
-        "step size "
-        f"{step:.3g} and the same start for FedRep and FedSGD; {settings.new_clients} new clients per seed, the same "
-        "for all. The paper names no start for FedSGD; the second line begins at random, as a method without FedRep's "
-        "start would.",
-        f"Errors are ‖θ̂ − θ‖², the expectation over noise-free test samples; predicting 0 has {signal:.3g}. The "
-        "mean is "
-        "infinite within one sample of k (a learned representation) and of d (Local Only): read the medians there.",
+        f"step size {step:.3g} and the same start for FedRep and FedSGD; {settings.new_clients} new clients per seed, "
+        "the same for all. The paper names no start for FedSGD; the second line begins at random, as a method without "
+        "FedRep's start would.",
+        f"Errors are ‖θ̂ − θ‖², the expectation over noise-free test samples; predicting 0 has {signal:.3g}. The mean "
+        "is infinite within one sample of k (a learned representation) and of d (Local Only): read the medians there.",
         "'Expected mean' is e + (σ² + e) k/(m_new − k − 1) for m_new > k + 1, where e is what of θ lies outside the "
         "representation (it acts as noise, as x is Gaussian); for m_new < k and for Local Only see expected_error.",
     ]

@@ -108,8 +108,7 @@ def run(request: Request) -> Outcome:
         outcome.claims += [
             claim(
                 f"FedRep's function value is below that of {name} in rounds {_window(settings)}, m = {m}, n = {n} "
-                "(mean "
-                "log10 of the ratio; median)",
+                "(mean log10 of the ratio; median)",
                 *_said(name, "below"),
                 _lead(settings, each, name),
                 "above",
@@ -289,16 +288,12 @@ def _values(settings: Fig7Settings, runs: Runs) -> list[dict[str, Any]]:
 
 def _notes(settings: Fig7Settings, seeds: int, how: str, common: float, random: str) -> list[str]:
     notes = [
-        f"Both scales are the paper's setting with {seeds} seeds for its 10; d and k are Section 5.1's, the values "
-        "of n "
-        "and m ours "
-        "(the paper has them in the picture only).",
-        "The function value is (9) with noise-free test data in expectation, that is (4): ½ · mean ‖B w_i − B* "
-        "w_i*‖². Its "
-        "floor σ²k/(2(m − k − 1)) is for the true representation; one client's value has no variance for m ≤ k + 3, so "
-        "ratios are compared by their logarithms, and by the median over seeds, as a run that diverges counts as "
-        "1e12. On training samples the floor is σ²(m − k)/(2m), less what the "
-        "representation fits of the noise.",
+        f"Both scales are the paper's setting with {seeds} seeds for its 10; d and k are Section 5.1's, the values of "
+        "n and m ours (the paper has them in the picture only).",
+        "The function value is (9) with noise-free test data in expectation, that is (4): ½ · mean ‖B w_i − B* w_i*‖². "
+        "Its floor σ²k/(2(m − k − 1)) is for the true representation; one client's value has no variance for m ≤ k + "
+        "3, so ratios are compared by their logarithms, and by the median over seeds, as a run that diverges counts as "
+        "1e12. On training samples the floor is σ²(m − k)/(2m), less what the representation fits of the noise.",
     ]
     notes.append(
         "GD-GD without QR is the authors' (no method of their notebook, which has Figures 1, 3 and 4, takes a QR). "

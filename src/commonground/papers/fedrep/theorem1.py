@@ -126,9 +126,8 @@ def run(request: Request) -> Outcome:
                 ratios[f"Lemma 6's factor, m = {m}"] = median_curve(range(1, last + 1), level.clamp(min=0))
         if diverged == len(s.m) and step > limit:
             raise DivergenceError(
-                f"FedRep diverges at step size {step:g} (r = {r:g}), above Theorem 1's limit of {limit:.3g}: for "
-                "every m "
-                "most seeds end more than twice as far from B* as they start; use a smaller one, such as "
+                f"FedRep diverges at step size {step:g} (r = {r:g}), above Theorem 1's limit of {limit:.3g}: for every "
+                "m most seeds end more than twice as far from B* as they start; use a smaller one, such as "
                 f"step={limit:.3g}"
             )
         reads = (
@@ -249,20 +248,16 @@ def _notes(s: Theorem1Settings, table: list[dict[str, Any]], steps: list[dict[st
         f"Both scales are the same: the theorem names no numbers (here d = {s.d}, k = {s.k}, n = {s.n}; the figures "
         "have 10, 2 and 100).",
         f"Fresh samples in every round, start {s.start}; a seed's claim holds only if all its rounds do. Rounds that "
-        "begin "
-        f"below {ROUNDING:g} are not judged (rounding).",
+        f"begin below {ROUNDING:g} are not judged (rounding).",
         "The theorem does not name its c, so it does not say which m is enough: it is judged at the largest here, and "
         f"the table gives m over what c multiplies. {_enough(table)}",
     ]
     if any(row["subsets"] != "all (exact)" for row in steps):
         notes.append(
-            "Where the subsets of rn clients are too many, σ̄_min and σ̄_max are the most extreme that a local "
-            "search finds; a "
-            "σ̄_min found too large makes the bound stricter than the theorem's. For r < 1 some subset is always "
-            "nearly "
-            "degenerate: the theorem's factor is then close to 1 and says little; the table also judges with the "
-            "subsets "
-            "that were drawn."
+            "Where the subsets of rn clients are too many, σ̄_min and σ̄_max are the most extreme that a local search "
+            "finds; a σ̄_min found too large makes the bound stricter than the theorem's. For r < 1 some subset is "
+            "always nearly degenerate: the theorem's factor is then close to 1 and says little; the table also judges "
+            "with the subsets that were drawn."
         )
     notes += uneven(s.r, [s.n])
     beyond = [row for row in steps if not row["within the theorem"]]

@@ -20,9 +20,8 @@ __all__ = ["report_comparison", "short", "thinned"]
 READS = (
     "Lines are means over seeds, bands their 95 % intervals. One number η does not mean one speed: FedRep's gradient "
     "here carries FLUTE's factor 2 (its own paper's loss is halved, so that its η = 0.06 is this 0.03), is averaged "
-    "over "
-    "clients where FLUTE's is added, and acts on an orthonormal B; at FLUTE's effective step both contract alike per "
-    "round near the solution."
+    "over clients where FLUTE's is added, and acts on an orthonormal B; at FLUTE's effective step both contract alike "
+    "per round near the solution."
 )
 
 
@@ -44,10 +43,9 @@ def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, sourc
     each, fewer = judged.values()
     outcome.notes += [
         f"Settings in which FLUTE outperforms FedRep after {settings.rounds} rounds: {_where(cells, each)}. In which "
-        "it "
-        f"needs fewer rounds than FedRep(RI): {_where(cells, fewer)}. Single settings are in a table and are no "
-        "claims: "
-        "near 0 some change their verdict with the seeds; what the seeds agree on are the counts and the means over k.",
+        f"it needs fewer rounds than FedRep(RI): {_where(cells, fewer)}. Single settings are in a table and are no "
+        "claims: near 0 some change their verdict with the seeds; what the seeds agree on are the counts and the means "
+        "over k.",
         f"Local least squares (every client alone, no rank limit) has the lower error in {local} of {len(cells)} "
         f"settings, FLUTE in {above}, judged by the median of the paired difference; a rank-k model cannot go below "
         "about the rank-k floor, however many samples there are. Where N is close to d, the mean of Local least "
@@ -59,8 +57,8 @@ def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, sourc
         f"clients, the same step η = {settings.step:g} on the same loss, from the method-of-moments start; FedRep(RI) "
         "from the QR factor of FLUTE's random B. FedRep's best step is the one of least training loss at the end "
         f"among {', '.join(f'{s:g}' for s in dict.fromkeys((settings.step, *settings.fedrep_steps)))}. FLUTE's "
-        "effective "
-        "step is M/(λ_k + λ_(k+1)) times FLUTE's η, with which both contract alike per round near Φ_k with known Φ.",
+        "effective step is M/(λ_k + λ_(k+1)) times FLUTE's η, with which both contract alike per round near Φ_k with "
+        "known Φ.",
         "The paper does not say how many rounds it ran, nor which are its first few; claims are judged after "
         f"{settings.rounds}, with earlier rounds in a table. With γ1 = 2γ2 FLUTE and FedRep have the same stationary "
         "points, so that differences are of speed and of what a finite run has fitted by then; they shrink where both "
@@ -74,8 +72,7 @@ def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, sourc
     if gone:
         outcome.notes.append(
             f"A method diverges with some seeds: {'; '.join(gone)}. Figures and the table of errors leave these out; "
-            "in "
-            "claims they count with the last error within range, 10¹² times what it should be."
+            "in claims they count with the last error within range, 10¹² times what it should be."
         )
     if settings.generator == "spectrum" and len(settings.clients) > 1:
         outcome.notes.append(

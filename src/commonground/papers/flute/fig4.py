@@ -187,22 +187,18 @@ def _notes(settings: PenaltySettings, panels: Sequence[Panel]) -> list[str]:
         f"{'half' if settings.loss == 'half-square' else 'twice'} as much.",
         "For γ1 ≤ 2γ2 the penalty is at least (2γ2 − γ1)‖BW‖²_F ≥ 0 and shrinks the model like a ridge penalty (with "
         "known Φ the limit is Φ_k/(1 + 2γ2 − γ1)), which helps when samples are few and noisy. For γ1 > 2γ2 the "
-        "penalty "
-        "of a balanced pair is −(γ1 − 2γ2)‖BW‖²_F: the objective is unbounded below as soon as some client's samples "
-        "curve its loss by less than γ1 − 2γ2 in one direction, always for N < d. That says where BW may go, not "
-        "that it "
-        "goes there soon: it may rest at a stationary point or take long to leave it.",
+        "penalty of a balanced pair is −(γ1 − 2γ2)‖BW‖²_F: the objective is unbounded below as soon as some client's "
+        "samples curve its loss by less than γ1 − 2γ2 in one direction, always for N < d. That says where BW may go, "
+        "not that it goes there soon: it may rest at a stationary point or take long to leave it.",
         "Divergence: an entry of B or W beyond 10¹² times the largest entry of Φ, or no longer a number. What has not "
         f"diverged within {settings.rounds} rounds may do so later, as the counts after {settings.long_rounds} show, "
-        "or "
-        "rest at a BW that is far too large: see the table. With γ2 fixed the same ratio is a larger γ1, and more "
+        "or rest at a BW that is far too large: see the table. With γ2 fixed the same ratio is a larger γ1, and more "
         "diverges sooner.",
         "A run that diverges is counted, not left out"
         + (f" ({'; '.join(gone)})" if gone else " (none does for γ1 ≤ 2γ2 here)")
         + ": its error counts as it was when last within range, larger than any other, which medians can bear.",
         "Local least squares takes the model of least norm where N < d. Where it lies below FLUTE's lines, every "
-        "client "
-        "does better alone.",
+        "client does better alone.",
     ]
 
 
@@ -267,8 +263,7 @@ def _divergence_claims(panels: Sequence[Panel], settings: PenaltySettings) -> li
     return [
         fraction(
             f"γ1 = {_ratio(ratio)}γ2 diverges, {NAMES[generator]}, {settings.held(fixed)}: share of runs over all N "
-            "that "
-            f"diverge within {horizon} rounds, at least half",
+            f"that diverge within {horizon} rounds, at least half",
             SOURCE,
             "‖BW‖_F usually diverges for γ1 > 2γ2",
             torch.stack(
