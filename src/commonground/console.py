@@ -63,6 +63,7 @@ class ConsoleProgress:
         """See :class:`~commonground.engine.Observer`."""
         self._rounds = setup.config.rounds
         self._headline = Headline.of(setup.data.task)
+        self._no_loss = "no training" if setup.config.dp is None else "no finite loss"
         self._began, self._first = time.perf_counter(), done
         if self._quiet:
             return
@@ -93,7 +94,7 @@ class ConsoleProgress:
         if self._quiet:
             return
         loss = row["train_loss"]
-        state = "no training" if loss is None else f"loss {loss:.4f}" if loss < 1e5 else f"loss {loss:.4g}"
+        state = self._no_loss if loss is None else f"loss {loss:.4f}" if loss < 1e5 else f"loss {loss:.4g}"
         headline = self._headline
         if row[headline.personal] is not None:
             kind = "global" if row[headline.shared] is not None else "personal"

@@ -24,7 +24,7 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError
 from commonground.privacy import WITHIN
-from tests.helpers import fitting, made_data, mlp_options, own
+from tests.helpers import Notes, fitting, made_data, mlp_options, own
 
 EVERY = registry | yardsticks
 REFUSED = {name for name, cls in EVERY.items() if cls.not_private}
@@ -76,8 +76,10 @@ def test_what_the_server_is_shown_needs_a_trusted_one(method: str) -> None:
 @pytest.mark.parametrize("method", PRIVATE)
 def test_a_private_run(method: str) -> None:
     settings = {name: value for name, value in values(method).items() if name != "algorithm"}
-    run = train(method, made_data(), **settings)
+    heard = Notes()
+    run = train(method, made_data(), **settings, observer=heard)
     assert np.isfinite(run.personal["mean"])
+    assert not [text for text in heard.said if "no participant had a finite training loss" in text]
     assert run.summary["privacy"]["epsilon"] > 0
     assert train(method, made_data(), **settings | {"dp_noise": 30.0}).summary["privacy"]["epsilon"] < 1
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import commonground as cg
+from commonground.cli import main
 from commonground.data.described import describe_client, described_dataset
 from commonground.data.own_table import OwnTable
 from commonground.errors import ConfigError, DataError
@@ -44,6 +45,16 @@ def test_whatever_one_clients_data_are_the_run_ends_and_names_nobody(kind: dict[
     assert run.summary["rounds"] == 2
     assert all(np.isfinite(row["train_loss"]) for row in run.history)
     assert all(bool(torch.isfinite(v).all()) for v in run.trained.shared.values())
+
+
+@pytest.mark.parametrize(("lr", "lost"), [(1e8, True), (0.05, False)])
+def test_that_nobody_has_learnt_is_said(lr: float, lost: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Training that diverges at every client ends no private run, and must not look like one that went well."""
+    settings = ["--clients", "10", "--rounds", "2", "--dp", "client", "--dp-clip", "1", "--dp-noise", "0.5"]
+    assert main(["train", "fedavg", *settings, "--lr", str(lr)]) == 0
+    told = capsys.readouterr().err
+    assert ("round 2/2  no finite loss" in told) is lost
+    assert ("in 2 of 2 rounds no participant had a finite training loss" in told) is lost
 
 
 @pytest.mark.parametrize("engine", ["serial", "batched", "messages"])

@@ -128,6 +128,7 @@ class Loop:
                 finally:
                     # Also after an error or Ctrl-C: what is finished is kept.
                     self.keeper.save(engine)
+                self._tell_of_lost_losses()
                 complete = self.progress.done == self.config.rounds or self.stopping.exhausted
                 if complete and self.stopping.best is not None:
                     self.keeper.go_back(engine, self.stopping.best)
@@ -148,6 +149,16 @@ class Loop:
             self.observer.note(
                 f"{algorithm.title} shares the {' and the '.join(algorithm.shared)} of a model, and this one has none: "
                 "nothing is shared, and every client learns alone"
+            )
+
+    def _tell_of_lost_losses(self) -> None:
+        """Under ``--dp`` what is not finite does not end a run, for that would tell of one client's data."""
+        done = self.progress.history
+        lost = sum(row["train_loss"] is None for row in done)
+        if self.config.dp is not None and lost:
+            self.observer.note(
+                f"in {lost} of {len(done)} rounds no participant had a finite training loss, which under --dp does not "
+                "end a run: training has diverged there, and a lower --lr may help"
             )
 
     def _rounds(self, engine: Engine, stop: StopFlag) -> None:
