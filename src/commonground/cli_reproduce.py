@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from commonground.catalogue import check_experiment
 from commonground.cli_options import Named
 from commonground.completion import complete_experiment
+from commonground.counted import counted
 from commonground.errors import ConfigError, RunError
 from commonground.existing import check_folder
 from commonground.literals import assigned
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from commonground.papers.experiment import Experiment
     from commonground.papers.outcome import Claim, Outcome
     from commonground.papers.request import Request
+    from commonground.papers.tables.merge import Conflict
 
 __all__ = ["report", "reproduce"]
 
@@ -67,6 +70,20 @@ __all__ = ["report", "reproduce"]
     help="say which verdicts in OUT change in this folder, of the same experiment from another first seed",
 )
 @click.option(
+    "--merge",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="add the cells of this folder, of the same table and measured elsewhere, to those in OUT (may be repeated)",
+)
+@click.option(
+    "--on-conflict",
+    type=Named(["refuse", "keep", "replace"]),
+    default="refuse",
+    show_default=True,
+    help="of --merge: what becomes of OUT's cell where a folder has another result",
+)
+@click.option(
     "--status",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
@@ -101,6 +118,8 @@ def reproduce(
     precision: str,
     paper_tables: bool,
     other_seeds: tuple[Path, ...],
+    merge: tuple[Path, ...],
+    on_conflict: Conflict,
     status: Path | None,
     rerun_of: Path | None,
     runs: int,
@@ -115,12 +134,7 @@ def reproduce(
     """
     if experiment is not None:
         check_experiment(experiment)
-    if experiment is not None or rerun_of is not None:
-        for option, folder in (("--status", status), ("--summary", summary), ("--other-seeds", other_seeds or None)):
-            if folder is not None:
-                raise ConfigError(
-                    f"{option} carries out nothing, it reads what is there; leave out the experiment or it"
-                )
+    _check_reading(click.get_current_context())
     if status is not None:
         _say_status(status)
     if summary is not None:
@@ -131,6 +145,9 @@ def reproduce(
         raise ConfigError("--out is missing: name the folder for results, figures and runs")
     if other_seeds:
         _compare_seeds(out, other_seeds, quiet)
+    if merge:
+        _merge(out, merge, on_conflict, quiet)
+    if other_seeds or merge:
         return
     settings = dict(map(assigned, assignments))
     if experiment is None and not paper_tables and rerun_of is None:
@@ -159,6 +176,31 @@ def reproduce(
         _next_cells(request, experiment, device)
     elif experiment is not None:
         _one(request, experiment, device)
+
+
+READS = {"status": (), "summary": ("quiet",), "other_seeds": ("out", "quiet"), "merge": ("out", "on_conflict", "quiet")}
+"""Options that carry out nothing, and those that they have a use for."""
+ONLY_WITH = {"on_conflict": "merge", "runs": "rerun_of"}
+
+
+def _check_reading(context: click.Context) -> None:
+    """Refuse an experiment and options that nothing is made of.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    called = {each.name: each.opts[0] for each in context.command.params} | {"experiment": "the experiment"}
+    given = [n for n in context.params if context.get_parameter_source(n) == ParameterSource.COMMANDLINE]
+    for name, other in ONLY_WITH.items():
+        if name in given and other not in given:
+            raise ConfigError(f"{called[name]} is for {called[other]}; leave it out")
+    reading = [name for name in given if name in READS]
+    useful = {*reading, *(other for name in reading for other in READS[name])}
+    for name in given:
+        if reading and name not in useful:
+            raise ConfigError(
+                f"{called[reading[0]]} carries out nothing, it reads what is there; leave out {called[name]} or it"
+            )
 
 
 def _one(request: Request, name: str, device: str) -> None:
@@ -295,6 +337,19 @@ def _compare_seeds(folder: Path, others: tuple[Path, ...], quiet: bool) -> None:
     for text in changed:
         print(f"changes: {text}")
     print(f"{len(changed)} verdicts change over {len(others) + 1} first seeds; all are in {folder / FILE}")
+
+
+def _merge(folder: Path, others: tuple[Path, ...], on_conflict: Conflict, quiet: bool) -> None:
+    """The cells of other folders, added to a table's."""
+    from commonground.papers.tables.merge import merge_cells
+    from commonground.report import write_reproduction_report
+
+    check_folder(folder)
+    merged = merge_cells(folder, others, on_conflict)
+    page = write_reproduction_report(folder)
+    if not quiet:
+        added, replaced, left = map(len, (merged.added, merged.replaced, merged.left))
+        print(f"{counted(added, 'cell')} added, {replaced} replaced, {left} left as they were; report: {page}")
 
 
 def _write_summary(folder: Path, quiet: bool) -> None:

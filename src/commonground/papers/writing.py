@@ -18,7 +18,10 @@ from commonground.papers.request import Request
 from commonground.processor import processor
 from commonground.report.format import slug
 
-__all__ = ["about", "write_outcome"]
+__all__ = ["about", "about_of", "write_outcome"]
+
+OUTCOME = ("experiment", "title", "source", "settings", "notes", "claims", "cells", "tables", "curves")
+"""What ``reproduction.json`` holds beside how an experiment was carried out."""
 
 
 def about(request: Request, experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -60,6 +63,11 @@ def _command(request: Request, experiment: Experiment, changed: list[str]) -> st
     parts += [] if request.device.type == "cpu" else ["--device", str(request.device)]
     parts += [] if request.precision == "fp32" else ["--precision", request.precision]
     return shlex.join([*parts, "--out", request.folder.name])
+
+
+def about_of(everything: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`about` said, of what ``reproduction.json`` holds."""
+    return {name: value for name, value in everything.items() if name not in OUTCOME}
 
 
 def write_outcome(outcome: Outcome, experiment: Experiment, about: Mapping[str, Any], folder: Path) -> None:
