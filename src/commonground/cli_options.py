@@ -135,8 +135,7 @@ def run_values(flags: dict[str, Any], assignments: tuple[str, ...], config_file:
 
     values = RunConfig.read(config_file) if config_file is not None else {}
     values |= {name: value for name, value in flags.items() if value is not None}
-    for assignment in assignments:
-        key, value = assigned(assignment)
+    for key, value in assigned(assignments).items():
         place = "options"
         if key.startswith("model."):
             place, key = "model_options", key.removeprefix("model.")

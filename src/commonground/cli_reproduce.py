@@ -149,7 +149,7 @@ def reproduce(
         _merge(out, merge, on_conflict, quiet)
     if other_seeds or merge:
         return
-    settings = dict(map(assigned, assignments))
+    settings = assigned(assignments)
     if experiment is None and not paper_tables and rerun_of is None:
         raise ConfigError("name an experiment, for example: commonground reproduce fedrep-table1 --out table1")
     from commonground.papers.request import Request
@@ -336,7 +336,8 @@ def _compare_seeds(folder: Path, others: tuple[Path, ...], quiet: bool) -> None:
         return
     for text in changed:
         print(f"changes: {text}")
-    print(f"{len(changed)} verdicts change over {len(others) + 1} first seeds; all are in {folder / FILE}")
+    verdicts = f"{counted(len(changed), 'verdict')} change{'s' if len(changed) == 1 else ''}"
+    print(f"{verdicts} over {len(others) + 1} first seeds; all are in {folder / FILE}")
 
 
 def _merge(folder: Path, others: tuple[Path, ...], on_conflict: Conflict, quiet: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from typing import Any
 
 from commonground.errors import ConfigError
@@ -18,13 +19,19 @@ def literal(text: str) -> Any:
         return text
 
 
-def assigned(assignment: str) -> tuple[str, Any]:
-    """The two sides of ``--set KEY=VALUE``.
+def assigned(assignments: Iterable[str]) -> dict[str, Any]:
+    """What several ``--set KEY=VALUE`` say, in their order.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: one is not of that form, or two set the same otherwise.
     """
-    key, equals, text = assignment.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
-    return key, literal(text)
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
+        value = literal(text)
+        if key in found and found[key] != value:
+            raise ConfigError(f"--set {key} is given twice, as {found[key]} and {value}; leave one out")
+        found[key] = value
+    return found

@@ -107,13 +107,19 @@ def test_what_other_seeds_judge_otherwise_is_open(tmp_path: Path, capsys: pytest
     folder = str(tmp_path / "results" / "x")
     others = ["--other-seeds", str(tmp_path / "one"), "--other-seeds", str(tmp_path / "two")]
     assert main(["reproduce", "--out", folder, *others]) == 0
-    assert "changes: wavers\n1 verdicts change over 3 first seeds" in capsys.readouterr().out
+    assert "changes: wavers\n1 verdict changes over 3 first seeds" in capsys.readouterr().out
     found = {v.claim: v.status for v in gather(tmp_path / "results").verdicts}
     assert found == {"stays": "no", "wavers [holds from 0 and 1000, open from 2000]": "open"}
     assert main(["reproduce", "--out", folder, "--other-seeds", str(tmp_path / "other")]) == 2
     assert "has scale 'paper' and" in capsys.readouterr().err
     assert main(["reproduce", "--out", folder, "--other-seeds", folder]) == 2
     assert "begins at seed 0, as another folder does" in capsys.readouterr().err
+    leave(tmp_path / "near", "small", claim("stays", False, seeds=40))
+    for first, words in ((961, "has the seeds 961 to 1000 and shares some with 1000 to "), (1003, "")):
+        file = tmp_path / "near" / "reproduction.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"seed": first, "seeds": None, "set": []}))
+        assert main(["reproduce", "--out", folder, *others, "--other-seeds", str(tmp_path / "near")]) == 2 * bool(words)
+        assert words in capsys.readouterr().err
 
 
 def test_a_claim_that_tells_a_measured_number_is_the_same_from_every_seed(tmp_path: Path) -> None:

@@ -48,10 +48,11 @@ def write_other_seeds(folder: Path, others: Sequence[Path]) -> list[str]:
         The claims whose verdicts change.
 
     Raises:
-        RunError: a folder holds no experiment, or another one.
+        RunError: a folder holds no experiment or another one, or two share seeds.
     """
     about = read_json(folder / "reproduction.json")
     judged: dict[int, dict[_Claim, str]] = {}
+    ends: dict[int, int] = {}
     for place in (folder, *others):
         other = read_json(place / "reproduction.json")
         for key in ("experiment", "scale", "seeds", "set"):
@@ -60,12 +61,18 @@ def write_other_seeds(folder: Path, others: Sequence[Path]) -> list[str]:
                     f"'{place}' has {key} {other.get(key)!r} and '{folder}' {about.get(key)!r}; verdicts are compared "
                     "between first seeds alone"
                 )
-        if int(other["seed"]) in judged:
-            raise RunError(f"'{place}' begins at seed {other['seed']}, as another folder does")
+        first, count = int(other["seed"]), max((claim["seeds"] for claim in other["claims"]), default=1)
+        if first in judged:
+            raise RunError(f"'{place}' begins at seed {first}, as another folder does")
+        for begin, end in ends.items():
+            if begin < first + count and first < end:
+                raise RunError(
+                    f"'{place}' has the seeds {first} to {first + count - 1} and shares some with {begin} to {end - 1} "
+                    "of another folder; verdicts are compared between seeds that are others"
+                )
+        ends[first] = first + count
         names = _names([claim["claim"] for claim in other["claims"]])
-        judged[int(other["seed"])] = {
-            name: verdict(claim["holds"]) for name, claim in zip(names, other["claims"], strict=True)
-        }
+        judged[first] = {name: verdict(claim["holds"]) for name, claim in zip(names, other["claims"], strict=True)}
     texts = [claim["claim"] for claim in about["claims"]]
     rows: list[dict[str, Any]] = [
         {"claim": text, **{f"from {seed}": found.get(name, "") for seed, found in judged.items()}}

@@ -191,7 +191,7 @@ def _notes(settings: TwoLayers, request: Request) -> list[str]:
     if request.scale == "small":
         notes.append(
             f"Reduced: {settings.train_samples or 'all'} training images in place of 60,000, {settings.rounds} rounds, "
-            f"{len(settings.rates)} rates; the whole test set."
+            f"{len(settings.rates)} rates; {settings.test_samples or 'all'} test images."
         )
     return [
         *notes,

@@ -211,7 +211,7 @@ def _origin(cell: Measurement) -> Origin | None:
 
 
 def _settings(about: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(map(assigned, about.get("set") or []))
+    return assigned(about.get("set") or [])
 
 
 def _compared(work: Work, before: CellStore, now: CellStore) -> Iterator[Again]:
