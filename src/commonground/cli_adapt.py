@@ -111,6 +111,7 @@ def adapt(
     if out is not None:
         check_folder(out)
     from commonground.adapt.few_shot import adapt as adapt_run
+    from commonground.adapt.few_shot import check_has_head
     from commonground.data import add_feature_noise, load_data
     from commonground.data.limits import with_enough
     from commonground.engine.prepare import reading
@@ -121,6 +122,7 @@ def adapt(
     from commonground.user_code import is_code
 
     run = load_run(run_dir, trust_code=trust_code)
+    check_has_head(run.trained.where, run.trained.task)
     if data is None and is_code(run.config.data) and not trust_code:
         raise ConfigError(
             f"the run in '{run_dir}' has the data '{run.config.data}', whose code would be run: if you trust that "
@@ -288,8 +290,9 @@ def predict(
     probability; the predicted numbers; or its labels and the probability of each.
 
     Texts are a column of a table with a header (.tsv, .csv), a field of the objects in a .jsonl file, or the lines of a
-    .txt file; pairs are two columns, named as in GLUE. A language model takes instructions (.json, .jsonl, a table with
-    a column instruction, .txt) and answers greedily.
+    .txt file; pairs are two columns, named as in GLUE. In a run on your own table of texts each row is answered by its
+    own client's model, as above. A language model takes instructions (.json, .jsonl, a table with a column instruction,
+    .txt) and answers greedily.
     """
     check_run(run_dir)
     file = table or input_file
@@ -299,6 +302,8 @@ def predict(
         raise ConfigError("give either --client ID or --global")
     from commonground.adapt.predictors import predictor_of
     from commonground.adapt.tables import predict_table
+    from commonground.adapt.text_tables import predict_text_table, schema_of_texts
+    from commonground.data.tables.read import is_table
     from commonground.engine.run import load_run
     from commonground.engine.state.files import write_atomically
 
@@ -310,10 +315,14 @@ def predict(
         _say(run.trained.remark)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    if run.trained.schema is not None and max_new_tokens is None:
-        answers = predict_table(
-            run.trained, file, client=number, shared=use_global, note=_say, separator=separator, encoding=encoding
-        )
+    asked: dict[str, Any] = {"client": number, "shared": use_global, "note": _say}
+    asked |= {"separator": separator, "encoding": encoding}
+    answers, texts = None, schema_of_texts(run.trained)
+    if max_new_tokens is None and run.trained.schema is not None:
+        answers = predict_table(run.trained, file, **asked)
+    elif max_new_tokens is None and texts is not None and is_table(str(file)):
+        answers = predict_text_table(run, file, texts, **asked)
+    if answers is not None:
         writer.writerows(_cells([answers.header, *answers.rows]))
         for line in answers.metric.splitlines():
             _say(line)

@@ -36,6 +36,10 @@ def list_(what: str, name: str | None) -> None:
     """
     from commonground.terminal import standard_output
 
+    if name is None:
+        what = _listed(what)
+    elif what == "models":
+        name = _listed(name)
     if what in _KINDS:
         names, table, explain = _KINDS[what]
         if name is not None and name not in names():
@@ -46,6 +50,12 @@ def list_(what: str, name: str | None) -> None:
     else:
         shown = _of_any_kind(what, name)
     standard_output().print(shown)
+
+
+def _listed(name: str) -> str:
+    """The name by which something is listed: every pretrained model by the same."""
+    (pretrained,) = (each for each in _model_names() if each.startswith(PRETRAINED))
+    return pretrained if name.startswith(PRETRAINED) or f"{name}:" == PRETRAINED else name
 
 
 def _of_any_kind(name: str, further: str | None) -> RenderableType:

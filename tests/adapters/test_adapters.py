@@ -172,6 +172,13 @@ def test_targets_of_every_kind(options: dict[str, Any], targets: Any, layers: An
     _check(names["model"], run, "bert", 0)
 
 
+def test_a_pattern_of_targets_that_is_none(tmp_path: Path) -> None:
+    name = tiny_model("bert", tmp_path / "base")
+    for pattern in ("re:[", "re:("):
+        with pytest.raises(ConfigError, match=f"the target modules '{re.escape(pattern)}' are no regular expression: "):
+            cg.build_model(name, (12, 2), 2, seed=0, options={"target_modules": pattern})
+
+
 def test_weights_that_the_base_lacks_go_with_the_adapter(tmp_path: Path) -> None:
     import transformers
 

@@ -271,7 +271,7 @@ def test_a_run_from_python_remembers_its_columns_of_texts(
     )
     assert run.trained.text_columns == load_run(tmp_path / "run").trained.text_columns == ("sentence2", "sentence1")
     assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 0
-    said = [float(row[2]) for row in _table(capsys.readouterr().out)[1:]]
+    said = [float(row[-1]) for row in _table(capsys.readouterr().out)[1:]]
     wanted = classify(run, read_texts(table, ("sentence2", "sentence1")), 1).max(1)
     other = classify(run, read_texts(table), 1).max(1)
     assert said == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -293,7 +293,75 @@ def test_a_run_from_python_remembers_its_columns_of_texts(
     assert main(["adapt", str(tmp_path / "run"), *few]) == 0
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--client", "new"]) == 0
-    assert {row[1] for row in _table(capsys.readouterr().out)[1:]} == {"k1"}
+    assert {tuple(row[1:3]) for row in _table(capsys.readouterr().out)[1:]} == {("new", "k1")}
+
+
+@pytest.mark.parametrize("kind", ["command", "python"])
+def test_rows_of_a_table_of_texts_are_answered_by_their_own_clients(
+    kind: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of clients with few rows by the one into which they were pooled, whose names the run keeps."""
+    rows = [f"w{i % 5} w{i % 7},{'yes' if i % 2 else 'no'},c{i % 3}" for i in range(30)]
+    rows += ["w1,yes,few", "w2,no,few", "w3,no,less"]
+    table, run = tmp_path / "t.csv", tmp_path / "run"
+    table.write_text("\n".join(["text,ill,who", *rows]))
+    read: dict[str, Any] = {"client_column": "who", "few_rows": "pool", "min_rows": 5}
+    if kind == "command":
+        asked = ["--client-column", "who", "--label", "ill", "--few-rows", "pool", "--min-rows", "5"]
+        model = ["--model", f"hf:{place / 'bert'}", "--lr", "0.3", "--rounds", "2", "--set", "head=personal", *SET]
+        assert main(["train", "lora", "--data", str(table), *asked, *model, "--out", str(run)]) == 0
+    else:
+        data = cg.load_data(str(table), tokenizer=str(place / "bert"), label="ill", max_length=24, **read)
+        options = {"max_length": 24, "rank": 2, "layers": "1-2"}
+        settings: dict[str, Any] = {"model": f"hf:{place / 'bert'}", "model_options": options, "lr": 0.3, "rounds": 2}
+        cg.train("lora", data, options={"head": "personal"}, **settings, workers=1, out=run)
+    assert "pooled_clients" not in (run / "summary.json").read_text("utf-8")
+    shuffled = [rows[i] for i in np.random.default_rng(3).permutation(len(rows))]
+    (tmp_path / "new.csv").write_text("\n".join(["who,ill,text", *(",".join(r.split(",")[::-1]) for r in shuffled)]))
+    capsys.readouterr()
+    assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 0
+    told = capsys.readouterr()
+    header, *said = _table(told.out)
+    assert header == ["sample", "who", "class", "probability"]
+    trained = load_run(run)
+    texts = read_texts(tmp_path / "new.csv")
+    each = {name: classify(trained, texts, number) for number, name in enumerate(trained.trained.names)}
+    right = 0
+    for row, (line, (sample, who, cls, probability)) in enumerate(zip(shuffled, said, strict=True)):
+        _, label, owner = line.split(",")
+        own = each[owner if owner in each else "(few rows)"][row]
+        assert (int(sample), who, cls) == (row, owner, ("no", "yes")[int(own.argmax())])
+        assert float(probability) == pytest.approx(own.max(), abs=1e-5)
+        right += cls == label
+    assert f"accuracy {100 * right / len(rows):.1f} % over {len(rows)} rows" in told.err
+    assert np.abs(each["c0"] - each["c1"]).max() > 1e-3  # so that it says whose model was asked
+
+    (tmp_path / "other.csv").write_text("text,who\nw1,c0\nw2,c9\n")
+    assert main(["predict", str(run), str(tmp_path / "other.csv")]) == 2
+    assert "1 of the 2 clients took no part in the run, the first is 'c9'" in capsys.readouterr().err
+    (tmp_path / "bare.csv").write_text("text\nw1\nw2\n")
+    assert main(["predict", str(run), str(tmp_path / "bare.csv")]) == 2
+    assert "has not the column 'who'; give either --client ID or --global" in capsys.readouterr().err
+    assert main(["predict", str(run), str(tmp_path / "bare.csv"), "--client", "c0"]) == 0
+    assert _table(capsys.readouterr().out)[0] == ["sample", "class", "probability"]
+
+
+def test_how_many_texts_may_have_been_cut_is_said(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{'w1 ' * (40 if i % 4 == 0 else 3)},k{i % 2},c{i % 2}" for i in range(24)]
+    (tmp_path / "t.csv").write_text("\n".join(["text,label,who", *rows]))
+    asked = ["--data", str(tmp_path / "t.csv"), "--client-column", "who", "--model", f"hf:{place / 'bert'}", *SET]
+    assert main(["train", "lora", *asked, "--rounds", "1", "--out", str(tmp_path / "run")]) == 0
+    told = "6 of 24 texts fill the 24 tokens that are read; what is longer is cut (--set model.max_length says how many"
+    assert told in capsys.readouterr().err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))
+    assert any(told in note for note in summary["table"]["notes"])
+    assert told in " ".join((tmp_path / "run" / "report.html").read_text("utf-8").split())
+    # Data that are no table of a user say it as well, and nobody hears of it where nothing is cut.
+    pairs = ["--data", str(place / "pairs.tsv"), "--clients", "2", "--model", f"hf:{place / 'bert'}", "--rounds", "1"]
+    assert main(["train", "lora", *pairs, *SET, "--out", str(tmp_path / "pairs")]) == 0
+    assert "tokens that are read" not in capsys.readouterr().err
 
 
 def test_texts_in_columns_that_the_run_was_told(

@@ -65,11 +65,13 @@ def test_help_and_version() -> None:
 def test_lists() -> None:
     lines = [["list", *words.split()] for words in (
         "algorithms", "data", "models", "experiments", "fedrep", "models mlp", "hf:NAME_OR_FOLDER", "sst2",
-        "fedrep-table1",
+        "fedrep-table1", "models hf:roberta-large", "hf",
     )]  # fmt: skip
     answers = _answers(lines)
     assert {code for code, _, _ in answers.values()} == {0}
     assert "Collins" in answers["list fedrep"][1]
+    pretrained = ("hf:NAME_OR_FOLDER", "models hf:roberta-large", "hf")
+    assert len({answers[f"list {name}"][1] for name in pretrained}) == 1
 
 
 def test_mistakes(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ def test_a_table_of_pairs_with_a_split_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("text\tlabel\na\t1\n \t0\nb\t1\nb\t0\n", "line 3: the text is empty"),
+        ("text\tlabel\na\t1\n \t0\nb\t1\nb\t0\n", r"line 3: the text 'text' is empty; leave such rows out"),
+        ("text\tlabel\na\t1\n \t0\n\t1\nb\t0\n", r"line 3: the text 'text' is empty \(2 cells of the column are\)"),
         ("words\tlabel\na\t1\n", "has no column 'text' or 'sentence', nor .*; its columns are: words, label"),
         ("text\tkind\na\t1\n", "has no column 'label'; its columns are: text, kind"),
         ("text\tlabel\na\t\n", "line 2, column 'label': the cell is empty"),

@@ -27,8 +27,9 @@ from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, LoneSampleError, warn
 from commonground.ranges import LARGEST, SMALLEST
+from commonground.tasks import Task
 
-__all__ = ["Adaptation", "adapt", "as_new_clients", "head_curve", "head_setup"]
+__all__ = ["Adaptation", "adapt", "as_new_clients", "check_has_head", "head_curve", "head_setup"]
 
 Results = npt.NDArray[np.float64]
 
@@ -139,6 +140,20 @@ def _numbers_of_samples(shots: Sequence[int]) -> list[int]:
     return numbers
 
 
+def check_has_head(whose: str, task: Task) -> None:
+    """Refuse what answers by writing.
+
+    Args:
+        whose: a run or data, for the message.
+        task: theirs.
+
+    Raises:
+        ConfigError: it is a language model's.
+    """
+    if task.generative:
+        raise ConfigError(f"{whose} is of a language model, which has no head to fit for new clients")
+
+
 def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -> FederatedDataset:
     """New clients' data as the run's model takes them (:meth:`~commonground.engine.trained.Trained.as_read`).
 
@@ -146,9 +161,8 @@ def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -
         ConfigError: a language model's run or data, or a rate out of range.
         DataError: samples of another form than the run's, or a table that was read otherwise.
     """
-    for whose, task in ((trained.where, trained.task), (repr(data.name), data.task)):
-        if task.generative:
-            raise ConfigError(f"{whose} is of a language model, which has no head to fit for new clients")
+    check_has_head(trained.where, trained.task)
+    check_has_head(repr(data.name), data.task)
     trained.format.check_like(data.format, data.name, trained.where)
     if columns := data.about.get("text_columns"):
         trained.check_texts(len(columns), data.name)

@@ -30,7 +30,7 @@ from commonground.tasks.class_figures import class_figures
 from commonground.tasks.headline import Metric
 from commonground.tasks.rank import is_share
 
-__all__ = ["TableAnswers", "predict_table", "targets_of"]
+__all__ = ["TableAnswers", "answers_of", "predict_table", "targets_of"]
 
 Note = Callable[[str], None]
 Rows = npt.NDArray[np.int64]
@@ -86,6 +86,32 @@ def predict_table(
         strange = [f"ignored: {', '.join(quoted(name) for name in left[:5])}{' …' if len(left) > 5 else ''}", *strange]
     for sentence in (*raw.notes, *strange):
         note(f"{path.name}: {sentence}")
+    return answers_of(trained, raw, schema, x, client=client, shared=shared, note=note)
+
+
+def answers_of(
+    trained: Trained,
+    raw: RawTable,
+    schema: TableSchema,
+    x: npt.NDArray[Any],
+    *,
+    client: int | None,
+    shared: bool,
+    note: Note,
+) -> TableAnswers:
+    """What the clients' own models say of a table that is read.
+
+    Args:
+        trained: of a run on such a table.
+        raw: the table.
+        schema: its columns of clients, of what names a row and of targets.
+        x: the samples, one for each of its rows.
+        client, shared, note: see :func:`predict_table`.
+
+    Raises:
+        ConfigError: nobody said whose model to ask.
+        DataError: a client is unknown.
+    """
     parts = list(_parts(trained, raw, schema, client, shared, note))
     outputs = _outputs(trained, schema, x, parts)
     predicted = trained.task.predict(outputs)

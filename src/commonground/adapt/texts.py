@@ -14,16 +14,17 @@ from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
 from commonground.data.tables.features import check_columns
-from commonground.data.tables.read import is_table, read_raw
+from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.textfile import check_unsaid
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
+from commonground.data.text.tokens import Tokens, told_of_full
 from commonground.engine.run import Run
 from commonground.errors import ConfigError, DataError
 from commonground.models import vocab_size_of
 from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
 
-__all__ = ["answer", "classify", "read_instructions", "read_texts"]
+__all__ = ["answer", "classify", "read_instructions", "read_text_table", "read_texts", "texts_in", "tokens_of"]
 
 _KINDS = ".tsv, .csv, .jsonl or .txt"
 
@@ -55,10 +56,33 @@ def read_texts(
         return _samples(path, [[line] for line in lines], range(1, len(lines) + 1))
     if not is_table(str(path)):
         raise DataError(f"the input file '{path}' is not one of texts: {_KINDS}")
-    raw = read_raw(_there(path), separator, encoding, quotes=".tsv" not in path.name.lower())
-    names = tuple(columns) or text_columns(str(path), raw.names, usual)
-    check_columns(path, raw.columns, names)
-    return _samples(path, list(zip(*(raw.columns[name].to_pylist() for name in names), strict=True)), raw.numbers())
+    return texts_in(read_text_table(path, separator, encoding), columns, usual)
+
+
+def read_text_table(path: Path, separator: str | None = None, encoding: str | None = None) -> RawTable:
+    """A table as it is read where its columns are texts: in a .tsv file quotation marks are ordinary characters.
+
+    Raises:
+        ConfigError: an impossible separator or encoding.
+        DataError: the file is missing, damaged or empty.
+    """
+    return read_raw(_there(path), separator, encoding, quotes=".tsv" not in path.name.lower())
+
+
+def texts_in(raw: RawTable, columns: Sequence[str] = (), usual: Sequence[str] = ()) -> TextSamples:
+    """The texts of a table that is read.
+
+    Args:
+        raw: the table.
+        columns, usual: see :func:`read_texts`.
+
+    Raises:
+        DataError: it has no such columns, or a cell is empty (line named).
+    """
+    names = tuple(columns) or text_columns(str(raw.path), raw.names, usual)
+    check_columns(raw.path, raw.columns, names)
+    cells = zip(*(raw.columns[name].to_pylist() for name in names), strict=True)
+    return _samples(raw.path, list(cells), raw.numbers())
 
 
 def read_instructions(path: Path) -> list[str]:
@@ -106,19 +130,26 @@ def classify(
         ModelError: it is a language model, which answers instructions.
         DataError: the run was trained on pairs and these are single texts, or the other way round.
     """
+    return run.trained.predict(tokens_of(run, texts, note), client)
+
+
+def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None = None) -> Tokens:
+    """Texts as the run's model reads them.
+
+    Args:
+        run, texts, note: see :func:`classify`.
+
+    Raises:
+        ConfigError: the run's model reads no texts.
+        DataError: the run was trained on pairs and these are single texts, or the other way round.
+    """
     run.trained.check_texts(1 if texts.second is None else 2, texts.origin)
     model = _pretrained(run.trained.network)
-    tokens = tokenize(
-        texts,
-        load_tokenizer(run.config.model),
-        model.options.max_length,
-        vocab_size=vocab_size_of(model),
-    )
-    longest = int(tokens.shape[1]) - 1
-    if note is not None and longest >= model.options.max_length:
-        full = int((tokens[:, 0, 1] >= model.options.max_length).sum())
-        note(f"{full} of {len(tokens)} inputs fill the {longest} tokens that are read; what is longer is cut")
-    return run.trained.predict(tokens, client)
+    longest = model.options.max_length
+    tokens = tokenize(texts, load_tokenizer(run.config.model), longest, vocab_size=vocab_size_of(model))
+    if note is not None and (told := told_of_full(longest, tokens)):
+        note(told)
+    return tokens
 
 
 def answer(run: Run, prompts: Sequence[str], client: int | None, max_new_tokens: int = 64) -> list[str]:

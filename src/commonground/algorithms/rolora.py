@@ -20,8 +20,9 @@ class RoLoRA(FederatedLoRA):
     """RoLoRA: the factors are trained and averaged in turns (Chen, Guo, Ju, Dalal, Zhu, Khisti 2025, Algorithm 1).
 
     In odd communication rounds A is frozen, the same on all clients, and B is trained and averaged; in even rounds the
-    other way round (equations 3 and 4). So the average is exact, and only one factor travels: half of LoRA's bytes.
-    One iteration of Algorithm 1 is two communication rounds. A head that is trained, is trained in every round.
+    other way round (equations 3 and 4). So the average is exact, and a client sends one factor, half of LoRA's bytes
+    (it is sent both before its first round, and again after rounds that it missed). One iteration of Algorithm 1 is two
+    communication rounds. A head that is trained, is trained in every round.
 
     Args:
         first: the factor of the first round. The paper's is B; with A first nothing would be learned in the first

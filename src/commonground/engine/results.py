@@ -145,7 +145,7 @@ def summarise(
         },
         f"personal_{metric}_of": _what_is_personal(setup, tuned, len(untuned)),
         **setup.algorithm.summary_fields(),
-        **({"table": dict(setup.data.about)} if setup.data.about else {}),
+        **({"table": _read_how(setup.data.about)} if setup.data.about else {}),
         **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
         f"global_{metric}": None if global_test is None else global_test.mean,
         f"global_{metric}_last10": _last10(until, f"global_{metric}"),
@@ -196,6 +196,11 @@ def _options(setup: Setup) -> dict[str, Any]:
                 "the clients' numbers of training rows of each class, added up over all clients"
             )
     return used
+
+
+def _read_how(about: Mapping[str, Any]) -> dict[str, Any]:
+    """How the data were read, without the clients' names, of which there may be many."""
+    return {name: value for name, value in about.items() if name != "pooled_clients"}
 
 
 def _missing(

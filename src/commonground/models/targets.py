@@ -54,7 +54,7 @@ def target_layers(base: nn.Module, layers: TransformerLayers, options: LoRAOptio
         options: where to adapt.
 
     Raises:
-        ConfigError: a target or layer number matches nothing.
+        ConfigError: a target or layer number matches nothing, or ``re:`` is followed by no regular expression.
         ModelError: the model has no linear layer there.
     """
     wanted = options.target_modules
@@ -66,7 +66,11 @@ def target_layers(base: nn.Module, layers: TransformerLayers, options: LoRAOptio
             f"are made of {', '.join(kinds)}"
         )
     if isinstance(wanted, str) and wanted.startswith("re:"):
-        hit = [n for n in linear if re.fullmatch(wanted[3:], n)]
+        try:
+            pattern = re.compile(wanted[3:])
+        except re.error as error:
+            raise ConfigError(f"the target modules '{wanted}' are no regular expression: {error}") from None
+        hit = [n for n in linear if pattern.fullmatch(n)]
     else:
         ends = wanted.split(",") if isinstance(wanted, str) else list(wanted)
         ends = [e.strip() for e in ends if e.strip()] or _query_and_value(linear)

@@ -114,7 +114,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
         )
     page.add(_client_table(run))
     if run.summary.get("table"):
-        page.note(" ".join(["How the table was read:", *TableSchema.sentences(run.summary["table"])]))
+        page.note(" ".join(["How the data were read:", *TableSchema.sentences(run.summary["table"])]))
     add_importance(page, run)
     add_adaptation(page, run.folder)
     page.section("Configuration and machine", "Everything that is needed to run this again.")

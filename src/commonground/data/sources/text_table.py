@@ -13,11 +13,12 @@ from commonground.data.arrays import Array
 from commonground.data.tables.divide import divided, split_column, with_targets
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.options import TableOptions
-from commonground.data.tables.read import read_raw
+from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.targets import read_targets
 from commonground.data.text.samples import TextData, TextSamples
 from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
 
 __all__ = ["TEXT_COLUMNS", "load_text_table", "text_columns"]
 
@@ -78,6 +79,8 @@ def load_text_table(
     lines = raw.numbers()
     beside = (*texts, label, given, options.time_column, options.group_column, options.client_column, *options.drop)
     columns = {name: _strings(raw.columns[name]) for name in raw.names if name in texts or name not in beside}
+    for name in texts:
+        _check_full(path, raw, name, columns[name])
     values: dict[str, Array] = {n: np.array(cells) for n, cells in columns.items() if n not in texts and all(cells)}
     if options.client_column is not None:
         values[options.client_column] = np.array([*rows.owners.names, ""])[rows.owners.codes]
@@ -97,7 +100,16 @@ def load_text_table(
 
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
                         missing_targets=lacking, notes=(*raw.notes, *unlike, *rows.notes), scaling="none")  # fmt: skip
-    read = {**about.summary(), "text_columns": list(texts), **({"times": rows.kinds} if rows.kinds else {})}
+    few = rows.owners.few
+    pooled = list(few["clients"]) if few.get("how") == "pool" else []
+    read = {
+        **about.summary(),
+        "text_columns": list(texts),
+        "label_column": label,
+        **({"client_column": options.client_column} if options.client_column is not None else {}),
+        **({"times": rows.kinds} if rows.kinds else {}),
+        **({"pooled_clients": pooled} if pooled else {}),
+    }
     return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=read)
 
 
@@ -133,6 +145,21 @@ def _roles(
     if label in others[1:]:
         raise DataError(f"{path}: the column {label!r} cannot be both the label and another column")
     return texts
+
+
+def _check_full(path: Path, raw: RawTable, name: str, cells: Sequence[str]) -> None:
+    """Refuse texts of which some are empty.
+
+    Raises:
+        DataError: the first one's place, and how many there are.
+    """
+    empty = [row for row, text in enumerate(cells) if not text]
+    if empty:
+        more = f" ({len(empty):,} cells of the column are)" if len(empty) > 1 else ""
+        raise DataError(
+            f"{path}, {raw.unit} {raw.numbers()[empty[0]]}: the text {quoted(name)} is empty{more}; leave such rows "
+            "out of the table"
+        )
 
 
 def _strings(array: Any) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from commonground.data.sources.base import Source
 from commonground.data.text.samples import TextData
 from commonground.data.text.tokenizers import load_tokenizer
-from commonground.data.text.tokens import pad_tokens, tokenize
+from commonground.data.text.tokens import pad_tokens, tokenize, told_of_full
 
 __all__ = ["tokenised"]
 
@@ -35,6 +35,8 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         first_number=len(data.train),
     )
     longest = max(train.shape[1], test.shape[1]) - 1
+    full = told_of_full(max_length, train, test)
+    notes = [*data.about.get("notes", ()), *([f"{full} (--set model.max_length says how many are)"] if full else [])]
     return Source(
         name=data.name,
         x_train=pad_tokens(train, longest),
@@ -46,5 +48,5 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         train_columns=data.train.columns,
         test_columns=data.test.columns,
         task=data.task,
-        about=data.about,
+        about={**data.about, "notes": notes} if notes else data.about,
     )

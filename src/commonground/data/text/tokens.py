@@ -24,7 +24,7 @@ from commonground.data.text.samples import TextSamples
 from commonground.data.text.tokenizers import threads, tokenizer_name
 from commonground.errors import ConfigError, DataError
 
-__all__ = ["Tokens", "pad_tokens", "prompt_tokens", "tokenize"]
+__all__ = ["Tokens", "pad_tokens", "prompt_tokens", "tokenize", "told_of_full"]
 
 Tokens = npt.NDArray[np.int32]
 """Token rows [N, 1 + L, 2]."""
@@ -126,6 +126,16 @@ def prompt_tokens(prompts: Sequence[str], tokenizer: Any, max_length: int) -> li
         if not prompt:
             raise DataError(f"the tokenizer {tokenizer_name(tokenizer)} makes no tokens of prompt {row + 1}")
     return [cut_prompt(prompt, max_length, tokenizer.bos_token_id) for prompt in rows]
+
+
+def told_of_full(max_length: int, *parts: Tokens) -> str:
+    """How many rows have as many tokens as are read, so that something may have been cut; empty if none has."""
+    full = sum(int((tokens[:, 0, 1] >= max_length).sum()) for tokens in parts)
+    if not full:
+        return ""
+    return (
+        f"{full:,} of {sum(map(len, parts)):,} texts fill the {max_length} tokens that are read; what is longer is cut"
+    )
 
 
 def pad_tokens(tokens: Tokens, length: int) -> Tokens:

@@ -22,6 +22,10 @@ _ALWAYS = (
 )  # fmt: skip
 
 
+OF_TEXTS = ("text_columns", "label_column", "client_column", "pooled_clients", "times")
+"""What is kept of how a table of texts was read, for others like it."""
+
+
 def describe(data: FederatedDataset) -> dict[str, Any]:
     """What a model needs to know about its inputs; no sample is in it. In ``split.json`` follow, as ``train`` and
     ``test``, the counts of each client's classes.
@@ -39,7 +43,7 @@ def describe(data: FederatedDataset) -> dict[str, Any]:
         "client_names": None if data.client_names is None else list(data.client_names),
         "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
         **({"described": True} if data.described else {}),
-        **{name: data.about[name] for name in ("text_columns", "times") if name in data.about},
+        **{name: data.about[name] for name in OF_TEXTS if name in data.about},
     }
 
 

@@ -1,0 +1,63 @@
+"""A finished run's models on a table of texts: each row by its own client's model, and the metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commonground.adapt.tables import Note, TableAnswers, answers_of
+from commonground.adapt.texts import read_text_table, texts_in, tokens_of
+from commonground.data.tables.load import LABEL
+from commonground.data.tables.options import names_in
+from commonground.data.tables.schema import TableSchema
+from commonground.engine.run import Run
+from commonground.engine.trained import Trained
+
+__all__ = ["predict_text_table", "schema_of_texts"]
+
+
+def schema_of_texts(trained: Trained) -> TableSchema | None:
+    """The columns of clients and labels, and the classes, of a run on a user's table of texts; None of other runs."""
+    told = trained.split
+    if "text_columns" not in told:
+        return None
+    pooled = tuple(told.get("pooled_clients", ()))
+    return TableSchema(
+        features=(),
+        targets=(told.get("label_column") or trained.config.target or LABEL,),  # earlier versions did not keep it
+        task=trained.task.name,
+        class_names=tuple(told["class_names"]),
+        client_column=told.get("client_column", trained.config.client_column),
+        few_rows={"how": "pool", "clients": pooled} if pooled else {},
+    )
+
+
+def predict_text_table(
+    run: Run,
+    path: Path,
+    schema: TableSchema,
+    *,
+    client: int | None = None,
+    shared: bool = False,
+    note: Note,
+    separator: str | None = None,
+    encoding: str | None = None,
+) -> TableAnswers:
+    """As :func:`~commonground.adapt.tables.predict_table`, of a table of texts.
+
+    Args:
+        run: the run.
+        path: the table; texts are in the run's columns, or where it was given none by name, in usual ones.
+        schema: of the run (:func:`schema_of_texts`).
+        client, shared, note, separator, encoding: see there.
+
+    Raises:
+        ConfigError: nobody said whose model to ask.
+        DataError: a column is missing, a text is empty (line named), or a client is unknown.
+    """
+    trained = run.trained
+    raw = read_text_table(path, separator, encoding)
+    for sentence in raw.notes:
+        note(f"{path.name}: {sentence}")
+    texts = texts_in(raw, names_in(trained.config.text_column), trained.text_columns)
+    tokens = tokens_of(run, texts, note)
+    return answers_of(trained, raw, schema, tokens, client=client, shared=shared, note=note)
