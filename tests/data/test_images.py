@@ -182,3 +182,53 @@ def test_by_command(tmp_path: Path) -> None:
     assert run.personal_accuracy["mean"] == 1
     dark, bright = np.full((1, 20, 16, 1), 20, np.uint8), np.full((1, 20, 16, 1), 180, np.uint8)
     assert [int(run.predict(x, "bob").argmax()) for x in (dark, bright)] == [0, 1]
+
+
+def test_who_has_few_pictures_is_counted_and_served_where_that_can_be(tmp_path: Path) -> None:
+    root = made(tmp_path / "few")
+    picture(root / "eve" / "cat" / "0.png", np.zeros((16, 16)))
+    read: dict[str, Any] = {"few_rows": "shared", "model": "mlp", "rounds": 1}
+    run = cg.train("fedavg", str(root), **read)
+    assert run.summary["table"]["few_rows"] == {"how": "shared", "min_rows": 2, "clients": 1, "rows": 1}
+    assert run.summary["table"]["test_rows"] == "25% at random"
+    with pytest.raises(ConfigError, match="serves clients with few rows by the global model, and FedRep has none"):
+        cg.train("fedrep", str(root), **read)
+
+
+def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path) -> None:
+    root, elsewhere = made(tmp_path / "pets"), made(tmp_path / "elsewhere", clients=("dan", "eve"))
+    (root / "dan").symlink_to(elsewhere / "dan")
+    (root / "ann" / "bird").symlink_to(elsewhere / "eve" / "cat")
+    data = cg.load_data(root)
+    assert (data.client_names, data.class_names) == (("ann", "bob", "dan"), ("bird", "cat", "dog"))
+    assert (data.train_sizes + data.test_sizes).tolist() == [24, 16, 16]
+    (root / "bob" / "dog" / "loop").symlink_to(root / "bob")
+    with pytest.raises(DataError, match="loop is a link to a folder that it lies in"):
+        cg.load_data(root)
+
+
+def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = made(tmp_path / "pets")
+    assert cg.load_data(root).about["notes"] == []
+    (root / "ann" / "bird").mkdir()
+    (root / "carl" / "cat").mkdir(parents=True)
+    assert (
+        main(["train", "local", "--data", str(root), "--model", "mlp", "--rounds", "1", "--out", str(tmp_path / "r")])
+        == 0
+    )
+    assert "pets: 2 folders hold no pictures: 'ann/bird', 'carl/cat'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", [("train", "val"), ("train", "test", "Validation"), ("val", "test")])
+def test_other_parts_are_no_clients(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        made(tmp_path / "root" / name, clients=(".",), each=2)
+    with pytest.raises(DataError, match="pictures are split by two folders, train and test: put the others' pictures"):
+        cg.load_data(tmp_path / "root", clients=2)
+
+
+def test_parts_are_told_in_any_case(tmp_path: Path) -> None:
+    made(tmp_path / "root" / "Train", each=3)
+    made(tmp_path / "root" / "TEST", each=2)
+    data = cg.load_data(tmp_path / "root")
+    assert (data.client_names, data.train_sizes.tolist(), data.test_sizes.tolist()) == (("ann", "bob"), [6, 6], [4, 4])

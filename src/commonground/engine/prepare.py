@@ -215,12 +215,14 @@ def prepare_setup(
         data = normalize(data, config.normalize)
     if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
         data = add_feature_noise(data, config.feature_noise, config.seed)
-    if data.schema is not None and data.schema.few_rows.get("how") == "shared" and not algorithm.has_global_model:
+    kept = data.about.get("few_rows", {}) if data.schema is None else data.schema.few_rows
+    shared = kept.get("how") == "shared"
+    if shared and not algorithm.has_global_model:
         raise ConfigError(
             f"--few-rows shared serves clients with few rows by the global model, and {algorithm.title} has none; take "
             "--few-rows pool, or a method such as fedavg"
         )
-    if data.schema is not None and data.schema.few_rows.get("how") == "shared" and data.schema.client_scales:
+    if shared and data.schema is not None and data.schema.client_scales:
         raise ConfigError(
             "--few-rows shared serves clients with few rows by the global model, and with --scaling client it knows no "
             "scales of theirs; take --few-rows pool, or another --scaling"

@@ -34,7 +34,7 @@ class Source:
         train_columns, test_columns: further columns by name, one value per sample (for example who a sample is from).
         task: what is learnt from them.
         schema: of a table, what its columns are and how they became samples.
-        about: of a table of texts, how it was read and split.
+        about: of a table of texts or a folder of pictures, how it was read and split.
         relearn: of a table, reads it anew with encoders and scales that know nothing of some training rows, which are
             marked [training rows].
 

@@ -1,11 +1,9 @@
-"""A folder of pictures: ``ROOT/CLIENT/CLASS/*.png``, or ``ROOT/CLASS/*.png`` where there are no clients."""
+"""A folder of pictures (:mod:`~commonground.data.sources.image_folders`), read."""
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +13,23 @@ import numpy.typing as npt
 from commonground.data.arrays import Preprocess
 from commonground.data.names import sorted_names
 from commonground.data.sources.base import Source
+from commonground.data.sources.image_folders import PictureFile, files_in
 from commonground.data.tables import split
 from commonground.data.tables.options import TableOptions
+from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import Owners
 from commonground.errors import ConfigError, DataError
 from commonground.extras import pip_install
-from commonground.quoting import escaped, quoted
+from commonground.quoting import escaped
 
-__all__ = ["CLIENT", "has_clients", "is_image_folder", "load_images"]
+__all__ = ["CLIENT", "load_images"]
 
 CLIENT = "client"
 """The column that says whose a picture is."""
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _GREY, _DEEP = ("1", "L", "LA"), ("I", "F")  # Pillow's modes; the deep ones have more than 8 bits
-_PARTS = {"train", "test"}
 
 Pictures = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class _File:
-    """A picture's file, and what its folders say of it: the part is empty where no folder says train or test."""
-
-    path: Path
-    part: str
-    client: str
-    label: str
-
-
-def is_image_folder(path: Path) -> bool:
-    """Whether a folder holds pictures below folders of classes."""
-    return path.is_dir() and next((True for folders, _ in _walk(path) if folders), False)
-
-
-def has_clients(path: Path) -> bool:
-    """Whether there is a level of clients above the classes."""
-    folders = next((folders for folders, _ in _walk(path) if folders), ())
-    return len(folders) - _has_parts(path) == 2
 
 
 def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = None) -> Source:
@@ -61,7 +38,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     Pictures that are all grey have one channel, others red, green and blue; what is transparent in them is dropped, and
     they are turned as their camera says. They enter the model between −1 and 1. Folders ``train`` and ``test`` above
     all others say what is tested; otherwise a share of each client's pictures (of each class's, without clients) is
-    held out as of a table's rows. Hidden files and files of other kinds are left alone.
+    held out as of a table's rows. Hidden files and files of other kinds are left alone; links are followed.
 
     Args:
         path: the folder.
@@ -75,7 +52,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     """
     options = options or TableOptions()
     _check_options(path, options)
-    files = _files(path)
+    files, notes = files_in(path)
     x = _read_all(files, options.size)
     classes = sorted_names(np.array([file.label for file in files]))
     y = np.array([classes.index(file.label) for file in files], dtype=np.int64)
@@ -91,7 +68,9 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
             f"{path}: its folders train and test say what is tested, so that a test share of {options.test_share} says "
             "nothing; leave out the share"
         )
+    how = "by the folders train and test"
     if is_test is None:
+        how = f"{options.share:.0%} at random"
         by = owners if clients else Owners(list(classes), y)
         is_test = split.held_out_tests(by.parts(), len(files), options.share, seed)
     used = owners.codes >= 0
@@ -100,6 +79,8 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         raise DataError(f"{path} has {train.sum()} training and {test.sum()} test pictures; both need at least 1")
     whose = np.array([*owners.names, ""])[owners.codes]
     channels = x.shape[-1]
+    about = TableSchema((), (), "classification", classes, few_rows=owners.few, split=how, notes=tuple(notes),
+                        scaling="none")  # fmt: skip
     return Source(
         name=path.name,
         x_train=x[train],
@@ -111,6 +92,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         preprocess=Preprocess(1 / 255, (0.5,) * channels, (0.5,) * channels),
         train_columns={CLIENT: whose[train]} if clients else {},
         test_columns={CLIENT: whose[test]} if clients else {},
+        about=about.summary(),
     )
 
 
@@ -123,48 +105,10 @@ def _check_options(path: Path, options: TableOptions) -> None:
         raise ConfigError(f"'{path}' is a folder of pictures, no table; there are no columns to drop, read or split by")
 
 
-# -- files ----------------------------------------------------------------------------------------------------------
-
-
-def _walk(path: Path) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Folders that hold pictures, from the root's, and the pictures' names; sorted, without hidden ones."""
-    for folder, below, names in os.walk(path):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        pictures = sorted(n for n in names if n.lower().endswith(ENDINGS) and not n.startswith("."))
-        if pictures:
-            yield Path(folder).relative_to(path).parts, pictures
-
-
-def _has_parts(path: Path) -> bool:
-    """Whether the uppermost folders are ``train`` and ``test``."""
-    return {below.name for below in path.iterdir() if below.is_dir() and not below.name.startswith(".")} == _PARTS
-
-
-def _files(path: Path) -> list[_File]:
-    """Every picture, in the order of the folders' names."""
-    parts, found = _has_parts(path), []
-    for folders, names in _walk(path):
-        part, rest = (folders[0], folders[1:]) if parts and folders else ("", folders)
-        if len(rest) not in (1, 2):
-            first = path / Path(*folders, names[0])
-            raise DataError(f"{first} lies {len(rest)} folders deep; pictures lie in CLIENT/CLASS/ or in CLASS/")
-        for name in rest:
-            if not name.isprintable() or len(name) > 200:
-                raise DataError(f"the folder {quoted(str(path / Path(*folders)))} has a name that is not printable")
-        client = rest[0] if len(rest) == 2 else ""
-        found += [_File(path / Path(*folders) / name, part, client, rest[-1]) for name in names]
-    if not found:
-        raise DataError(f"{path} holds no pictures ({', '.join(ENDINGS)})")
-    for file in found:
-        if (file.client == "") != (found[0].client == ""):
-            raise DataError(f"{file.path} and {found[0].path} do not lie equally deep; pictures lie in CLIENT/CLASS/")
-    return found
-
-
 # -- pictures -------------------------------------------------------------------------------------------------------
 
 
-def _read_all(files: list[_File], size: tuple[int, int] | None) -> Pictures:
+def _read_all(files: list[PictureFile], size: tuple[int, int] | None) -> Pictures:
     """All pictures as one array; grey ones among coloured ones get three equal channels."""
     found = [_read(file.path, size) for file in files]
     for file, picture in zip(files, found, strict=True):

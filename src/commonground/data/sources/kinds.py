@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from commonground.catalogue import unknown_data
 from commonground.data.sources.base import Source
 from commonground.data.sources.hub import PREFIX, load_hub
-from commonground.data.sources.images import CLIENT, has_clients, is_image_folder, load_images
+from commonground.data.sources.image_folders import has_clients, is_image_folder
+from commonground.data.sources.images import CLIENT, load_images
 from commonground.data.sources.instructions import load_instructions
 from commonground.data.sources.named import NAMED
 from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
