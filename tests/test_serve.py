@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,6 +86,23 @@ def test_cells_that_are_read_as_none_are_told(service: tuple[TestClient, Tokens]
     answers = models._answers("north", asked_for)
     assert [[bool(one.notes) for one in part] for part in answers] == [[False, False], [False, True, False], [False]]  # type: ignore[union-attr]
     assert answers[1][1].notes == ("plan: 'unheard of' is read as none",)  # type: ignore[index]
+
+
+def test_cells_that_the_run_does_not_know_are_told(service: tuple[TestClient, Tokens]) -> None:
+    client, tokens = service
+    header = bearer(tokens.issue("north"))
+    plain, *asked = features(rows(0, 3, seed=1))
+    asked[0] |= {"shop": "north", "label": "yes"}  # of the run's table
+    asked[1] |= {"colour": "red", "size": 3}
+    said = client.post("/v1/predict", json={"rows": [plain, *asked]}, headers=header).json()["predictions"]
+    assert [one.get("notes") for one in said] == [None, None, ["ignored: 'colour', 'size'"]]
+    for stranger in ("south", "nobody", 3):
+        response = client.post("/v1/predict", json={"rows": [plain, {**plain, "shop": stranger}]}, headers=header)
+        assert response.status_code == 422
+        sentence = f"row 2 is of shop '{stranger}', and who asks is 'north'; every client asks for its own rows"
+        assert response.json()["detail"] == sentence
+    # Whom a row belongs to may be a number, which JSON writes in two ways.
+    assert client.post("/v1/predict", json={"rows": [{**plain, "shop": None}]}, headers=header).status_code == 200
 
 
 def test_truths_are_the_words_that_a_table_has_for_them(tmp_path: Path) -> None:
@@ -515,6 +533,10 @@ def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.Captu
         headers = {**bearer(token), "content-type": "application/json"}
         request = urllib.request.Request(f"{base}/v1/predict", body, headers)
         assert json.loads(urllib.request.urlopen(request).read())["client"] == "east"
+        # Who sends all of it before reading hears why it is refused, and finds no connection reset.
+        request = urllib.request.Request(f"{base}/v1/predict", b" " * (30 * 1024 * 1024), headers)
+        with pytest.raises(urllib.error.HTTPError, match="413"):
+            urllib.request.urlopen(request)
     finally:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)

@@ -136,8 +136,18 @@ def check_file(name: str) -> None:
         [evaluated(named_value(n, _TABLES), _TABLES) for n in ("TEXT", "LINES", "BINARY")],
     )
     endings = (*known[0][:3], *known[1], *known[2], ".json")
-    if name.lower().removesuffix(".gz").endswith(endings) and not name.startswith(PRETRAINED) and not path.exists():
+    if name.startswith(PRETRAINED) or path.exists():
+        return
+    if name.lower().removesuffix(".gz").endswith(endings):
         raise DataError(f"there is no file {path}")
+    if len(path.parts) > 1 and ":" not in name:
+        raise _nowhere(path)
+
+
+def _nowhere(path: Path) -> DataError:
+    """What a path is told that leads to nothing."""
+    here = "" if path.is_absolute() else f", seen from '{Path.cwd()}'"
+    return DataError(f"there is no file or folder '{path}'{here}")
 
 
 def _is_word(name: str) -> bool:
@@ -148,6 +158,9 @@ def _is_word(name: str) -> bool:
 def unknown_data(name: str) -> DataError:
     """What a name of data is told that stands for nothing."""
     tables: str = evaluated(named_value("FORMS", _TABLES), _TABLES)
+    path = Path(name).expanduser()
+    if len(path.parts) > 1 and not path.exists():
+        return _nowhere(path)
     return DataError(
         f"unknown data {name!r}{meant(name, data_names())}; it is one of {', '.join(data_names())}, the path of a "
         f"table ({tables}), of a folder of pictures, of a .json or .jsonl file of instructions, hf:OWNER/NAME, or "

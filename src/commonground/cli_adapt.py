@@ -309,8 +309,8 @@ def predict(
 
     run = load_run(run_dir, trust_code=trust_code)
     number = None if client is None else run.trained.client(client)
-    if not (run_dir / "summary.json").is_file():
-        _say(f"the run in '{run_dir}' is not finished: these are its models at the last checkpoint")
+    if run.unfinished:
+        _say(run.unfinished)
     if run.trained.remark and not use_global:
         _say(run.trained.remark)
     text = io.StringIO()

@@ -63,8 +63,10 @@ def export(
         written = export_model(run_dir, out, client=client, format=format_, trust_code=trust_code)
     if quiet:
         return
-    trained = load_run(run_dir, trust_code=trust_code).trained
-    called = trained.called
+    run = load_run(run_dir, trust_code=trust_code)
+    trained, called = run.trained, run.trained.called
+    if run.unfinished:
+        print(run.unfinished, file=sys.stderr)
     if trained.remark and client is not None:
         print(trained.remark, file=sys.stderr)
     table = Table("folder", "model", "task head", "weights")

@@ -59,6 +59,8 @@ def serve(
 
     run = load_run(run_dir, trust_code=trust_code)
     models, tokens = RunModels(run), Tokens(run_dir)
+    if run.unfinished:
+        click.echo(run.unfinished, err=True)
     if token_for is not None:
         name = run.trained.names[run.trained.client(token_for, by_number=False)]
         print(tokens.issue(name))

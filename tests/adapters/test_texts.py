@@ -62,6 +62,8 @@ def test_every_kind_of_file_holds_the_same_texts(place: Path, tmp_path: Path) ->
     (tmp_path / "b.csv").write_text("sentence1;sentence2\n" + "".join(f"{a};{b}\n" for a, b in pairs), "utf-16")
     again = classify(run, read_texts(tmp_path / "b.csv", separator="semicolon", encoding="utf-16"), 2)
     assert np.array_equal(found[0], again)
+    (tmp_path / "c.csv").write_text("sentence1,sentence2\nw1,снег\n", "koi8-r")
+    assert read_texts(tmp_path / "c.csv", encoding="koi8-r").second == ["снег"] != read_texts(tmp_path / "c.csv").second
     other = classify(run, read_texts(tmp_path / "a.tsv"), 1)
     assert not np.allclose(found[0], other), "every client has a head of its own"
     (tmp_path / "a.txt").write_text("w1 w2\nw22\n")

@@ -119,6 +119,23 @@ def test_predict_names_the_cell_and_the_unfinished_run(
     printed = capsys.readouterr()
     assert "is not finished: these are its models at the last checkpoint" in printed.err
     assert printed.out.count("\n") == 3
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    assert "is not finished: these are its models at the last checkpoint" in capsys.readouterr().err
+    assert "| rounds | some of 2: the run is not finished |" in (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert main(["serve", str(tmp_path / "run"), "--token-for", "0"]) == 0
+    assert "is not finished: these are its models at the last checkpoint" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_called_by_the_name_that_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cg.train("fedavg", made_data(), model="linear", rounds=1, out=tmp_path / "run")
+    (tmp_path / "t.csv").write_text("1,2,3,4\n")
+    asked = ["predict", str(tmp_path / "run"), "--client", "0", "--input", str(tmp_path / "t.csv")]
+    assert main([*asked, "--out", "/proc/nothing.csv"]) == 2
+    told = capsys.readouterr().err
+    assert "'/proc/nothing.csv'" in told
+    assert ".part" not in told
 
 
 def test_a_methods_setting_among_the_runs_is_pointed_at() -> None:

@@ -99,6 +99,8 @@ def test_mistakes(tmp_path: Path) -> None:
         f"adapt {tmp_path} --shots 5 --out {__file__}": "holds no run",
         "compare fedrep fedavg --task clasification": "did you mean 'classification'?",
         "compare fedrep --data nosuch": "unknown data 'nosuch'; it is one of",
+        "train fedrep --data ../nowhere/pets": "there is no file or folder '../nowhere/pets', seen from '",
+        "train fedrep --data /nowhere/pets": "there is no file or folder '/nowhere/pets'\n",
         "predict nowhere x.csv": "'nowhere' holds no run (it has no config.toml)",
         "adapt nowhere --shots 5": "'nowhere' holds no run",
         "export nowhere --out x": "'nowhere' holds no run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +78,16 @@ def test_every_method_from_memory_and_from_its_folder(algorithm: str, tmp_path: 
         assert_same_models(cg.train(algorithm, data, engine=engine, out=out, resume=True, **settings), run,
                            data.x_test[:5], data.clients)  # fmt: skip
         assert_same_models(cg.train(algorithm, data, engine=engine, **settings), run, data.x_test[:5], data.clients)
+
+
+def test_a_run_can_be_pickled(tmp_path: Path) -> None:
+    data = digits()
+    for out in (None, tmp_path / "run"):
+        run = cg.train("fedrep", data, out=out, **DIGITS)
+        for one in (run, *([cg.load_run(out)] if out else [])):
+            again = pickle.loads(pickle.dumps(one))
+            assert again.summary == run.summary
+            assert_same_models(again, run, data.x_test[:5], data.clients)
 
 
 def test_clients_that_are_not_tested_keep_their_number_of_test_samples() -> None:

@@ -178,6 +178,18 @@ def test_a_client_column_needs_no_routing() -> None:
         FederatedClassifier(client_column="costumer", **QUICK).fit(table, y)
 
 
+def test_clients_that_are_said_in_two_ways_must_be_the_same() -> None:
+    X = np.column_stack([np.repeat([7, 8], 30), np.random.default_rng(0).normal(size=(60, 2))])
+    y = (X[:, 1] > 0).astype(int)
+    model = FederatedClassifier("fedrep", client_column=0, rounds=1, random_state=0)
+    same = model.fit(X, y, groups=["7"] * 30 + ["8"] * 30).predict_proba(X)
+    np.testing.assert_array_equal(model.fit(X, y).predict_proba(X), same)
+    with pytest.raises(ValueError, match="row 30 belongs to '8' by client_column and to '9' by groups; give one of"):
+        model.fit(X, y, groups=[7] * 30 + [9] * 30)
+    with pytest.raises(ValueError, match="row 0 belongs to '7' by client_column and to '8' by groups; give one of"):
+        model.predict(X, groups=[8] * 60)
+
+
 def test_categories_are_encoded_by_a_pipeline() -> None:
     table, y, groups = frame()
     table["d"] = np.where(table["d"] > 5, "high", "low")

@@ -13,7 +13,7 @@ from commonground.data import FederatedDataset
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.read_trained import weights_in
-from commonground.engine.run import Run, as_run
+from commonground.engine.run import Run, as_run, at_hand
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
 from commonground.engine.trained import Trained
@@ -127,7 +127,7 @@ def keep_clients(
     known = ~np.isnan(headline)
     mean = float(headline[known].mean()) if known.any() else float("nan")
     again = replace(trained)  # which has read nothing of the folder yet
-    return Kept(replace(run, _read=lambda: again), tuple(names), mean)
+    return Kept(replace(run, _read=at_hand(again)), tuple(names), mean)
 
 
 def _names(trained: Trained, data: FederatedDataset) -> list[str]:

@@ -81,10 +81,7 @@ def predict_table(
         raise DataError(f"'{path}' is no table with names of columns, which {trained.where} needs")
     raw = read_raw(path, separator, encoding)
     x, strange = known_features(raw, schema)
-    left = ignored(raw, schema)
-    if left:
-        strange = [f"ignored: {', '.join(quoted(name) for name in left[:5])}{' …' if len(left) > 5 else ''}", *strange]
-    for sentence in (*raw.notes, *strange):
+    for sentence in (*raw.notes, *ignored(raw.names, schema), *strange):
         note(f"{path.name}: {sentence}")
     return answers_of(trained, raw, schema, x, client=client, shared=shared, note=note)
 

@@ -21,7 +21,7 @@ from commonground.engine.private.secret import remove_secret
 from commonground.engine.private.summary import own_privacy, privacy_summary, with_epsilons
 from commonground.engine.progress import Progress
 from commonground.engine.results import GlobalTest, client_rows, summarise, weights_sha256
-from commonground.engine.run import Run
+from commonground.engine.run import Run, at_hand
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
@@ -107,7 +107,7 @@ def finish(
             folder.write_summary(summary)
             if not stopped:
                 remove_secret(folder.path)
-    return Run(config, summary, progress.history, clients, path, lambda: trained)
+    return Run(config, summary, progress.history, clients, path, at_hand(trained))
 
 
 def _last_test(

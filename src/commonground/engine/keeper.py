@@ -18,7 +18,7 @@ from commonground.engine.numerics import changed_numerics, numerics_of
 from commonground.engine.observer import Observer
 from commonground.engine.progress import Progress
 from commonground.engine.read_trained import read_trained
-from commonground.engine.run import Run
+from commonground.engine.run import Run, at_hand
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.folder import RunFolder, plain_settings
@@ -151,7 +151,7 @@ class Keeper:
         if checkpoint is None:  # removed since; its results are still there
             return Run(self.config, summary, rows, clients, path, partial(read_trained, self.folder))
         trained = trained_from(self.setup, path, checkpoint.shared, checkpoint, tuned)
-        return Run(self.config, summary, rows, clients, path, lambda: trained)
+        return Run(self.config, summary, rows, clients, path, at_hand(trained))
 
     def restore(self, engine: Engine) -> None:
         """Go back to the folder's newest checkpoint, if there is one, and begin or go on there.

@@ -114,6 +114,13 @@ class Run:
     # -- figures ------------------------------------------------------------------------------------------------
 
     @property
+    def unfinished(self) -> str:
+        """A sentence about models that are not those of a run's end, for whoever uses them; empty where they are."""
+        if self.summary:
+            return ""
+        return f"{self.trained.where} is not finished: these are its models at the last checkpoint"
+
+    @property
     def finished(self) -> bool:
         """Whether all rounds are done."""
         return bool(self.summary) and "stopped_after" not in self.summary
@@ -242,6 +249,15 @@ class Run:
         return html_table(self._facts()) + report_link(self.folder)
 
 
+def at_hand(trained: Trained) -> Callable[[], Trained]:
+    """What a :class:`Run` reads, where it is there; unlike a lambda it can be pickled."""
+    return partial(_itself, trained)
+
+
+def _itself(trained: Trained) -> Trained:
+    return trained
+
+
 def _show(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
@@ -291,7 +307,7 @@ def load_run(
     files.check_results()
     summary = files.summary() or {}
     clients = files.clients() if summary else ClientRows(0, {})
-    return Run(trained.config, summary, files.rounds.rows(), clients, files.path, lambda: trained)
+    return Run(trained.config, summary, files.rounds.rows(), clients, files.path, at_hand(trained))
 
 
 def as_run(run: Run | str | PathLike[str], *, trust_code: bool = False) -> Run:

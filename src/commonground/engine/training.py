@@ -24,7 +24,7 @@ from commonground.engine.more_rounds import check_rounds, follows
 from commonground.engine.observer import Observer, Several, Silent, completed
 from commonground.engine.prepare import check_objects, prepare_setup
 from commonground.engine.private.secret import forget_lost_run
-from commonground.engine.run import Run
+from commonground.engine.run import Run, at_hand
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
@@ -232,4 +232,4 @@ def _in_temporary_folder(setup: Setup, observer: Observer | None, on_round: OnRo
         raise
     trained = run.trained
     weakref.finalize(trained, shutil.rmtree, folder, True)  # clients' tensors are read from it as long as the run lives
-    return replace(run, folder=None, _read=lambda: trained)
+    return replace(run, folder=None, _read=at_hand(trained))

@@ -52,7 +52,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     facts += [
         ("rank and α", f"{options.rank}, {options.alpha:g}{' (α/√r)' if options.rslora else ''}"),
         ("adapted", f"{targets} in the layers: {layers}"),
-        ("rounds", summary.get("rounds", config.rounds)),
+        ("rounds", summary.get("rounds", f"some of {config.rounds}: the run is not finished")),
         ("clients", f"{trained.clients}, of which {config.participation:.0%} in each round"),
         ("learning rate", f"{config.lr:g}"),
         ("seed", config.seed),

@@ -29,7 +29,7 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         ("method", f"{trained.algorithm.title} ({trained.algorithm.source})"),
         ("task", trained.task.name),
         ("outputs", f"{trained.split['classes']}: {outputs}"),
-        ("rounds", run.summary.get("rounds", run.config.rounds)),
+        ("rounds", run.summary.get("rounds", f"some of {run.config.rounds}: the run is not finished")),
         ("made by", f"commonground {version('commonground')}"),
     ]
     if run.config.precision != "fp32":

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000
 MOST_BYTES = 16 * 1024 * 1024
+MOST_DISCARDED = 8 * MOST_BYTES
 
 # Whole numbers that a float holds exactly: a longer one in a table is an identifier, which is written as text.
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -143,6 +144,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         began = time.perf_counter()
         length = request.headers.get("content-length", "")
         if request.method == "POST" and not (length.isdecimal() and int(length) <= MOST_BYTES):
+            await _discard(request)
             response: Response = JSONResponse({"detail": f"a body of known length, at most {MOST_BYTES:,} bytes"}, 413)
         else:
             response = await call_next(request)
@@ -235,3 +237,14 @@ def _not_the_form(error: Mapping[str, Any]) -> str:
     if not column or column == ["list[any]"]:
         return f"{row} is no object of cells by their columns' names"
     return f"{row}, column {quoted(str(column[0]))}: a cell is a text, a finite number, true, false or null"
+
+
+async def _discard(request: Request) -> None:
+    """Read a body that is refused, as far as :data:`MOST_DISCARDED`: many clients send all of it before they read, and
+    would find the connection reset in place of the answer.
+    """
+    seen = 0
+    async for chunk in request.stream():
+        seen += len(chunk)
+        if seen > MOST_DISCARDED:
+            return

@@ -17,12 +17,13 @@ import torch
 from commonground.adapt.keep import Kept, keep_clients
 from commonground.adapt.tables import targets_of
 from commonground.data import FederatedDataset
-from commonground.data.tables.features import check_columns, known_features, read_as_none
+from commonground.data.tables.features import check_columns, ignored, known_features, read_as_none
 from commonground.data.tables.read import RawTable, raw_of_frame
+from commonground.data.tables.schema import TableSchema
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import INDEX
 from commonground.engine.portable import PortableModel
-from commonground.engine.run import Run
+from commonground.engine.run import Run, at_hand
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.quoting import escaped, quoted
 from commonground.serve.joining import Joining
@@ -139,6 +140,8 @@ class RunModels:
             x, strange = known_features(raw, schema)
             trained.scale(x, number)
             notes = read_as_none(raw, schema) if strange else notes
+            _check_owner(rows, schema, client)
+            notes = [(*told, *ignored(row, schema)) for told, row in zip(notes, rows, strict=True)]
         try:
             model = self._model(number)
         except ConfigError as error:  # of a client that was added to other rounds of the run than are served here
@@ -228,7 +231,7 @@ class RunModels:
         stamp, fresh = self._stamp_now(), replace(run.trained)  # which has read nothing of the folder yet
         count = len(fresh.names)
         with self._lock:
-            self.run, self._stamp = replace(run, _read=lambda: fresh), stamp
+            self.run, self._stamp = replace(run, _read=at_hand(fresh)), stamp
             for number in range(fresh.clients, count):
                 self._models.pop(number, None)
 
@@ -248,6 +251,22 @@ class RunModels:
                     self._models.popitem(last=False)
             self._models.move_to_end(client)
             return self._models[client]
+
+
+def _check_owner(rows: Sequence[Row], schema: TableSchema, client: str) -> None:
+    """Refuse rows that name another client than the one that asks.
+
+    Raises:
+        DataError: there is one.
+    """
+    for number, row in enumerate(rows, 1):
+        whose = row.get(schema.client_column or "")
+        whole = isinstance(whose, float) and whose.is_integer()
+        if not isinstance(whose, bool | None) and str(int(whose) if whole else whose).strip() != client:
+            raise DataError(
+                f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
+                f"{quoted(client)}; every client asks for its own rows"
+            )
 
 
 def _form(rows: Sequence[Any]) -> Any:

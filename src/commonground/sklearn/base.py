@@ -38,8 +38,8 @@ class FederatedEstimator(BaseEstimator):
     """Fits a shared representation and a model for every client.
 
     The clients of the rows are said by ``groups`` (in ``fit``, ``predict`` and ``score``; scikit-learn's metadata
-    routing hands it on), or are a column of X (``client_column``), which needs no routing. Without either, all rows are
-    one client's.
+    routing hands it on), or are a column of X (``client_column``), which needs no routing; where both are given they
+    must say the same. Without either, all rows are one client's.
 
     A known client's rows are answered by its own model. Those of an unknown client, or of nobody, are answered by the
     global model; methods without one (FedRep, FedPer, Local Only) answer by the mean of what all clients' own models
@@ -186,7 +186,9 @@ class FederatedEstimator(BaseEstimator):
         else:
             validate_data(self, X, y if fitting else "no_validation", reset=fitting, skip_check_array=True)
             X, column = without_clients(X, self.client_column)
-            groups = column if groups is None else groups
+            if groups is not None:
+                _check_same(client_names(column, len(column)), client_names(groups, len(column)))
+            groups = column
             checks |= {"estimator": self}
             found = check_X_y(X, y, **checks) if fitting else check_array(X, **checks)
         rows = found if fitting else (found,)
@@ -271,3 +273,17 @@ class FederatedEstimator(BaseEstimator):
             raise InputError(f"nobody says which of the {len(self.clients_)} clients the rows are of; {how}")
         model = "the global model" if self.run_.trained.has_global_model else "the mean of all clients' models"
         warn(f"nobody says which client the rows are of; {model} answers: {how}")
+
+
+def _check_same(column: tuple[Any, Any], groups: tuple[Any, Any]) -> None:
+    """Refuse clients that are said twice, in two ways.
+
+    Raises:
+        InputError: a row belongs to another client by the one than by the other.
+    """
+    by_column, by_groups = (np.array(names)[owner] for names, owner in (column, groups))
+    for row in np.flatnonzero(by_column != by_groups)[:1]:
+        raise InputError(
+            f"row {row} belongs to '{by_column[row]}' by client_column and to '{by_groups[row]}' by groups; give one "
+            "of them (groups that are for cross-validation alone: set_fit_request(groups=False))"
+        )

@@ -225,7 +225,8 @@ def _shown(kind: str, value: float) -> str:
     return str(np.datetime64(int(value), "D")) if kind == "date" else f"{value:g}"
 
 
-def ignored(raw: RawTable, schema: TableSchema) -> list[str]:
-    """Columns that the run does not know."""
-    known: Mapping[str, object] = {**dict.fromkeys(schema.needed), **dict.fromkeys(schema.targets), **schema.dropped}
-    return [name for name in raw.names if name not in known and name not in (schema.client_column, *schema.beside)]
+def ignored(names: Iterable[str], schema: TableSchema) -> list[str]:
+    """A sentence about columns that the run does not know, if there are any."""
+    known = {*schema.needed, *schema.targets, *schema.dropped, *schema.beside, schema.client_column}
+    left = [quoted(name, 40) for name in names if name not in known]
+    return [f"ignored: {', '.join(left[:5])}{' …' if len(left) > 5 else ''}"] if left else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,16 @@ def read_clients(path: Path, names: Sequence[str] | None) -> Rows:
     Raises:
         RunError: it cannot be read.
     """
-
-    def made(texts: dict[str, str]) -> dict[str, Any]:
-        row: dict[str, Any] = {key: _number(text) if key != "name" else text for key, text in texts.items()}
-        row["name"] = without_apostrophe(str(row["name"])) if names is None else names[int(row["client"])]
-        return row
-
     try:
-        return CsvRows(path.read_bytes(), made)
+        return CsvRows(path.read_bytes(), partial(_row, names))
     except (OSError, ValueError, TypeError, KeyError, IndexError, csv.Error) as error:
         raise RunError(f"'{path}' cannot be read: {reason(error, path)}") from None
+
+
+def _row(names: Sequence[str] | None, texts: dict[str, str]) -> dict[str, Any]:
+    row: dict[str, Any] = {key: _number(text) if key != "name" else text for key, text in texts.items()}
+    row["name"] = without_apostrophe(str(row["name"])) if names is None else names[int(row["client"])]
+    return row
 
 
 def _number(text: str) -> int | float | str:

@@ -141,9 +141,11 @@ def _replacing(path: Path, *, durable: bool) -> Iterator[int]:
         finally:
             os.close(descriptor)
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError) and error.filename == os.fspath(part):  # a name that nobody has given
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
     if durable:
         sync_folder(path.parent)
