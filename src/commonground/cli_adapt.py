@@ -24,6 +24,7 @@ from commonground.spreadsheet import cell
 
 if TYPE_CHECKING:
     from commonground.adapt.few_shot import Adaptation
+    from commonground.adapt.tables import TableAnswers
     from commonground.data import FederatedDataset
     from commonground.engine.run import Run
 
@@ -257,7 +258,8 @@ def _first(names: Sequence[str], most: int = 5) -> str:
     "--input",
     "input_file",
     type=click.Path(path_type=Path),
-    help="the file, in place of TABLE: .npy or .csv of samples; for texts .tsv, .csv, .jsonl or .txt",
+    help="the file, in place of TABLE: .npy or .csv of samples, a picture or a folder of them; for texts .tsv, .csv, "
+    ".jsonl or .txt",
 )
 @click.option("--separator", help="between a table's cells  [default: found]")
 @click.option("--encoding", help="of a table's file  [default: found]")
@@ -286,8 +288,9 @@ def predict(
     printed too. Columns that are missing and cells of another kind are refused by name.
 
     Other samples are stored as the training data is: one row of numbers per sample (.csv; a header is skipped), or an
-    array [samples, …] (.npy; images as height × width × channels). Prints a line per sample: its class and the
-    probability; the predicted numbers; or its labels and the probability of each.
+    array [samples, …] (.npy; images as height × width × channels). Pictures are a file or a folder of them, or lie in
+    folders of clients and classes as in training, by which each is answered and judged. Prints a line per sample: its
+    class and the probability; the predicted numbers; or its labels and the probability of each.
 
     Texts are a column of a table with a header (.tsv, .csv), a field of the objects in a .jsonl file, or the lines of a
     .txt file; pairs are two columns, named as in GLUE. In a run on your own table of texts each row is answered by its
@@ -297,13 +300,10 @@ def predict(
     check_run(run_dir)
     file = table or input_file
     if file is None or (table is not None and input_file is not None):
-        raise ConfigError("name one file with the samples, as TABLE or with --input")
+        raise ConfigError("name one file with the samples, or a folder of pictures, as TABLE or with --input")
     if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
     from commonground.adapt.predictors import predictor_of
-    from commonground.adapt.tables import predict_table
-    from commonground.adapt.text_tables import predict_text_table, schema_of_texts
-    from commonground.data.tables.read import is_table
     from commonground.engine.run import load_run
     from commonground.engine.state.files import write_atomically
 
@@ -315,13 +315,9 @@ def predict(
         _say(run.trained.remark)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    asked: dict[str, Any] = {"client": number, "shared": use_global, "note": _say}
-    asked |= {"separator": separator, "encoding": encoding}
-    answers, texts = None, schema_of_texts(run.trained)
-    if max_new_tokens is None and run.trained.schema is not None:
-        answers = predict_table(run.trained, file, **asked)
-    elif max_new_tokens is None and texts is not None and is_table(str(file)):
-        answers = predict_text_table(run, file, texts, **asked)
+    answers = None
+    if max_new_tokens is None:
+        answers = _row_by_row(run, file, separator, encoding, {"client": number, "shared": use_global, "note": _say})
     if answers is not None:
         writer.writerows(_cells([answers.header, *answers.rows]))
         for line in answers.metric.splitlines():
@@ -336,6 +332,27 @@ def predict(
         write_atomically(out, text.getvalue())
     else:
         print(text.getvalue(), end="")
+
+
+def _row_by_row(
+    run: Run, file: Path, separator: str | None, encoding: str | None, asked: Mapping[str, Any]
+) -> TableAnswers | None:
+    """What is said of a table or of pictures, where each row may be a client's of its own; None of other samples."""
+    from commonground.adapt.pictures import holds_pictures, predict_pictures
+    from commonground.adapt.tables import predict_table
+    from commonground.adapt.text_tables import predict_text_table, schema_of_texts
+    from commonground.data.tables.read import is_table
+    from commonground.data.tables.textfile import check_unsaid
+
+    if run.trained.schema is not None:
+        return predict_table(run.trained, file, separator=separator, encoding=encoding, **asked)
+    texts = schema_of_texts(run.trained)
+    if texts is not None and is_table(str(file)):
+        return predict_text_table(run, file, texts, separator=separator, encoding=encoding, **asked)
+    if holds_pictures(file):
+        check_unsaid(file, separator, encoding)
+        return predict_pictures(run, file, **asked)
+    return None
 
 
 def _target(run: Run) -> dict[str, Any]:

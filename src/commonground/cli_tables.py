@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from commonground.data.tables.inspect import Inspection
@@ -41,10 +41,14 @@ def inspect(
     Suspicious are columns that name or number the rows, are always the same, or determine the target alone, as one does
     that is known only afterwards.
     """
+    from commonground.data.sources.image_folders import is_image_folder
     from commonground.data.tables.inspect import inspect_table
+    from commonground.data.tables.read import is_table
     from commonground.quoting import escaped
     from commonground.terminal import standard_output
 
+    if not is_table(str(file)) and is_image_folder(file):
+        raise DataError(f"'{file}' is a folder of pictures, of which there are no columns; `train --data` reads it")
     found = inspect_table(file, client_column=client_column, target=target, separator=separator, encoding=encoding)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))

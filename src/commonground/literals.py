@@ -20,18 +20,15 @@ def literal(text: str) -> Any:
 
 
 def assigned(assignments: Iterable[str]) -> dict[str, Any]:
-    """What several ``--set KEY=VALUE`` say, in their order.
+    """What several ``--set KEY=VALUE`` say, in their order; the last of one key counts, as scripts append what they change.
 
     Raises:
-        ConfigError: one is not of that form, or two set the same otherwise.
+        ConfigError: one is not of that form.
     """
     found: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
             raise ConfigError(f"--set {assignment} is not of the form KEY=VALUE")
-        value = literal(text)
-        if key in found and found[key] != value:
-            raise ConfigError(f"--set {key} is given twice, as {found[key]} and {value}; leave one out")
-        found[key] = value
+        found[key] = literal(text)
     return found

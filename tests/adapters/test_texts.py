@@ -209,6 +209,10 @@ REFUSALS = {
         "--max-new-tokens is for language models",
     ),
     "no instruction": (["predict", "answers", "--client", "0", "--input", "pairs.tsv"], "has no column 'instruction'"),
+    "encoding of instructions": (
+        ["predict", "answers", "--client", "0", "--input", "answers.json", "--encoding", "utf-8"],
+        "--encoding says nothing of 'answers.json': it is for tables in text files",
+    ),
     "too many tokens": (
         ["predict", "answers", "--client", "0", "--input", "answers.json", "--max-new-tokens", "64"],
         "--max-new-tokens is 64, and the model reads at most 64 tokens in all",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,16 @@ def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.Captu
     assert "pets: 2 folders hold no pictures: 'ann/bird', 'carl/cat'" in capsys.readouterr().err
 
 
+def test_what_else_a_folder_may_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = made(tmp_path / "pets")
+    assert main(["inspect", str(root)]) == 2
+    assert "is a folder of pictures, of which there are no columns; `train --data` reads it" in capsys.readouterr().err
+    (root / "labels.csv").write_text("a,label\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="holds a table and folders of pictures; name the table, or move one of them"):
+        cg.load_data(root)
+    assert cg.load_data(root / "labels.csv", clients=1).classes == 2
+
+
 @pytest.mark.parametrize("names", [("train", "val"), ("train", "test", "Validation"), ("val", "test")])
 def test_other_parts_are_no_clients(names: tuple[str, ...], tmp_path: Path) -> None:
     for name in names:
@@ -232,3 +243,76 @@ def test_parts_are_told_in_any_case(tmp_path: Path) -> None:
     made(tmp_path / "root" / "TEST", each=2)
     data = cg.load_data(tmp_path / "root")
     assert (data.client_names, data.train_sizes.tolist(), data.test_sizes.tolist()) == (("ann", "bob"), [6, 6], [4, 4])
+
+
+# -- predictions ----------------------------------------------------------------------------------------------------
+
+
+def _said(text: str) -> list[list[str]]:
+    return list(csv.reader(text.splitlines()))
+
+
+@pytest.mark.parametrize("by", ["command", "python"])
+def test_each_picture_is_answered_by_its_own_client(
+    by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = made(tmp_path / "pets", side=20)
+    for lone in ("eve", "dan"):
+        picture(root / lone / "cat" / "0.png", np.full((20, 20), 30))
+    out = str(tmp_path / "run")
+    if by == "command":
+        read = ["--few-rows", "pool", "--min-rows", "3", "--image-size", "16"]
+        assert (
+            main(["train", "fedrep", "--data", str(root), "--model", "mlp", "--rounds", "3", *read, "--out", out]) == 0
+        )
+    else:
+        data = cg.load_data(root, few_rows="pool", min_rows=3, image_size=16)
+        cg.train("fedrep", data, model="mlp", rounds=3, out=out)
+    new = made(tmp_path / "new", clients=("bob", "eve", "ann"), each=3, side=20)
+    capsys.readouterr()
+    assert main(["predict", out, str(new)]) == 0
+    told = capsys.readouterr()
+    header, *said = _said(told.out)
+    assert header == ["sample", "client", "file", "class", "probability"]
+    run = cg.load_run(out)
+    right = 0
+    for number, (sample, client, file, label, probability) in enumerate(said):
+        pixels = np.asarray(Image.open(new / file).resize((16, 16), Image.Resampling.BILINEAR))[None, :, :, None]
+        wanted = run.predict(pixels, "(few rows)" if client == "eve" else client)[0]
+        assert (int(sample), file.split("/")[0], label) == (number, client, ("cat", "dog")[int(wanted.argmax())])
+        assert float(probability) == pytest.approx(wanted.max(), abs=1e-5)
+        right += file.split("/")[1] == label
+    assert len(said) == 18
+    assert f"accuracy {100 * right / 18:.1f} % over 18 rows" in told.err
+
+    # One picture, and a folder that says nothing of its pictures.
+    one = new / "bob" / "dog" / "1.png"
+    assert main(["predict", out, str(one), "--client", "bob"]) == 0
+    assert _said(capsys.readouterr().out)[1][1:] == [
+        "1.png",
+        *next(row[3:] for row in said if row[2] == "bob/dog/1.png"),
+    ]
+    assert main(["predict", out, str(one.parent), "--client", "bob"]) == 0
+    assert [row[1] for row in _said(capsys.readouterr().out)] == ["file", "0.png", "1.png", "2.png"]
+    for words, sentence in (
+        ([str(one)], "has no folders of clients; give either --client ID or --global"),
+        ([str(tmp_path / "no.png"), "--client", "bob"], "no.png' does not exist"),
+        ([str(made(tmp_path / "x", clients=("zoe",)))], "the first is 'zoe'"),
+        ([str(one), "--client", "bob", "--encoding", "utf-8"], "--encoding says nothing of"),
+        ([str(picture(tmp_path / "c.png", np.full((20, 20, 3), (9, 200, 9)))), "--client", "bob"], "has colours, and"),
+    ):
+        assert main(["predict", out, *words]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_pictures_are_asked_of_runs_on_pictures_of_their_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = cg.train("fedavg", cg.load_data(made(tmp_path / "pets")), model="mlp", rounds=1, out=tmp_path / "run")
+    wide = picture(tmp_path / "wide.png", np.zeros((8, 32)))  # of as many pixels
+    assert main(["predict", str(tmp_path / "run"), str(wide), "--global"]) == 2
+    assert "has 8×32 pixels (height × width), and the run was trained on 16×16" in capsys.readouterr().err
+    assert run.trained.split.get("image_size") is None
+    cg.train("fedavg", "digits", clients=3, model="mlp", rounds=1, out=tmp_path / "digits")
+    assert main(["predict", str(tmp_path / "digits"), str(wide), "--global"]) == 2
+    assert "was not trained on pictures; give an array (.npy)" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import sys
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -337,6 +338,16 @@ def test_other_tasks_and_several_inputs(tmp_path: Path) -> None:
             each.predict({"place": x["place"]}, client=0)
     with pytest.raises(ConfigError, match="a run for regression has no accuracy"):
         _ = run.personal_accuracy
+
+
+def test_read_only_samples_are_read() -> None:
+    data = digits()
+    run = cg.train("fedavg", data, **DIGITS)
+    x = data.x_test[:5].copy()
+    x.setflags(write=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(run.predict(x, 0), run.predict(data.x_test[:5].copy(), 0))
 
 
 def test_what_predict_refuses() -> None:

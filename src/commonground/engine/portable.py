@@ -100,7 +100,8 @@ def model_inputs(x: Given, format: InputFormat, dtype: torch.dtype, noise: Tenso
     Raises:
         DataError: their names or shape differ from the training data's, or a value is not finite.
     """
-    stored = format.tensors(np.ascontiguousarray(format.like(x, where)))
+    # Read-only arrays, as pandas and Pillow give them, are copied: PyTorch warns of tensors that share their memory.
+    stored = format.tensors(np.require(format.like(x, where), requirements=["C", "W"]))
     for rows in stored.values():
         if not bool(torch.isfinite(rows).all()):
             bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])

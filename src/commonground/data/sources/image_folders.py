@@ -11,7 +11,7 @@ from commonground.access import reason
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["ENDINGS", "PictureFile", "files_in", "has_clients", "is_image_folder", "is_picture"]
+__all__ = ["ENDINGS", "PictureFile", "files_in", "has_clients", "is_image_folder", "is_picture", "pictures_in"]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _PARTS = {"train", "test"}
@@ -104,6 +104,12 @@ def _has_parts(path: Path) -> bool:
             "test: put the others' pictures into one of them (--validation-fraction holds training pictures out)"
         )
     return names == _PARTS and len(uppermost) == len(names)
+
+
+def pictures_in(path: Path) -> list[PictureFile]:
+    """The pictures that lie in a folder itself, which says nothing of them."""
+    names = next((names for folders, names in _Tree(path).walk() if not folders), [])
+    return [PictureFile(path / name, "", "", "") for name in names]
 
 
 def files_in(path: Path) -> tuple[list[PictureFile], list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,15 @@ from commonground.errors import ConfigError, DataError
 from commonground.extras import pip_install
 from commonground.quoting import escaped
 
-__all__ = ["CLIENT", "load_images"]
+__all__ = ["BYTE", "CLIENT", "Pictures", "load_images", "read_pictures"]
 
 CLIENT = "client"
 """The column that says whose a picture is."""
 
 _GREY, _DEEP = ("1", "L", "LA"), ("I", "F")  # Pillow's modes; the deep ones have more than 8 bits
+
+BYTE = 1 / 255
+"""By which stored bytes are scaled."""
 
 Pictures = npt.NDArray[np.uint8]
 
@@ -53,7 +57,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     options = options or TableOptions()
     _check_options(path, options)
     files, notes = files_in(path)
-    x = _read_all(files, options.size)
+    x = read_pictures(files, options.size)
     classes = sorted_names(np.array([file.label for file in files]))
     y = np.array([classes.index(file.label) for file in files], dtype=np.int64)
     names = sorted_names(np.array([file.client for file in files]))
@@ -81,6 +85,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     channels = x.shape[-1]
     about = TableSchema((), (), "classification", classes, few_rows=owners.few, split=how, notes=tuple(notes),
                         scaling="none")  # fmt: skip
+    resized = {} if options.size is None else {"image_size": options.image_size}
     return Source(
         name=path.name,
         x_train=x[train],
@@ -89,10 +94,10 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         y_test=y[test],
         classes=len(classes),
         class_names=classes,
-        preprocess=Preprocess(1 / 255, (0.5,) * channels, (0.5,) * channels),
+        preprocess=Preprocess(BYTE, (0.5,) * channels, (0.5,) * channels),
         train_columns={CLIENT: whose[train]} if clients else {},
         test_columns={CLIENT: whose[test]} if clients else {},
-        about=about.summary(),
+        about={**about.summary(), **owners.about_pooled(), **resized},
     )
 
 
@@ -108,8 +113,17 @@ def _check_options(path: Path, options: TableOptions) -> None:
 # -- pictures -------------------------------------------------------------------------------------------------------
 
 
-def _read_all(files: list[PictureFile], size: tuple[int, int] | None) -> Pictures:
-    """All pictures as one array; grey ones among coloured ones get three equal channels."""
+def read_pictures(files: Sequence[PictureFile], size: tuple[int, int] | None = None) -> Pictures:
+    """Pictures as bytes [N, height, width, 1 or 3]; grey ones among coloured ones get three equal channels.
+
+    Args:
+        files: at least one.
+        size: height and width to which all are resized; by default they must have one size.
+
+    Raises:
+        ConfigError: Pillow is not installed.
+        DataError: a picture cannot be read (its file is named) or has another size.
+    """
     found = [_read(file.path, size) for file in files]
     for file, picture in zip(files, found, strict=True):
         if picture.shape[:2] != found[0].shape[:2]:

@@ -100,15 +100,13 @@ def load_text_table(
 
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
                         missing_targets=lacking, notes=(*raw.notes, *unlike, *rows.notes), scaling="none")  # fmt: skip
-    few = rows.owners.few
-    pooled = list(few["clients"]) if few.get("how") == "pool" else []
     read = {
         **about.summary(),
         "text_columns": list(texts),
         "label_column": label,
         **({"client_column": options.client_column} if options.client_column is not None else {}),
         **({"times": rows.kinds} if rows.kinds else {}),
-        **({"pooled_clients": pooled} if pooled else {}),
+        **rows.owners.about_pooled(),
     }
     return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=read)
 

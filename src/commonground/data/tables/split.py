@@ -40,6 +40,11 @@ class Owners:
     codes: Codes
     few: dict[str, Any] = field(default_factory=dict)
 
+    def about_pooled(self) -> dict[str, list[str]]:
+        """The names of the clients that were pooled, for those who are to find their model; empty if none was."""
+        pooled = self.few["clients"] if self.few.get("how") == "pool" else []
+        return {"pooled_clients": list(pooled)} if pooled else {}
+
     def parts(self) -> Iterator[tuple[str, Codes]]:
         """Each client's name and rows, in the table's order."""
         yield from _groups(self.names, self.codes)

@@ -22,8 +22,8 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-OF_TEXTS = ("text_columns", "label_column", "client_column", "pooled_clients", "times")
-"""What is kept of how a table of texts was read, for others like it."""
+OF_READING = ("text_columns", "label_column", "client_column", "pooled_clients", "times", "image_size")
+"""What is kept of how texts and pictures were read, for others like them."""
 
 
 def describe(data: FederatedDataset) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def describe(data: FederatedDataset) -> dict[str, Any]:
         "client_names": None if data.client_names is None else list(data.client_names),
         "preprocess": {"scale": p.scale, "mean": list(p.mean), "std": list(p.std)},
         **({"described": True} if data.described else {}),
-        **{name: data.about[name] for name in OF_TEXTS if name in data.about},
+        **{name: data.about[name] for name in OF_READING if name in data.about},
     }
 
 

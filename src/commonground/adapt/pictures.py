@@ -1,0 +1,100 @@
+"""A finished run's models on pictures: a file, or a folder as it is trained on, each by its own client's model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from commonground.adapt.tables import Note, TableAnswers, answers_of
+from commonground.data.sources.image_folders import PictureFile, files_in, is_picture, pictures_in
+from commonground.data.sources.images import BYTE, Pictures, read_pictures
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.raw import raw_of_frame
+from commonground.data.tables.schema import TableSchema
+from commonground.engine.run import Run
+from commonground.engine.trained import Trained
+from commonground.errors import ConfigError, DataError
+
+__all__ = ["holds_pictures", "predict_pictures"]
+
+_CLIENT, _FILE, _CLASS = "client", "file", "class"
+
+
+def holds_pictures(path: Path) -> bool:
+    """Whether a path is that of a picture, or of a folder."""
+    return path.is_dir() or is_picture(path.name)
+
+
+def predict_pictures(
+    run: Run, path: Path, *, client: int | None = None, shared: bool = False, note: Note
+) -> TableAnswers:
+    """What the clients' own models say of pictures.
+
+    Args:
+        run: a run on pictures.
+        path: a picture; a folder of them; or folders of clients and classes, or of classes, as they are trained on.
+        client: whose model is asked of all; by default each picture's own client's.
+        shared: ask the global model instead.
+        note: hears what is worth knowing of the folder.
+
+    Returns:
+        As of a table, with the pictures' files; the metric where folders say the classes.
+
+    Raises:
+        ConfigError: the run is of no pictures, or nobody said whose model to ask.
+        DataError: a picture is missing, of another size or in colours where the run knows none, or a client is unknown.
+    """
+    trained = run.trained
+    if len(trained.format.sample_shape) != 3 or trained.format.preprocess.scale != BYTE:
+        raise ConfigError(f"{trained.where} was not trained on pictures; give an array (.npy) of samples as it was")
+    files, notes = _files(path)
+    for sentence in notes:
+        note(f"{path.name}: {sentence}")
+    x = _as_trained(trained, path, files)
+    columns = {_FILE: [str(file.path.relative_to(path)) if path.is_dir() else file.path.name for file in files]}
+    if files[0].client:
+        columns = {_CLIENT: [file.client for file in files], **columns}
+    elif client is None and not shared:
+        raise ConfigError(f"'{path}' has no folders of clients; give either --client ID or --global")
+    if files[0].label:
+        columns[_CLASS] = [file.label for file in files]
+    pooled = tuple(trained.split.get("pooled_clients", ()))
+    schema = TableSchema(
+        features=(),
+        targets=(_CLASS,),
+        task=trained.task.name,
+        class_names=tuple(trained.split["class_names"]),
+        client_column=_CLIENT,
+        ids=(_FILE,),
+        few_rows={"how": "pool", "clients": pooled} if pooled else {},
+    )
+    import pandas as pd
+
+    raw = replace(raw_of_frame(pd.DataFrame(columns)), path=path)
+    return answers_of(trained, raw, schema, x, client=client, shared=shared, note=note)
+
+
+def _files(path: Path) -> tuple[list[PictureFile], list[str]]:
+    if not path.exists():
+        raise DataError(f"the input file '{path}' does not exist")
+    if not path.is_dir():
+        return [PictureFile(path, "", "", "")], []
+    plain = pictures_in(path)
+    return (plain, []) if plain else files_in(path)
+
+
+def _as_trained(trained: Trained, path: Path, files: list[PictureFile]) -> Pictures:
+    """Pictures of the size and with the channels of the run's."""
+    height, width, channels = trained.format.sample_shape
+    size = trained.split.get("image_size") or trained.config.image_size
+    x = read_pictures(files, TableOptions(image_size=size).size)
+    if x.shape[1:3] != (height, width):
+        raise DataError(
+            f"'{path}' has {x.shape[1]}×{x.shape[2]} pixels (height × width), and the run was trained on "
+            f"{height}×{width}"
+        )
+    if x.shape[3] > channels:
+        raise DataError(f"'{path}' has colours, and the run was trained on grey pictures")
+    return np.repeat(x, channels, axis=3) if x.shape[3] < channels else x
