@@ -20,7 +20,7 @@ def literal(text: str) -> Any:
 
 
 def assigned(assignments: Iterable[str]) -> dict[str, Any]:
-    """What several ``--set KEY=VALUE`` say, in their order; the last of one key counts, as scripts append what they change.
+    """What several ``--set KEY=VALUE`` say; the last of one key counts, as scripts append what they change.
 
     Raises:
         ConfigError: one is not of that form.
