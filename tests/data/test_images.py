@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,19 @@ def test_links_to_folders_are_followed_and_loops_are_not(tmp_path: Path) -> None
         cg.load_data(root)
 
 
+def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, scan = made(tmp_path / "pets"), os.scandir
+
+    def scanned(path: Any) -> Any:
+        if str(path).endswith("bob"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    with pytest.raises(DataError, match=r"the folder '.*bob' cannot be read: "):
+        cg.load_data(root)
+
+
 def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = made(tmp_path / "pets")
     assert cg.load_data(root).about["notes"] == []
@@ -313,6 +327,20 @@ def test_pictures_are_asked_of_runs_on_pictures_of_their_size(
     assert main(["predict", str(tmp_path / "run"), str(wide), "--global"]) == 2
     assert "has 8×32 pixels (height × width), and the run was trained on 16×16" in capsys.readouterr().err
     assert run.trained.split.get("image_size") is None
-    cg.train("fedavg", "digits", clients=3, model="mlp", rounds=1, out=tmp_path / "digits")
-    assert main(["predict", str(tmp_path / "digits"), str(wide), "--global"]) == 2
-    assert "was not trained on pictures; give an array (.npy)" in capsys.readouterr().err
+    rng = np.random.default_rng(0)
+    numbers = [(rng.random((8, 16, 16, 1)), np.arange(8) % 2, rng.random((4, 16, 16, 1)), np.arange(4) % 2)] * 2
+    fractions = cg.FederatedDataset.from_arrays(numbers)  # which bytes would not be
+    for name, data in (("digits", cg.load_data("digits", 3)), ("fractions", fractions)):
+        cg.train("fedavg", data, model="mlp", rounds=1, out=tmp_path / name)
+        assert main(["predict", str(tmp_path / name), str(wide), "--global"]) == 2
+        assert "was not trained on pictures; give an array (.npy)" in capsys.readouterr().err
+
+
+def test_grey_pictures_are_read_as_those_with_colours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = made(tmp_path / "pets")
+    picture(root / "ann" / "cat" / "red.png", np.full((16, 16, 3), (90, 10, 10)))
+    run = cg.train("fedavg", cg.load_data(root), model="mlp", rounds=1, out=tmp_path / "run")
+    grey = picture(tmp_path / "grey.png", np.full((16, 16), 70))
+    assert main(["predict", str(tmp_path / "run"), str(grey), "--global"]) == 0
+    wanted = run.predict(np.full((1, 16, 16, 3), 70, dtype=np.uint8)).max()
+    assert float(_said(capsys.readouterr().out)[1][-1]) == pytest.approx(wanted, abs=1e-5)
