@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["counted", "counted_between"]
+__all__ = ["counted", "counted_between", "in_ranges"]
 
 
 def counted(count: int, what: str) -> str:
@@ -17,3 +17,14 @@ def counted_between(counts: Iterable[int], what: str) -> str:
     several = sorted(counts)
     low, high = several[0], several[-1]
     return counted(high, what) if low == high else f"{low:,} to {counted(high, what)}"
+
+
+def in_ranges(numbers: Iterable[int]) -> str:
+    """Whole numbers, those in a row by the first and the last, such as ``0–2, 7``."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1].append(number)
+        else:
+            ranges.append([number])
+    return ", ".join(f"{row[0]}–{row[-1]}" if len(row) > 1 else str(row[0]) for row in ranges)

@@ -48,7 +48,8 @@ def test_the_tables_of_a_folder_of_folders_are_found(tmp_path: Path) -> None:
 def test_status_counts_and_estimates(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = CellStore(filled)
     table = replace(TABLE, seeds=2)
-    assert status_table(table, store).title == "a-table: 6 of 8 cells"
+    assert status_table(table, store).title == "a-table: 6 of 8 cells, by seed (of 0–1)"
+    assert [row["digits (6, 2)"] for row in status_table(table, store).rows] == ["0–1", "0–1", "0–1", "–"]
     assert [work.arm.row.name for work in missing_work(table, store, 2)] == ["APFL", "APFL"]
     minutes = [cell.minutes for cell in store.all()]
     hours = hours_left(table, store, 2)
@@ -139,8 +140,8 @@ def test_the_status_counts_seeds_beyond_the_papers_apart(filled: Path, tmp_path:
     store = CellStore(tmp_path)
     store.add(replace(cell, seed=41), [0.5], {})
     table = status_table(replace(TABLE, seeds=2), store)
-    assert table.title == "a-table: 0 of 8 cells"
-    assert table.rows[0]["digits (6, 2)"] == "0 of 2; also 41"
+    assert table.title == "a-table: 0 of 8 cells, by seed (of 0–1)"
+    assert table.rows[0]["digits (6, 2)"] == "–; also 41"
 
 
 def test_the_queue_takes_what_is_missing_in_its_order(tmp_path: Path) -> None:
@@ -191,7 +192,8 @@ def test_the_command_fills_a_part_and_adds_to_it(tmp_path: Path, capsys: pytest.
         assert main(["reproduce", "a-table", "--scale", "small", "--out", out]) == 2
         assert "holds a-table with --scale paper, not small" in capsys.readouterr().err
         assert main(["reproduce", "--status", out]) == 0
-        assert "1 of 5: 3" in capsys.readouterr().out
+        (apfl,) = (line for line in capsys.readouterr().out.splitlines() if "APFL" in line)
+        assert [cell.strip() for cell in apfl.split("│")[1:3]] == ["APFL", "3"]
     finally:
         del experiments["a-table"]
     with (tmp_path / "t" / "cells.csv").open() as file:

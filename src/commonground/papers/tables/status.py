@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from commonground.counted import in_ranges
 from commonground.errors import RunError
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.fill import Work, work_for
@@ -79,14 +80,13 @@ def status_table(table: PaperTable, store: CellStore) -> Table:
         len(set(store.seeds(c.label, r.name)) & set(range(table.seeds))) for c in table.columns for r in table.rows
     )
     whole = len(table.columns) * len(table.rows) * table.seeds
-    return Table(f"{table.name}: {there} of {whole} cells", tuple(heads), rows)
+    return Table(f"{table.name}: {there} of {whole} cells, by seed (of 0–{table.seeds - 1})", tuple(heads), rows)
 
 
 def _seeds(seeds: Sequence[int], of: int) -> str:
     own, others = ([seed for seed in seeds if (seed < of) == inside] for inside in (True, False))
-    parts = [f"{len(own)} of {of}" + (f": {', '.join(map(str, own))}" if own else "")]
-    parts += [f"also {', '.join(map(str, others))}"] if others else []
-    return "; ".join(parts)
+    also = [f"also {in_ranges(others)}"] if others else []
+    return "; ".join([in_ranges(own) or "–", *also])
 
 
 def missing_work(table: PaperTable, store: CellStore, seeds: int) -> list[Work]:
