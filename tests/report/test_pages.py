@@ -323,6 +323,17 @@ def test_comparison_copes_with_what_is_missing(comparison_folder):
     assert "nowhere/seed-0" in text
 
 
+@pytest.mark.parametrize(("within", "said"), [(0.0, None), (0.00004, "0.001"), (0.0123, "0.012")])
+def test_how_exact_a_figure_of_all_rows_is(run_folder, within, said):
+    path = run_folder / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["metrics"]["auc"]["over_rows_within"] = within
+    path.write_text(json.dumps(summary))
+    page = write_report(settled(run_folder)).read_text("utf-8")
+    assert ("made of counts in bins" in page) is (said is not None)
+    assert said is None or f"AUC over all rows is made of counts in bins, exact to {said}." in page
+
+
 def damage(folder: Path, name: str, text: str | None) -> None:
     if text is None:
         (folder / name).unlink()

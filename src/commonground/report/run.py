@@ -219,8 +219,9 @@ def _all_metrics(run: RunFiles) -> str:
     ]
     columns = [Column("Metric"), *(Column(name, True) for name in _PARTS.values())]
     remark = "Clients: those for which a metric is defined"
-    within = [f"{m.name} over all rows is made of counts in bins, exact to {show(off, unit_of(m))}"
-              for m in others if (off := values[m.key].get("over_rows_within")) is not None]  # fmt: skip
+    # Where it is exact there is nothing to say, and no bound reads as nothing.
+    within = [f"{m.name} over all rows is made of counts in bins, exact to {show(max(off, 0.001), unit_of(m))}"
+              for m in others if (off := values[m.key].get("over_rows_within"))]  # fmt: skip
     remark = f"<p>{escape('; '.join([remark, *within]))}.</p>"
     return table("Metrics", columns, rows, ["summary.json"], sortable=False) + remark
 
