@@ -29,7 +29,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
-from commonground.errors import RunError
+from commonground.errors import DataError, RunError
 from commonground.serve import RunModels, Tokens, make_app
 from commonground.serve.tokens import ENROL, Enrolment
 
@@ -101,8 +101,25 @@ def test_cells_that_the_run_does_not_know_are_told(service: tuple[TestClient, To
         assert response.status_code == 422
         sentence = f"row 2 is of shop '{stranger}', and who asks is 'north'; every client asks for its own rows"
         assert response.json()["detail"] == sentence
-    # Whom a row belongs to may be a number, which JSON writes in two ways.
-    assert client.post("/v1/predict", json={"rows": [{**plain, "shop": None}]}, headers=header).status_code == 200
+    for nobody in (None, "", " north "):
+        assert (
+            client.post("/v1/predict", json={"rows": [{**plain, " shop": nobody}]}, headers=header).status_code == 200
+        )
+
+
+def test_rows_of_clients_that_are_numbers_or_were_pooled(tmp_path: Path) -> None:
+    table = pd.DataFrame({"shop": [7] * 20 + [8] * 20 + [9] * 2, "x": np.arange(42.0) % 7, "label": np.arange(42) % 2})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    data = cg.load_data(tmp_path / "t.csv", client_column="shop", few_rows="pool", min_rows=5, kinds={"x": "number"})
+    models = RunModels(cg.train("fedrep", data, rounds=1, out=tmp_path / "run"))
+    for whose, shops in (("7", (7, 7.0, "7")), ("(few rows)", (9, "9"))):
+        for shop in shops:
+            assert models.predict(whose, [{"x": 1.0, "shop": shop}])
+    for whose, shop in (("7", 8), ("7", 9), ("(few rows)", 7)):
+        with pytest.raises(DataError, match=f"row 1 is of shop '{shop}', and who asks is"):
+            models.predict(whose, [{"x": 1.0, "shop": shop}])
+    with pytest.raises(DataError, match="row 2 is of shop '7', and who asks is '12'"):
+        models.add("12", [{"x": 1.0, "label": 1, "shop": 12}, *[{"x": 1.0, "label": 1, "shop": 7}] * 4])
 
 
 def test_truths_are_the_words_that_a_table_has_for_them(tmp_path: Path) -> None:

@@ -147,7 +147,8 @@ def check_file(name: str) -> None:
 def _nowhere(path: Path) -> DataError:
     """What a path is told that leads to nothing."""
     here = "" if path.is_absolute() else f", seen from '{Path.cwd()}'"
-    return DataError(f"there is no file or folder '{path}'{here}")
+    hub = f"; of the Hugging Face hub it is {PRETRAINED}{path}" if here and len(path.parts) == 2 else ""
+    return DataError(f"there is no file or folder '{path}'{here}{hub}")
 
 
 def _is_word(name: str) -> bool:

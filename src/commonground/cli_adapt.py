@@ -349,7 +349,7 @@ def _row_by_row(
     texts = schema_of_texts(run.trained)
     if texts is not None and is_table(str(file)):
         return predict_text_table(run, file, texts, separator=separator, encoding=encoding, **asked)
-    if holds_pictures(file):
+    if not run.trained.reads_text and holds_pictures(file):
         check_unsaid(file, separator, encoding)
         return predict_pictures(run, file, **asked)
     return None

@@ -179,7 +179,7 @@ def reproduce(
 
 
 READS = {"status": (), "summary": ("quiet",), "other_seeds": ("out", "quiet"), "merge": ("out", "on_conflict", "quiet")}
-"""Options that carry out nothing, and those that they have a use for."""
+"""Options that measure nothing, and those that they have a use for."""
 ONLY_WITH = {"on_conflict": "merge", "runs": "rerun_of"}
 
 
@@ -195,11 +195,12 @@ def _check_reading(context: click.Context) -> None:
         if name in given and other not in given:
             raise ConfigError(f"{called[name]} is for {called[other]}; leave it out")
     reading = [name for name in given if name in READS]
-    useful = {*reading, *(other for name in reading for other in READS[name])}
+    if len(reading) > 1:
+        raise ConfigError(f"{called[reading[0]]} and {called[reading[1]]} are two commands; give one of them at a time")
     for name in given:
-        if reading and name not in useful:
+        if reading and name not in (*reading, *READS[reading[0]]):
             raise ConfigError(
-                f"{called[reading[0]]} carries out nothing, it reads what is there; leave out {called[name]} or it"
+                f"{called[reading[0]]} measures nothing, it works with what is there; leave out {called[name]} or it"
             )
 
 

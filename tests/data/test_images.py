@@ -222,6 +222,14 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatc
         cg.load_data(root)
 
 
+def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
+    root = made(tmp_path / "pets")
+    (root / "ann" / "bob").symlink_to(root / "bob")
+    (root / "bob" / "ann").symlink_to(root / "ann")
+    with pytest.raises(DataError, match="is a link to a folder that it lies in"):
+        cg.load_data(root)
+
+
 def test_folders_without_pictures_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = made(tmp_path / "pets")
     assert cg.load_data(root).about["notes"] == []
@@ -238,10 +246,6 @@ def test_what_else_a_folder_may_be_is_said(tmp_path: Path, capsys: pytest.Captur
     root = made(tmp_path / "pets")
     assert main(["inspect", str(root)]) == 2
     assert "is a folder of pictures, of which there are no columns; `train --data` reads it" in capsys.readouterr().err
-    (root / "labels.csv").write_text("a,label\n1,0\n2,1\n")
-    with pytest.raises(DataError, match="holds a table and folders of pictures; name the table, or move one of them"):
-        cg.load_data(root)
-    assert cg.load_data(root / "labels.csv", clients=1).classes == 2
 
 
 @pytest.mark.parametrize("names", [("train", "val"), ("train", "test", "Validation"), ("val", "test")])
@@ -317,6 +321,48 @@ def test_each_picture_is_answered_by_its_own_client(
     ):
         assert main(["predict", out, *words]) == 2
         assert sentence in capsys.readouterr().err
+
+
+def test_whose_a_picture_is_is_not_guessed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = made(tmp_path / "pets", clients=("0", "1"))
+    out = str(tmp_path / "dealt")
+    dealt = ["--partition", "iid", "--clients", "2", "--model", "mlp", "--rounds", "1"]
+    assert main(["train", "fedrep", "--data", str(root), *dealt, "--out", out]) == 0
+    capsys.readouterr()
+    assert main(["predict", out, str(root)]) == 2  # its clients are called 0 and 1 as well
+    assert f"the clients of the run in '{out}' are no folders; give either --client ID" in capsys.readouterr().err
+    assert main(["predict", out, str(root), "--client", "0"]) == 0
+    assert _said(capsys.readouterr().out)[0] == ["sample", "file", "class", "probability"]
+
+
+def test_clients_with_few_pictures_are_served_by_the_global_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = made(tmp_path / "pets")
+    picture(root / "eve" / "cat" / "0.png", np.full((16, 16), 30))
+    out = str(tmp_path / "run")
+    run = cg.train("fedavg", cg.load_data(root, few_rows="shared"), model="mlp", rounds=1, finetune_epochs=1, out=out)
+    assert main(["predict", out, str(root / "eve" / "cat"), "--client", "eve"]) == 2
+    assert "took no part, having few rows: the global model serves it" in capsys.readouterr().err
+    run = cg.train("fedavg", cg.load_data(root, few_rows="shared"), model="mlp", rounds=1, out=tmp_path / "plain")
+    assert main(["predict", str(tmp_path / "plain"), str(root)]) == 0
+    (eve,) = (row for row in _said(capsys.readouterr().out) if row[1] == "eve")
+    wanted = run.predict(np.full((1, 16, 16, 1), 30, dtype=np.uint8)).max()
+    assert float(eve[-1]) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_folders_of_clients_without_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "run")
+    cg.train("fedrep", cg.load_data(made(tmp_path / "pets")), model="mlp", rounds=1, out=out)
+    for client in ("ann", "bob"):
+        picture(tmp_path / "new" / client / "x.png", np.full((16, 16), 60))
+    assert main(["predict", out, str(tmp_path / "new")]) == 0
+    told = capsys.readouterr()
+    assert [row[1:3] for row in _said(told.out)[1:]] == [["ann", "ann/x.png"], ["bob", "bob/x.png"]]
+    assert "accuracy" not in told.err
+    picture(tmp_path / "new" / "cover.png", np.full((16, 16), 60))
+    assert main(["predict", out, str(tmp_path / "new"), "--client", "ann"]) == 2
+    assert "itself and in folders below it; name one of these, or move the former" in capsys.readouterr().err
 
 
 def test_pictures_are_asked_of_runs_on_pictures_of_their_size(

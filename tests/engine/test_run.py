@@ -91,6 +91,19 @@ def test_a_run_can_be_pickled(tmp_path: Path) -> None:
             assert_same_models(again, run, data.x_test[:5], data.clients)
 
 
+@pytest.mark.parametrize("more", [{"engine": "messages"}, {"validation_fraction": 0.3, "early_stopping": 1}])
+def test_a_pickled_run_needs_no_temporary_folder(more: dict[str, Any]) -> None:
+    data = digits()
+    run = cg.train("ditto", data, **DIGITS | more)
+    wanted = [run.predict(data.x_test[:5], client) for client in range(data.clients)]
+    held = pickle.dumps(run)
+    del run
+    gc.collect()  # and with it the folder that its clients were read from
+    again = pickle.loads(held)
+    for client, said in enumerate(wanted):
+        np.testing.assert_array_equal(again.predict(data.x_test[:5], client), said)
+
+
 def test_clients_that_are_not_tested_keep_their_number_of_test_samples() -> None:
     data = digits()
     run = cg.train("fedavg", data, engine="serial", eval_clients=2, final_eval_clients=2, **DIGITS)

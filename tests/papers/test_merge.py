@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pytest
 
 from commonground.cli import main
+from commonground.engine.state.lock import locked_file
+from commonground.errors import BusyError
 from commonground.papers import experiments
 from commonground.papers.experiment import Experiment
 from commonground.papers.tables.cells import CELLS, CellStore
@@ -136,6 +139,7 @@ def test_what_cannot_be_merged_is_said(parts: Path, tmp_path: Path, capsys: pyte
         (["--merge", str(first), "--out", str(first)], "cannot be added to itself"),
         (["--merge", str(first)], "--out is missing"),
         (["--merge", str(first), "--out", str(out), "--seeds", "3"], "leave out --seeds or it"),
+        (["--merge", str(first), "--status", str(first), "--out", str(out)], "are two commands; give one of them"),
         (["a-table", "--on-conflict", "keep", "--out", str(out)], "--on-conflict is for --merge"),
         (["a-table", "--runs", "3", "--out", str(out)], "--runs is for --rerun"),
     ):
@@ -146,3 +150,44 @@ def test_what_cannot_be_merged_is_said(parts: Path, tmp_path: Path, capsys: pyte
     (out / CELLS).write_bytes((first / CELLS).read_bytes())
     assert merged(out, first) == 2
     assert "holds cells and no reproduction.json" in capsys.readouterr().err
+
+
+def test_earlier_versions_wrote_no_settings_where_there_were_none(parts: Path, tmp_path: Path) -> None:
+    copytree(parts / "first", tmp_path / "old")
+    file = tmp_path / "old" / "reproduction.json"
+    about = json.loads(file.read_text("utf-8"))
+    del about["set"]
+    file.write_text(json.dumps(about), "utf-8")
+    assert merged(tmp_path / "out", parts / "second", tmp_path / "old") == 0
+    assert len(CellStore(tmp_path / "out")) == 6
+    assert said(tmp_path / "out", "command") == {
+        "command": "commonground reproduce --merge second --merge old --out out"
+    }
+
+
+def test_a_folder_that_lost_its_cells_is_no_empty_one(
+    parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copytree(parts / "first", tmp_path / "lost")
+    (tmp_path / "lost" / CELLS).unlink()
+    assert merged(tmp_path / "out", tmp_path / "lost") == 2
+    assert "holds no cells (it has no cells.csv)" in capsys.readouterr().err
+
+
+def test_nobody_adds_a_cell_between_looking_and_writing(
+    parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process waits until all is there; what it has measured is then a conflict of its own."""
+    out, held = tmp_path / "out", []
+    copytree(parts / "second", out)
+    whole = CellStore.add_alone
+
+    def added(store: CellStore, *given: Any) -> None:
+        with pytest.raises(BusyError), locked_file(store.folder / ".cells.lock", wait=False):
+            pass
+        held.append(given[0].key)
+        whole(store, *given)
+
+    monkeypatch.setattr(CellStore, "add_alone", added)
+    assert merged(out, parts / "first") == 0
+    assert len(held) == 3

@@ -71,7 +71,7 @@ def test_what_only_reads_carries_out_no_experiment(tmp_path: Path, capsys: pytes
     leave(tmp_path / "x", "small", claim("yes", True))
     for option in ("--status", "--summary", "--other-seeds"):
         assert main(["reproduce", "fedrep-fig3", option, str(tmp_path), "--out", str(tmp_path / "x")]) == 2
-        assert f"{option} carries out nothing, it reads what is there" in capsys.readouterr().err
+        assert f"{option} measures nothing, it works with what is there" in capsys.readouterr().err
 
 
 def test_a_text_that_people_have_written_is_not_written_over(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from commonground.adapt.tables import Note, TableAnswers, answers_of
 from commonground.data.sources.image_folders import PictureFile, files_in, is_picture, pictures_in
-from commonground.data.sources.images import BYTE, Pictures, read_pictures
+from commonground.data.sources.images import BYTE, CLIENT, Pictures, read_pictures
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.raw import raw_of_frame
 from commonground.data.tables.schema import TableSchema
@@ -19,7 +19,7 @@ from commonground.errors import ConfigError, DataError
 
 __all__ = ["holds_pictures", "predict_pictures"]
 
-_CLIENT, _FILE, _CLASS = "client", "file", "class"
+_FILE, _CLASS = "file", "class"
 
 
 def holds_pictures(path: Path) -> bool:
@@ -49,26 +49,27 @@ def predict_pictures(
     trained = run.trained
     if len(trained.format.sample_shape) != 3 or trained.format.preprocess.scale != BYTE:
         raise ConfigError(f"{trained.where} was not trained on pictures; give an array (.npy) of samples as it was")
-    files, notes = _files(path)
+    files, notes = _files(path, trained)
     for sentence in notes:
         note(f"{path.name}: {sentence}")
     x = _as_trained(trained, path, files)
     columns = {_FILE: [str(file.path.relative_to(path)) if path.is_dir() else file.path.name for file in files]}
-    if files[0].client:
-        columns = {_CLIENT: [file.client for file in files], **columns}
+    by_folder = trained.split.get("client_column") == CLIENT
+    if files[0].client and by_folder:
+        columns = {CLIENT: [file.client for file in files], **columns}
     elif client is None and not shared:
-        raise ConfigError(f"'{path}' has no folders of clients; give either --client ID or --global")
-    if files[0].label:
+        lacks = f"'{path}' has no folders of clients" if by_folder else f"the clients of {trained.where} are no folders"
+        raise ConfigError(f"{lacks}; give either --client ID or --global")
+    if files[0].label and trained.task.softmax:
         columns[_CLASS] = [file.label for file in files]
-    pooled = tuple(trained.split.get("pooled_clients", ()))
     schema = TableSchema(
         features=(),
         targets=(_CLASS,),
         task=trained.task.name,
         class_names=tuple(trained.split["class_names"]),
-        client_column=_CLIENT,
+        client_column=CLIENT,
         ids=(_FILE,),
-        few_rows={"how": "pool", "clients": pooled} if pooled else {},
+        few_rows=trained.split.get("few_clients", {}),
     )
     import pandas as pd
 
@@ -76,13 +77,19 @@ def predict_pictures(
     return answers_of(trained, raw, schema, x, client=client, shared=shared, note=note)
 
 
-def _files(path: Path) -> tuple[list[PictureFile], list[str]]:
+def _files(path: Path, trained: Trained) -> tuple[list[PictureFile], list[str]]:
+    """The pictures of a path, and notes; folders of one level that are called as clients and no classes are theirs."""
     if not path.exists():
         raise DataError(f"the input file '{path}' does not exist")
     if not path.is_dir():
         return [PictureFile(path, "", "", "")], []
-    plain = pictures_in(path)
-    return (plain, []) if plain else files_in(path)
+    if plain := pictures_in(path):
+        return plain, []
+    files, notes = files_in(path)
+    names = {file.label for file in files if not file.client}
+    if names and names <= set(trained.names) and not names <= set(trained.split["class_names"]):
+        files = [replace(file, client=file.label, label="") for file in files]
+    return files, notes
 
 
 def _as_trained(trained: Trained, path: Path, files: list[PictureFile]) -> Pictures:

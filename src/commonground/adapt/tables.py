@@ -133,7 +133,8 @@ def _parts(
         column = schema.client_column
         if client is not None and column is not None and column in raw.columns:
             name = _names(trained)[client]
-            others = sum(len(rows) for owner, rows in owners_of(raw, column).parts() if owner != name)
+            cells = words_of(raw.columns[column], keep=True)
+            others = sum(count for word, count in zip(cells.words, cells.counts, strict=True) if word != name)
             if others:
                 whose = f"the model of {quoted(name)} is asked of them too"
                 note(f"{raw.path.name}: {counted(others, 'row')} of other clients; {whose}")

@@ -20,14 +20,13 @@ def schema_of_texts(trained: Trained) -> TableSchema | None:
     told = trained.split
     if "text_columns" not in told:
         return None
-    pooled = tuple(told.get("pooled_clients", ()))
     return TableSchema(
         features=(),
         targets=(told.get("label_column") or trained.config.target or LABEL,),  # earlier versions did not keep it
         task=trained.task.name,
         class_names=tuple(told["class_names"]),
         client_column=told.get("client_column", trained.config.client_column),
-        few_rows={"how": "pool", "clients": pooled} if pooled else {},
+        few_rows=told.get("few_clients", {}),
     )
 
 

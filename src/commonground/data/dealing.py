@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from commonground.data.federated import FederatedDataset
-from commonground.data.partitions import Partition
+from commonground.data.partitions import Column, Partition
 from commonground.data.sources.base import Source
 
 __all__ = ["deal"]
@@ -43,6 +44,14 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         preprocess=source.preprocess,
         task=source.task,
         schema=source.schema,
-        about=source.about if source.schema is None else source.schema.summary(),
+        about=_read_how(source, partition) if source.schema is None else source.schema.summary(),
         relearn=source.relearn,
     )
+
+
+def _read_how(source: Source, partition: Partition) -> Mapping[str, Any]:
+    """How texts or pictures were read, with the column that says the clients, if one does."""
+    if not source.about:
+        return source.about
+    about = {name: value for name, value in source.about.items() if name != "client_column"}
+    return {**about, "client_column": partition.name} if isinstance(partition, Column) else about

@@ -200,7 +200,7 @@ def _options(setup: Setup) -> dict[str, Any]:
 
 def _read_how(about: Mapping[str, Any]) -> dict[str, Any]:
     """How the data were read, without the clients' names, of which there may be many."""
-    return {name: value for name, value in about.items() if name != "pooled_clients"}
+    return {name: value for name, value in about.items() if name != "few_clients"}
 
 
 def _missing(

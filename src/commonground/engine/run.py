@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
@@ -223,6 +223,20 @@ class Run:
         reading = partial(read_trained, RunFolder(self.folder), model=model, algorithm=algorithm, trust_code=True)
         return replace(self, _read=reading)
 
+    def in_memory(self) -> Run:
+        """The same run with all tensors in plain mappings: no engine, no files, nothing that pickle cannot take."""
+        trained = self.trained
+        own = _Own({client: trained.own(client) for client in range(trained.clients)})
+        noise = trained.feature_noise
+        return replace(self, folder=None, _read=at_hand(replace(trained, path=None, _kept=own, _images=noise)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the clients' tensors, unless the run's folder has them: an engine's may be gone when they are read."""
+        trained = self.trained
+        kept = trained if self.folder is not None and trained.in_files else self.in_memory().trained
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**own, "_read": at_hand(kept)}
+
     # -- for people ---------------------------------------------------------------------------------------------
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -247,6 +261,16 @@ class Run:
 
     def _repr_html_(self) -> str:
         return html_table(self._facts()) + report_link(self.folder)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The clients' own tensors, by number."""
+
+    tensors: dict[int, Tensors]
+
+    def __call__(self, client: int) -> Tensors:
+        return self.tensors[client]
 
 
 def at_hand(trained: Trained) -> Callable[[], Trained]:

@@ -162,7 +162,7 @@ class Trained:
             return number
         if by_number and (number := self.numbered(str(name))) is not None:
             return number
-        few = {} if self.schema is None else self.schema.few_rows
+        few = self.split.get("few_clients", {}) if self.schema is None else self.schema.few_rows
         if str(name) in few.get("clients", ()):
             became = (
                 f"trained with others of few rows as '{FEW}'"
@@ -361,6 +361,16 @@ class Trained:
     def _plain_network(self) -> nn.Module:
         """The network of clients that were added later, which have a body and a head and nothing else."""
         return plain_network(self.config, self.algorithm, self.format.shape, self.split["classes"], self.task)[0]
+
+    @property
+    def in_files(self) -> bool:
+        """Whether the clients' tensors are read from a checkpoint."""
+        return isinstance(self._kept, Checkpoint)
+
+    @property
+    def feature_noise(self) -> Tensor | None:
+        """The clients' foreign images, if there are any; see ``--feature-noise``."""
+        return self._noise
 
     @cached_property
     def _noise(self) -> Tensor | None:

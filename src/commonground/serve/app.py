@@ -2,9 +2,11 @@
 
 # Annotations are evaluated here, not later: the doors' name what make_app itself makes.
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from commonground.errors import BusyError, CommonGroundError, RunError
 from commonground.quoting import escaped, quoted
@@ -30,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000
 MOST_BYTES = 16 * 1024 * 1024
-MOST_DISCARDED = 8 * MOST_BYTES
+MOST_DISCARDED, SECONDS_TO_DISCARD = 8 * MOST_BYTES, 5
 
 # Whole numbers that a float holds exactly: a longer one in a table is an identifier, which is written as text.
 Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -144,7 +147,9 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         began = time.perf_counter()
         length = request.headers.get("content-length", "")
         if request.method == "POST" and not (length.isdecimal() and int(length) <= MOST_BYTES):
-            await _discard(request)
+            if length.isdecimal() and int(length) <= MOST_DISCARDED and "expect" not in request.headers:
+                with suppress(TimeoutError, ClientDisconnect):
+                    await asyncio.wait_for(_discard(request), SECONDS_TO_DISCARD)
             response: Response = JSONResponse({"detail": f"a body of known length, at most {MOST_BYTES:,} bytes"}, 413)
         else:
             response = await call_next(request)
@@ -240,11 +245,8 @@ def _not_the_form(error: Mapping[str, Any]) -> str:
 
 
 async def _discard(request: Request) -> None:
-    """Read a body that is refused, as far as :data:`MOST_DISCARDED`: many clients send all of it before they read, and
-    would find the connection reset in place of the answer.
+    """Read a body that is refused: many clients send all of it before they read, and would find the connection reset in
+    place of the answer.
     """
-    seen = 0
-    async for chunk in request.stream():
-        seen += len(chunk)
-        if seen > MOST_DISCARDED:
-            return
+    async for _ in request.stream():
+        pass

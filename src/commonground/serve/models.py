@@ -20,6 +20,7 @@ from commonground.data import FederatedDataset
 from commonground.data.tables.features import check_columns, ignored, known_features, read_as_none
 from commonground.data.tables.read import RawTable, raw_of_frame
 from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.split import FEW
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import INDEX
 from commonground.engine.portable import PortableModel
@@ -188,6 +189,7 @@ class RunModels:
             raise DataError("a client's name is 1 to 200 printable characters without spaces at its ends")
         if len(rows) < 4:
             raise DataError(f"{len(rows)} rows are too few for a head and a test of it; at least 4 are needed")
+        _check_owner(rows, schema, client)
         data = self._examples(client, raw_of_frame(_frame(rows, [*schema.needed, *schema.targets])))
         with self._adding:
             trained = self.run.trained
@@ -254,15 +256,17 @@ class RunModels:
 
 
 def _check_owner(rows: Sequence[Row], schema: TableSchema, client: str) -> None:
-    """Refuse rows that name another client than the one that asks.
+    """Refuse rows that name another client than the one that asks, or than those that were pooled into it.
 
     Raises:
         DataError: there is one.
     """
+    pooled = schema.few_rows.get("clients", ()) if client == FEW and schema.few_rows.get("how") == "pool" else ()
     for number, row in enumerate(rows, 1):
-        whose = row.get(schema.client_column or "")
+        whose = {name.strip(): cell for name, cell in row.items()}.get(schema.client_column or "")
         whole = isinstance(whose, float) and whose.is_integer()
-        if not isinstance(whose, bool | None) and str(int(whose) if whole else whose).strip() != client:
+        name = str(int(whose) if isinstance(whose, float) and whole else whose).strip()
+        if not isinstance(whose, bool | None) and name not in ("", client, *pooled):
             raise DataError(
                 f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
                 f"{quoted(client)}; every client asks for its own rows"

@@ -17,7 +17,7 @@ from commonground.console import ConsoleProgress
 from commonground.data.arrays import AS_STORED
 from commonground.engine import Run, train
 from commonground.errors import ConfigError, DataError, warn
-from commonground.sklearn.fitted import answers, in_memory
+from commonground.sklearn.fitted import answers
 from commonground.sklearn.rows import InputError, client_names, dealt, standardised, without_clients
 from commonground.tasks import Task
 
@@ -212,7 +212,7 @@ class FederatedEstimator(BaseEstimator):
             )
         except DataError as error:
             raise InputError(str(error)) from None
-        self.run_: Run = in_memory(run)
+        self.run_: Run = run.in_memory()
         self.clients_ = np.array(names)
         self.n_iter_ = len(run.history)
         self.loss_curve_ = [row["train_loss"] for row in run.history]

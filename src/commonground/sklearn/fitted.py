@@ -1,44 +1,13 @@
-"""A finished run in a form that can be copied and pickled, and its answers row by row."""
+"""A finished run's answers row by row."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from commonground.algorithms import Tensors
 from commonground.engine import Run
-from commonground.engine.trained import Trained
 
-__all__ = ["answers", "in_memory"]
-
-
-@dataclass(frozen=True)
-class _Own:
-    """The clients' own tensors, by number."""
-
-    tensors: dict[int, Tensors]
-
-    def __call__(self, client: int) -> Tensors:
-        return self.tensors[client]
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What a run has trained."""
-
-    trained: Trained
-
-    def __call__(self) -> Trained:
-        return self.trained
-
-
-def in_memory(run: Run) -> Run:
-    """The same run with all tensors in plain mappings: no engine, no files, nothing that pickle cannot take."""
-    trained = run.trained
-    own = {client: trained.own(client) for client in range(trained.clients)}
-    return replace(run, folder=None, _read=_Held(replace(trained, path=None, _kept=_Own(own))))
+__all__ = ["answers"]
 
 
 def answers(run: Run, x: npt.NDArray[np.floating], client: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

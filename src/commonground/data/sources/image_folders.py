@@ -51,13 +51,18 @@ class _Tree:
             below[:] = sorted(name for name in below if not name.startswith("."))
             here = Path(folder)
             for name in below:
-                if (here / name).is_symlink() and here.resolve().is_relative_to((here / name).resolve()):
+                if (here / name).is_symlink() and self._leads_back(here, (here / name).resolve()):
                     raise DataError(f"{here / name} is a link to a folder that it lies in")
             pictures = sorted(n for n in names if is_picture(n) and not n.startswith("."))
             if pictures:
                 yield here.relative_to(self.root).parts, pictures
             elif not below:
                 self.empty.append(here.relative_to(self.root))
+
+    def _leads_back(self, here: Path, target: Path) -> bool:
+        """Whether the way to a folder has come through another one, by links or not."""
+        way = (here, *(parent for parent in here.parents if parent.is_relative_to(self.root)))
+        return any(place.resolve().is_relative_to(target) for place in way)
 
     def notes(self) -> list[str]:
         """A sentence about folders in which no pictures are, if there are any."""
@@ -107,8 +112,17 @@ def _has_parts(path: Path) -> bool:
 
 
 def pictures_in(path: Path) -> list[PictureFile]:
-    """The pictures that lie in a folder itself, which says nothing of them."""
-    names = next((names for folders, names in _Tree(path).walk() if not folders), [])
+    """The pictures that lie in a folder itself, which says nothing of them.
+
+    Raises:
+        DataError: there are some, and others in folders below.
+    """
+    found = dict(_Tree(path).walk())
+    names = found.pop((), [])
+    if names and found:
+        raise DataError(
+            f"pictures lie in '{path}' itself and in folders below it; name one of these, or move the former"
+        )
     return [PictureFile(path / name, "", "", "") for name in names]
 
 
@@ -127,8 +141,8 @@ def files_in(path: Path) -> tuple[list[PictureFile], list[str]]:
         for name in rest:
             if not name.isprintable() or len(name) > 200:
                 raise DataError(f"the folder {quoted(str(path / Path(*folders)))} has a name that is not printable")
-        client = rest[0] if len(rest) == 2 else ""
-        found += [PictureFile(path / Path(*folders) / name, part, client, rest[-1]) for name in names]
+        client, label = rest[0].strip() if len(rest) == 2 else "", rest[-1].strip()  # as cells of a table
+        found += [PictureFile(path / Path(*folders) / name, part, client, label) for name in names]
     if not found:
         raise DataError(f"{path} holds no pictures ({', '.join(ENDINGS)})")
     for file in found:

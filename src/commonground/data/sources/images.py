@@ -97,7 +97,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         preprocess=Preprocess(BYTE, (0.5,) * channels, (0.5,) * channels),
         train_columns={CLIENT: whose[train]} if clients else {},
         test_columns={CLIENT: whose[test]} if clients else {},
-        about={**about.summary(), **owners.about_pooled(), **resized},
+        about={**about.summary(), **owners.about_few(), **resized},
     )
 
 

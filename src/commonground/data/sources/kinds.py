@@ -24,7 +24,7 @@ from commonground.data.tables.raw import RawTable
 from commonground.data.tables.read import first_fields, is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.samples import TextData
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError
 from commonground.quoting import quoted
 
 __all__ = ["Asked", "DataKind", "kind_of"]
@@ -258,9 +258,6 @@ def kind_of(name: str | os.PathLike[str]) -> DataKind:
 
     A .tsv or .jsonl file is of texts unless it has neither instructions nor columns as :func:`load_text_table` finds
     them; other tables are of numbers and categories unless a tokenizer is given with them.
-
-    Raises:
-        DataError: a folder may be meant in two ways.
     """
     text = os.fspath(name)
     path, ending = Path(text).expanduser(), text.lower()
@@ -273,8 +270,6 @@ def kind_of(name: str | os.PathLike[str]) -> DataKind:
     if ending.endswith((".tsv", ".jsonl")):
         return _of_lines(path, ending)(text)
     if is_table(text):
-        if path.is_dir() and is_image_folder(path):
-            raise DataError(f"'{text}' holds a table and folders of pictures; name the table, or move one of them away")
         return Table(text)
     return (Pictures if is_image_folder(path) else Unknown)(text)
 

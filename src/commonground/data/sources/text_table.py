@@ -106,7 +106,7 @@ def load_text_table(
         "label_column": label,
         **({"client_column": options.client_column} if options.client_column is not None else {}),
         **({"times": rows.kinds} if rows.kinds else {}),
-        **rows.owners.about_pooled(),
+        **rows.owners.about_few(),
     }
     return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=read)
 

@@ -228,5 +228,5 @@ def _shown(kind: str, value: float) -> str:
 def ignored(names: Iterable[str], schema: TableSchema) -> list[str]:
     """A sentence about columns that the run does not know, if there are any."""
     known = {*schema.needed, *schema.targets, *schema.dropped, *schema.beside, schema.client_column}
-    left = [quoted(name, 40) for name in names if name not in known]
+    left = [quoted(name, 40) for name in names if name.strip() not in known]
     return [f"ignored: {', '.join(left[:5])}{' …' if len(left) > 5 else ''}"] if left else []

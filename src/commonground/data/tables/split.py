@@ -40,10 +40,10 @@ class Owners:
     codes: Codes
     few: dict[str, Any] = field(default_factory=dict)
 
-    def about_pooled(self) -> dict[str, list[str]]:
-        """The names of the clients that were pooled, for those who are to find their model; empty if none was."""
-        pooled = self.few["clients"] if self.few.get("how") == "pool" else []
-        return {"pooled_clients": list(pooled)} if pooled else {}
+    def about_few(self) -> dict[str, Any]:
+        """What became of clients with few rows, by name, for whoever is to find their model; empty if nothing did."""
+        became = self.few.get("clients") and self.few["how"] != "keep"
+        return {"few_clients": {name: self.few[name] for name in ("how", "clients")}} if became else {}
 
     def parts(self) -> Iterator[tuple[str, Codes]]:
         """Each client's name and rows, in the table's order."""

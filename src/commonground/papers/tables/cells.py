@@ -190,9 +190,10 @@ class CellStore:
             RunError: the folder cannot be written.
         """
         with self.alone():
-            self._add(cell, clients, curves)
+            self.add_alone(cell, clients, curves)
 
-    def _add(self, cell: Measurement, clients: Iterable[float], curves: Curves) -> None:
+    def add_alone(self, cell: Measurement, clients: Iterable[float], curves: Curves) -> None:
+        """As :meth:`add`, for who has the folder alone (:meth:`alone`)."""
         self.read()
         self._cells[cell.key] = cell
         names = {"method": cell.method, "variant": cell.variant, "seed": cell.seed}

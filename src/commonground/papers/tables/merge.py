@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 from commonground.errors import RunError
 from commonground.papers.experiment import Experiment
-from commonground.papers.tables.cells import CellKey, CellStore, Measurement
+from commonground.papers.tables.cells import CELLS, CellKey, CellStore, Measurement
 from commonground.papers.tables.folder import table_in
 from commonground.papers.tables.judge import outcome_of
 from commonground.papers.tables.table import PaperTable
@@ -58,28 +59,27 @@ def merge_cells(target: Path, sources: Sequence[Path], on_conflict: Conflict = "
             changed then.
     """
     chosen, table, about = _common(target, sources)
-    store, merged = CellStore(target), Merged()
-    coming = dict[CellKey, tuple[Measurement, CellStore, Path]]()
-    for source in sources:
-        other = CellStore(source)
-        for cell in other.all():
-            there, where = coming[cell.key][::2] if cell.key in coming else (store.get(cell.key), target)
-            if there is None:
-                coming[cell.key] = cell, other, source
-            elif _alike(cell, there) or on_conflict == "keep":
-                merged.left.append(cell.key)
-            elif on_conflict == "replace":
-                coming[cell.key] = cell, other, source
-            else:
-                raise RunError(
-                    f"'{where}' and '{source}' have different results of {cell.method}, {cell.column}, seed "
-                    f"{cell.seed}; choose --on-conflict keep (the former) or replace"
-                )
-    for key, (cell, other, _) in coming.items():
-        (merged.replaced if key in store else merged.added).append(key)
-        store.add(cell, other.clients(key), other.curves(cell.column).get(key, {}))
-    with store.alone():
-        store.read()  # what other processes have added meanwhile
+    store, others, merged = CellStore(target), [CellStore(source) for source in sources], Merged()
+    coming = dict[CellKey, tuple[Measurement, CellStore]]()
+    with store.alone():  # so that nobody adds what is looked for here
+        store.read()
+        for other in others:
+            for cell in other.all():
+                there, where = coming[cell.key] if cell.key in coming else (store.get(cell.key), store)
+                if there is None:
+                    coming[cell.key] = cell, other
+                elif _alike(cell, there) or on_conflict == "keep":
+                    merged.left.append(cell.key)
+                elif on_conflict == "replace":
+                    coming[cell.key] = cell, other
+                else:
+                    raise RunError(
+                        f"'{where.folder}' and '{other.folder}' have different results of {cell.method}, "
+                        f"{cell.column}, seed {cell.seed}; choose --on-conflict keep (the former) or replace"
+                    )
+        for key, (cell, other) in coming.items():
+            (merged.replaced if key in store else merged.added).append(key)
+            store.add_alone(cell, other.clients(key), other.curves(cell.column).get(key, {}))
         outcome = outcome_of(table, store)
         outcome.leave_out_undefined()
         outcome.notes += [note for note in about.get("notes", []) if note.startswith("--set ")]  # of how it was filled
@@ -99,10 +99,15 @@ def _common(target: Path, sources: Sequence[Path]) -> tuple[Experiment, PaperTab
     if first is not target and len(CellStore(target)):
         raise RunError(f"'{target}' holds cells and no reproduction.json, which says of what; choose another --out")
     chosen, table, about = table_in(first)
+    if first is not target:  # each cell has its own command; this is how they have come together
+        parts = [part for source in sources for part in ("--merge", source.name)]
+        about |= {"command": shlex.join(["commonground", "reproduce", *parts, "--out", target.name])}
     for source in sources:
         _, _, other = table_in(source)
+        if not len(CellStore(source)):
+            raise RunError(f"'{source}' holds no cells (it has no {CELLS})")
         for name in SAME:
-            if other.get(name) != about.get(name):
+            if (other.get(name) or None) != (about.get(name) or None):  # earlier versions wrote no empty list
                 raise RunError(
                     f"'{source}' is of {name} {_told(other.get(name))} and '{first}' of {name} "
                     f"{_told(about.get(name))}; only cells of the same table, scale and settings belong together"
