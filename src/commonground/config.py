@@ -287,7 +287,8 @@ class RunConfig(BaseModel):
             numbers = [math.nan]
         if not all(math.isfinite(number) and number >= 0 for number in numbers) or (numbers and not any(numbers)):
             raise ValueError(
-                f"'{value}' is neither balanced{meant(str(value), ['balanced'])} nor numbers of at least 0, such as 1,5"
+                f"'{value}' is neither balanced{meant(str(value), ['balanced'])} nor numbers of at least 0, not all of "
+                "them 0, such as 1,5"
             )
         return value
 

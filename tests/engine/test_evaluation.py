@@ -26,6 +26,7 @@ from commonground.tasks import Classification, Regression
 from tests.helpers import (
     ENGINES,
     SMALL,
+    Notes,
     TwoLayer,
     Whole,
     dropping_chain,
@@ -291,3 +292,11 @@ def test_the_panel_is_keyed_by_the_seed() -> None:
             train("fedper", many(60), model="linear", eval_clients=5, **(SMALL | {"seed": seed, "engine": engine}))
         panels.append(counter.tested[0])
     assert panels[0] == panels[1] != panels[2]
+
+
+def test_a_sample_of_the_last_test_is_one_of_a_panels_run() -> None:
+    cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"eval_clients": 2}, False)]
+    for more, said in cases:
+        heard = Notes()
+        train("fedavg", made_data(), model="linear", rounds=1, final_eval_clients=1, observer=heard, **more)
+        assert any("--final-eval-clients 1 says nothing where all clients" in note for note in heard.said) is said

@@ -121,6 +121,7 @@ class Loop:
                 engine.last_rounds, engine.back_to = self.progress.heard, self.stopping.best
                 self.observer.begin(self.setup, engine.name, self.progress.done)
                 self._tell_of_nothing_shared()
+                self._tell_of_sampled_end()
                 if engine.remark:
                     self.observer.note(engine.remark)
                 try:
@@ -149,6 +150,14 @@ class Loop:
             self.observer.note(
                 f"{algorithm.title} shares the {' and the '.join(algorithm.shared)} of a model, and this one has none: "
                 "nothing is shared, and every client learns alone"
+            )
+
+    def _tell_of_sampled_end(self) -> None:
+        asked = self.config.final_eval_clients
+        if asked and asked < self.setup.data.clients and self.plan.covers_everyone:
+            self.observer.note(
+                f"--final-eval-clients {asked} says nothing where all clients are tested in the rounds; --eval-clients "
+                "tests some"
             )
 
     def _tell_of_lost_losses(self) -> None:

@@ -215,6 +215,10 @@ class Deployment:
         Returns:
             Flower's command, the job's name, and Flower's number of the run.
         """
+        if not self.folder.is_dir():
+            raise RunError(
+                f"'{self.folder}' is no server's folder; name the one of `commonground deploy server --folder …`"
+            )
         self._check_certificate()
         job = job.model_copy(update={"limits": job.limits.model_copy(update={"max_bytes": self.max_bytes})})
         name = f"{secrets.token_hex(8)}.json"

@@ -89,7 +89,8 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]]) -> ColumnTold:
         if seen.reading != look.reading:
             raise DataError(
                 f"the clients {quoted(name)} and {quoted(other)} do not agree on the column {quoted(look.name)}: it is "
-                f"{_shown(look)} and {_shown(seen)} there; say --kinds {look.name}=KIND at one of them"
+                f"{_shown(look)} and {_shown(seen)} there; say --kinds {look.name}=KIND at one "
+                "of them if its file can be read so, or write the column alike in both"
             )
     return look
 
