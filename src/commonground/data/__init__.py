@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from commonground.data.arrays import FeatureNoise, Preprocess, Split
@@ -85,7 +86,7 @@ def load_data(
     max_length: int = 128,
     vocab_size: int | None = None,
     task: str | None = None,
-    schema: TableSchema | None = None,
+    schema: TableSchema | str | os.PathLike[str] | None = None,
     **table: Any,
 ) -> FederatedDataset:
     """A source dealt to clients, in one call.
@@ -111,7 +112,8 @@ def load_data(
         max_length: most tokens of a text.
         vocab_size: of the model that shall read the tokens, if known: a tokenizer that does not fit is refused.
         task: what a table is for: ``classification`` (the default), ``regression`` or ``multilabel``.
-        schema: of a run (``run.trained.schema``), whose columns and encoders are taken for a table.
+        schema: of a run (``run.trained.schema``, or the path of its ``schema.json``), whose columns and encoders are
+            taken for a table.
         **table: of a table, what :class:`~commonground.data.tables.options.TableOptions` lists: ``client_column``,
             ``drop``, ``kinds``, ``separator``, ….
 
@@ -125,6 +127,8 @@ def load_data(
     """
     if label is not None or "target" in table:
         label = _columns_text(table.pop("target", label))
+    if isinstance(schema, str | os.PathLike):
+        schema = TableSchema.read(Path(schema))
     options = table_options(table)
     asked = partition = _by_column(partition, classes_per_client, options.client_column)
     if partition is None:

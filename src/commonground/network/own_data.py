@@ -116,10 +116,7 @@ def _of_table(path: Path, name: str, schema: Path | None, words: TableWords) -> 
         return OwnTable(path, name, words.target, task=words.task, options=words.options, least=words.least)
     if words.target is not None or words.task is not None:
         raise ConfigError(f"the schema '{schema}' says what is predicted: leave out --target and --task")
-    try:
-        about = TableSchema.from_json(schema.read_text("utf-8"), str(schema))
-    except OSError as error:
-        raise ConfigError(f"the schema '{schema}' cannot be read: {error.strerror or error}") from None
+    about = TableSchema.read(schema)
     if about.scaling == "client":
         raise ConfigError(f"the schema '{schema}' scales each client's rows by their own, which a network run does not")
     return table_data(path, about, words.options)

@@ -42,12 +42,17 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
     """The settings of a run over a network.
 
     Raises:
-        ConfigError: one divides or changes data, which are with the clients; or there is no algorithm.
+        ConfigError: one divides or changes data, or says what computes, which are with the clients; or there is no
+            algorithm.
         RunError: another run has the folder, or has left something there.
     """
     for name in _OF_DATA:
         if name in values:
             raise ConfigError(f"--{name.replace('_', '-')} is not for a run over a network: data are with the clients")
+    for name in ("engine", "ray_address"):
+        if name in values:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} is not for a run over a network: each client computes on its own host")
     check_idle(out, resume)
     found = dict(values)
     if resume:

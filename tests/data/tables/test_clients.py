@@ -196,3 +196,18 @@ def test_names_that_say_nothing_elsewhere_are_told(tmp_path: Path) -> None:
         assert note in seen.notes
         (report,) = [report for report in seen.columns if report.name == column]
         assert (report.missing, report.distinct) == (0, 3)
+
+
+def test_a_schema_may_be_named_by_its_file(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"who": ["a", "b"] * 12, "x": np.arange(24.0), "label": np.arange(24) % 2})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    schema = load_data(tmp_path / "t.csv", client_column="who").schema
+    assert schema is not None
+    (tmp_path / "schema.json").write_text(schema.to_json(), "utf-8")
+    frame.iloc[:12].to_csv(tmp_path / "new.csv", index=False)
+    for path in (tmp_path / "schema.json", str(tmp_path / "schema.json")):
+        by_file = load_data(tmp_path / "new.csv", client_column="who", schema=path)
+        by_object = load_data(tmp_path / "new.csv", client_column="who", schema=schema)
+        assert by_file.fingerprint() == by_object.fingerprint()
+    with pytest.raises(ConfigError, match=r"the schema '.*none\.json' cannot be read: "):
+        load_data(tmp_path / "new.csv", client_column="who", schema=tmp_path / "none.json")

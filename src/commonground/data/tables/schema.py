@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from commonground.access import reason
 from commonground.counted import counted
 from commonground.data.arrays import Preprocess
-from commonground.errors import DataError
+from commonground.errors import ConfigError, DataError
 
 __all__ = ["ColumnSchema", "TableSchema"]
 
@@ -191,6 +193,19 @@ class TableSchema:
         """As text; :meth:`from_json` gives an equal schema back."""
         plain = vars(self) | {"features": [vars(column) for column in self.features]}
         return json.dumps({"format": _FORMAT, **plain}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> TableSchema:
+        """From a file, a run's ``schema.json``.
+
+        Raises:
+            ConfigError: it cannot be read.
+            DataError: it is no schema.
+        """
+        try:
+            return cls.from_json(path.read_text("utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the schema '{path}' cannot be read: {reason(error, path)}") from None
 
     @classmethod
     def from_json(cls, text: str, where: str = "schema.json") -> TableSchema:
