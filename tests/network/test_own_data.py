@@ -144,5 +144,5 @@ def test_what_a_table_needs_is_one_sentence(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("name", ["task", "drop", "scaling", "engine", "ray_address"])
 def test_what_is_said_of_data_and_hosts_is_said_by_the_client(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"--{name} is not for a run over a network"):
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} is not for a run over a network"):
         run_settings({"algorithm": "fedavg", name: "none"}, tmp_path / "run", resume=False)
