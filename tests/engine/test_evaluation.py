@@ -300,3 +300,11 @@ def test_a_sample_of_the_last_test_is_one_of_a_panels_run() -> None:
         heard = Notes()
         train("fedavg", made_data(), model="linear", rounds=1, final_eval_clients=1, observer=heard, **more)
         assert any("--final-eval-clients 1 says nothing where all clients" in note for note in heard.said) is said
+
+
+@pytest.mark.parametrize("some", [2, None])
+def test_a_page_says_what_is_of_a_panel(some: int | None, tmp_path: Path) -> None:
+    train("fedavg", made_data(), model="linear", rounds=3, out=tmp_path / "run", eval_clients=some)
+    page = write_run_report(tmp_path / "run").read_text("utf-8")
+    assert ("among the last 10 rounds, of the panel of 2 clients that rounds test" in page) is (some == 2)
+    assert ("Tested on a fixed panel of 2 clients; the test after the last round is in" in page) is (some == 2)

@@ -147,6 +147,7 @@ def _results(run: RunFiles) -> list[tuple[str, str, Unit, str]]:
     headline, unit = run.headline, unit_of(run.headline)
     own, shared, name = headline.personal, headline.shared, headline.name
     worst = "lowest" if headline.higher_is_better else "highest"
+    panel = "" if run.panel is None else f", of the panel of {run.panel:,} clients that rounds test"
     whole: list[tuple[str, str, Unit, str]] = [
         (f"metrics.{headline.key}.over_rows", "Over all rows", unit, "all clients' test samples as one set")
     ]
@@ -161,9 +162,9 @@ def _results(run: RunFiles) -> list[tuple[str, str, Unit, str]]:
             f"{headline.percentile} over clients{_ranked(run.summary)}",
         ),
         (f"{own}.{headline.worst}", "Worst client", unit, f"the {worst} {name} of any client"),
-        (f"{own}.last10", "Last 10 rounds", unit, "mean of the evaluated ones among the last 10 rounds"),
+        (f"{own}.last10", "Last 10 rounds", unit, f"mean of the evaluated ones among the last 10 rounds{panel}"),
         (shared, f"Global {name}", unit, "the single shared model on every client's test samples"),
-        (f"{shared}_last10", "Global, last 10 rounds", unit, "the same, mean over the last 10 rounds"),
+        (f"{shared}_last10", "Global, last 10 rounds", unit, f"the same, mean over the last 10 rounds{panel}"),
         ("bytes_up", "Sent by clients", "bytes", "all clients together, all rounds"),
         ("bytes_down", "Sent by the server", "bytes", "to all participants, all rounds"),
         ("seconds", "Time", "seconds", "training and the tests after rounds, without loading the data"),

@@ -46,7 +46,8 @@ def learning_charts(run: RunFiles, only_global: bool) -> Iterable[Chart]:
         keys = [headline.shared]
     validation = f"validation_{headline.key}"
     keys, names = [*keys, validation], names | {validation: "the same, on validation rows"}
-    tested = "" if run.panel is None else f" Tested on a fixed panel of {run.panel:,} clients until the last round."
+    last = "the test after the last round is in the table of results"
+    tested = "" if run.panel is None else f" Tested on a fixed panel of {run.panel:,} clients; {last}."
     lines = [Line(names[key], *run.curve(key), color=i) for i, key in enumerate(keys) if run.curve(key)[0]]
     if lines:
         yield LineChart(
