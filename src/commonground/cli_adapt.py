@@ -24,7 +24,7 @@ from commonground.spreadsheet import cell
 
 if TYPE_CHECKING:
     from commonground.adapt.few_shot import Adaptation
-    from commonground.adapt.tables import TableAnswers
+    from commonground.adapt.tables import TableAnswers, Whose
     from commonground.data import FederatedDataset
     from commonground.engine.run import Run
 
@@ -304,6 +304,7 @@ def predict(
     if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
     from commonground.adapt.predictors import predictor_of
+    from commonground.adapt.tables import Whose
     from commonground.engine.run import load_run
     from commonground.engine.state.files import write_atomically
 
@@ -317,7 +318,7 @@ def predict(
     writer = csv.writer(text, lineterminator="\n")
     answers = None
     if max_new_tokens is None:
-        answers = _row_by_row(run, file, separator, encoding, {"client": number, "shared": use_global, "note": _say})
+        answers = _row_by_row(run, file, Whose(number, use_global), separator, encoding)
     if answers is not None:
         writer.writerows(_cells([answers.header, *answers.rows]))
         for line in answers.metric.splitlines():
@@ -334,9 +335,7 @@ def predict(
         print(text.getvalue(), end="")
 
 
-def _row_by_row(
-    run: Run, file: Path, separator: str | None, encoding: str | None, asked: Mapping[str, Any]
-) -> TableAnswers | None:
+def _row_by_row(run: Run, file: Path, whose: Whose, separator: str | None, encoding: str | None) -> TableAnswers | None:
     """What is said of a table or of pictures, where each row may be a client's of its own; None of other samples."""
     from commonground.adapt.pictures import holds_pictures, predict_pictures
     from commonground.adapt.tables import predict_table
@@ -345,13 +344,13 @@ def _row_by_row(
     from commonground.data.tables.textfile import check_unsaid
 
     if run.trained.schema is not None:
-        return predict_table(run.trained, file, separator=separator, encoding=encoding, **asked)
+        return predict_table(run.trained, file, whose, _say, separator=separator, encoding=encoding)
     texts = schema_of_texts(run.trained)
     if texts is not None and is_table(str(file)):
-        return predict_text_table(run, file, texts, separator=separator, encoding=encoding, **asked)
+        return predict_text_table(run, file, texts, whose, _say, separator=separator, encoding=encoding)
     if not run.trained.reads_text and holds_pictures(file):
         check_unsaid(file, separator, encoding)
-        return predict_pictures(run, file, **asked)
+        return predict_pictures(run, file, whose, _say)
     return None
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from commonground.adapt.tables import Note, TableAnswers, answers_of
+from commonground.adapt.tables import Note, TableAnswers, Whose, answers_of, named_columns
 from commonground.data.sources.image_folders import PictureFile, files_in, is_picture, pictures_in
 from commonground.data.sources.images import BYTE, CLIENT, Pictures, read_pictures
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.raw import raw_of_frame
-from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
@@ -27,16 +26,13 @@ def holds_pictures(path: Path) -> bool:
     return path.is_dir() or is_picture(path.name)
 
 
-def predict_pictures(
-    run: Run, path: Path, *, client: int | None = None, shared: bool = False, note: Note
-) -> TableAnswers:
+def predict_pictures(run: Run, path: Path, whose: Whose, note: Note) -> TableAnswers:
     """What the clients' own models say of pictures.
 
     Args:
         run: a run on pictures.
         path: a picture; a folder of them; or folders of clients and classes, or of classes, as they are trained on.
-        client: whose model is asked of all; by default each picture's own client's.
-        shared: ask the global model instead.
+        whose: models are asked; folders say pictures' clients.
         note: hears what is worth knowing of the folder.
 
     Returns:
@@ -57,24 +53,15 @@ def predict_pictures(
     by_folder = trained.split.get("client_column") == CLIENT
     if files[0].client and by_folder:
         columns = {CLIENT: [file.client for file in files], **columns}
-    elif client is None and not shared:
+    elif not whose.said:
         lacks = f"'{path}' has no folders of clients" if by_folder else f"the clients of {trained.where} are no folders"
         raise ConfigError(f"{lacks}; give either --client ID or --global")
     if files[0].label and trained.task.softmax:
         columns[_CLASS] = [file.label for file in files]
-    schema = TableSchema(
-        features=(),
-        targets=(_CLASS,),
-        task=trained.task.name,
-        class_names=tuple(trained.split["class_names"]),
-        client_column=CLIENT,
-        ids=(_FILE,),
-        few_rows=trained.split.get("few_clients", {}),
-    )
     import pandas as pd
 
     raw = replace(raw_of_frame(pd.DataFrame(columns)), path=path)
-    return answers_of(trained, raw, schema, x, client=client, shared=shared, note=note)
+    return answers_of(trained, raw, named_columns(trained, _CLASS, CLIENT, (_FILE,)), x, whose, note)
 
 
 def _files(path: Path, trained: Trained) -> tuple[list[PictureFile], list[str]]:

@@ -30,10 +30,28 @@ from commonground.tasks.class_figures import class_figures
 from commonground.tasks.headline import Metric
 from commonground.tasks.rank import is_share
 
-__all__ = ["TableAnswers", "answers_of", "predict_table", "targets_of"]
+__all__ = ["Note", "TableAnswers", "Whose", "answers_of", "named_columns", "predict_table", "targets_of"]
 
 Note = Callable[[str], None]
 Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Whose:
+    """Whose models are asked: by default each row's own client's.
+
+    Attributes:
+        client: the one that is asked of all rows.
+        shared: ask the global model instead.
+    """
+
+    client: int | None = None
+    shared: bool = False
+
+    @property
+    def said(self) -> bool:
+        """Whether one model is asked of all rows."""
+        return self.shared or self.client is not None
 
 
 @dataclass(frozen=True)
@@ -54,10 +72,9 @@ class TableAnswers:
 def predict_table(
     trained: Trained,
     path: Path,
-    *,
-    client: int | None = None,
-    shared: bool = False,
+    whose: Whose,
     note: Note,
+    *,
     separator: str | None = None,
     encoding: str | None = None,
 ) -> TableAnswers:
@@ -66,8 +83,7 @@ def predict_table(
     Args:
         trained: of a run on a table.
         path: the table; columns are found by name, in any order, and those that the run does not know are ignored.
-        client: whose model is asked of all rows; by default each row's own client's, by the run's client column.
-        shared: ask the global model instead.
+        whose: models are asked; rows say their clients by the run's client column.
         note: hears what is worth knowing of the file.
         separator, encoding: of a text file.
 
@@ -83,18 +99,31 @@ def predict_table(
     x, strange = known_features(raw, schema)
     for sentence in (*raw.notes, *ignored(raw.names, schema), *strange):
         note(f"{path.name}: {sentence}")
-    return answers_of(trained, raw, schema, x, client=client, shared=shared, note=note)
+    return answers_of(trained, raw, schema, x, whose, note)
+
+
+def named_columns(trained: Trained, target: str, client_column: str | None, ids: tuple[str, ...] = ()) -> TableSchema:
+    """The columns beside its samples that a run knows without a schema of its own, and its classes.
+
+    Args:
+        trained: of a run on texts or pictures.
+        target: the column of labels.
+        client_column: whom a row belongs to, if a column says it.
+        ids: columns that name a row.
+    """
+    return TableSchema(
+        features=(),
+        targets=(target,),
+        task=trained.task.name,
+        class_names=tuple(trained.split["class_names"]),
+        client_column=client_column,
+        ids=ids,
+        few_rows=trained.split.get("few_clients", {}),
+    )
 
 
 def answers_of(
-    trained: Trained,
-    raw: RawTable,
-    schema: TableSchema,
-    x: npt.NDArray[Any],
-    *,
-    client: int | None,
-    shared: bool,
-    note: Note,
+    trained: Trained, raw: RawTable, schema: TableSchema, x: npt.NDArray[Any], whose: Whose, note: Note
 ) -> TableAnswers:
     """What the clients' own models say of a table that is read.
 
@@ -103,13 +132,13 @@ def answers_of(
         raw: the table.
         schema: its columns of clients, of what names a row and of targets.
         x: the samples, one for each of its rows.
-        client, shared, note: see :func:`predict_table`.
+        whose, note: see :func:`predict_table`.
 
     Raises:
         ConfigError: nobody said whose model to ask.
         DataError: a client is unknown.
     """
-    parts = list(_parts(trained, raw, schema, client, shared, note))
+    parts = list(_parts(trained, raw, schema, whose, note))
     outputs = _outputs(trained, schema, x, parts)
     predicted = trained.task.predict(outputs)
     header, answers = trained.task.table(predicted, trained.split["class_names"])
@@ -126,24 +155,24 @@ def _shown(raw: RawTable, column: str) -> list[str]:
 
 
 def _parts(
-    trained: Trained, raw: RawTable, schema: TableSchema, client: int | None, shared: bool, note: Note
+    trained: Trained, raw: RawTable, schema: TableSchema, whose: Whose, note: Note
 ) -> Iterator[tuple[int | None, Rows]]:
     """Whose model (None: the global one) is asked of which rows."""
-    if shared or client is not None:
+    if whose.said:
         column = schema.client_column
-        if client is not None and column is not None and column in raw.columns:
-            name = _names(trained)[client]
+        if whose.client is not None and column is not None and column in raw.columns:
+            name = trained.names[whose.client]
             cells = words_of(raw.columns[column], keep=True)
             others = sum(count for word, count in zip(cells.words, cells.counts, strict=True) if word != name)
             if others:
-                whose = f"the model of {quoted(name)} is asked of them too"
-                note(f"{raw.path.name}: {counted(others, 'row')} of other clients; {whose}")
-        yield client, np.arange(raw.rows)
+                asked = f"the model of {quoted(name)} is asked of them too"
+                note(f"{raw.path.name}: {counted(others, 'row')} of other clients; {asked}")
+        yield whose.client, np.arange(raw.rows)
         return
     if schema.client_column is None or schema.client_column not in raw.columns:
         wanted = f"the column {quoted(schema.client_column)}" if schema.client_column else "a client column"
         raise ConfigError(f"{raw.path} has not {wanted}; give either --client ID or --global")
-    numbers = {name: number for number, name in enumerate(_names(trained))}
+    numbers = {name: number for number, name in enumerate(trained.names)}
     few = schema.few_rows
     place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}
     parts = list(owners_of(raw, schema.client_column).parts())
@@ -157,10 +186,6 @@ def _parts(
         )
     for name, rows in parts:
         yield numbers.get(name, place.get(name)), rows
-
-
-def _names(trained: Trained) -> list[str]:
-    return trained.names
 
 
 def _outputs(trained: Trained, schema: TableSchema, x: Any, parts: list[tuple[int | None, Rows]]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commonground.adapt.tables import Note, TableAnswers, answers_of
+from commonground.adapt.tables import Note, TableAnswers, Whose, answers_of, named_columns
 from commonground.adapt.texts import read_text_table, texts_in, tokens_of
 from commonground.data.tables.load import LABEL
 from commonground.data.tables.options import names_in
@@ -20,24 +20,17 @@ def schema_of_texts(trained: Trained) -> TableSchema | None:
     told = trained.split
     if "text_columns" not in told:
         return None
-    return TableSchema(
-        features=(),
-        targets=(told.get("label_column") or trained.config.target or LABEL,),  # earlier versions did not keep it
-        task=trained.task.name,
-        class_names=tuple(told["class_names"]),
-        client_column=told.get("client_column", trained.config.client_column),
-        few_rows=told.get("few_clients", {}),
-    )
+    target = told.get("label_column") or trained.config.target or LABEL  # earlier versions did not keep it
+    return named_columns(trained, target, told.get("client_column", trained.config.client_column))
 
 
 def predict_text_table(
     run: Run,
     path: Path,
     schema: TableSchema,
-    *,
-    client: int | None = None,
-    shared: bool = False,
+    whose: Whose,
     note: Note,
+    *,
     separator: str | None = None,
     encoding: str | None = None,
 ) -> TableAnswers:
@@ -47,7 +40,7 @@ def predict_text_table(
         run: the run.
         path: the table; texts are in the run's columns, or where it was given none by name, in usual ones.
         schema: of the run (:func:`schema_of_texts`).
-        client, shared, note, separator, encoding: see there.
+        whose, note, separator, encoding: see there.
 
     Raises:
         ConfigError: nobody said whose model to ask.
@@ -59,4 +52,4 @@ def predict_text_table(
         note(f"{path.name}: {sentence}")
     texts = texts_in(raw, names_in(trained.config.text_column), trained.text_columns)
     tokens = tokens_of(run, texts, note)
-    return answers_of(trained, raw, schema, tokens, client=client, shared=shared, note=note)
+    return answers_of(trained, raw, schema, tokens, whose, note)

@@ -44,12 +44,12 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         preprocess=source.preprocess,
         task=source.task,
         schema=source.schema,
-        about=_read_how(source, partition) if source.schema is None else source.schema.summary(),
+        about=_about(source, partition) if source.schema is None else source.schema.summary(),
         relearn=source.relearn,
     )
 
 
-def _read_how(source: Source, partition: Partition) -> Mapping[str, Any]:
+def _about(source: Source, partition: Partition) -> Mapping[str, Any]:
     """How texts or pictures were read, with the column that says the clients, if one does."""
     if not source.about:
         return source.about

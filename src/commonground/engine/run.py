@@ -225,15 +225,12 @@ class Run:
 
     def in_memory(self) -> Run:
         """The same run with all tensors in plain mappings: no engine, no files, nothing that pickle cannot take."""
-        trained = self.trained
-        own = _Own({client: trained.own(client) for client in range(trained.clients)})
-        noise = trained.feature_noise
-        return replace(self, folder=None, _read=at_hand(replace(trained, path=None, _kept=own, _images=noise)))
+        return replace(self, folder=None, _read=at_hand(self.trained.in_memory()))
 
     def __getstate__(self) -> dict[str, Any]:
         """With the clients' tensors, unless the run's folder has them: an engine's may be gone when they are read."""
         trained = self.trained
-        kept = trained if self.folder is not None and trained.in_files else self.in_memory().trained
+        kept = trained if self.folder is not None and trained.in_files else trained.in_memory()
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**own, "_read": at_hand(kept)}
 
@@ -261,16 +258,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         return html_table(self._facts()) + report_link(self.folder)
-
-
-@dataclass(frozen=True)
-class _Own:
-    """The clients' own tensors, by number."""
-
-    tensors: dict[int, Tensors]
-
-    def __call__(self, client: int) -> Tensors:
-        return self.tensors[client]
 
 
 def at_hand(trained: Trained) -> Callable[[], Trained]:

@@ -367,10 +367,10 @@ class Trained:
         """Whether the clients' tensors are read from a checkpoint."""
         return isinstance(self._kept, Checkpoint)
 
-    @property
-    def feature_noise(self) -> Tensor | None:
-        """The clients' foreign images, if there are any; see ``--feature-noise``."""
-        return self._noise
+    def in_memory(self) -> Trained:
+        """The same with all tensors in plain mappings: no engine, no files."""
+        own = {client: self.own(client) for client in range(self.clients)}
+        return replace(self, path=None, _kept=own.__getitem__, _images=self._noise)
 
     @cached_property
     def _noise(self) -> Tensor | None:

@@ -264,8 +264,7 @@ def _check_owner(rows: Sequence[Row], schema: TableSchema, client: str) -> None:
     pooled = schema.few_rows.get("clients", ()) if client == FEW and schema.few_rows.get("how") == "pool" else ()
     for number, row in enumerate(rows, 1):
         whose = {name.strip(): cell for name, cell in row.items()}.get(schema.client_column or "")
-        whole = isinstance(whose, float) and whose.is_integer()
-        name = str(int(whose) if isinstance(whose, float) and whole else whose).strip()
+        name = f"{whose:.0f}" if isinstance(whose, float) and whose.is_integer() else str(whose).strip()
         if not isinstance(whose, bool | None) and name not in ("", client, *pooled):
             raise DataError(
                 f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
