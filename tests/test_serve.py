@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from socket import AF_INET, AF_INET6, create_server, has_dualstack_ipv6
+from socket import AF_INET, AF_INET6, create_connection, create_server, has_dualstack_ipv6
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,8 @@ def test_cells_that_the_run_does_not_know_are_told(service: tuple[TestClient, To
         assert response.status_code == 422
         sentence = f"row 2 is of shop '{stranger}', and who asks is 'north'; every client asks for its own rows"
         assert response.json()["detail"] == sentence
+    response = client.post("/v1/predict", json={"rows": [{**plain, " shop": "south"}]}, headers=header)
+    assert response.status_code == 422, "names are read without blanks around them"
     for nobody in (None, "", " north "):
         assert (
             client.post("/v1/predict", json={"rows": [{**plain, " shop": nobody}]}, headers=header).status_code == 200
@@ -535,7 +537,7 @@ def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.Captu
     assert process.stderr is not None
     try:
         told = re.fullmatch(
-            rf"serving \d+ clients of {run_dir} at (http://\S+); Ctrl-C ends it\n", process.stderr.readline()
+            rf"serving \d+ clients of {run_dir} at (http://(\S+):(\d+)); Ctrl-C ends it\n", process.stderr.readline()
         )
         assert told is not None
         base = told[1]
@@ -554,6 +556,13 @@ def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.Captu
         request = urllib.request.Request(f"{base}/v1/predict", b" " * (30 * 1024 * 1024), headers)
         with pytest.raises(urllib.error.HTTPError, match="413"):
             urllib.request.urlopen(request)
+        # Who asks first, as curl does, is not told to send it.
+        with create_connection((told[2], int(told[3])), timeout=60) as plain:
+            plain.sendall(
+                b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 30000000\r\nExpect: 100-continue\r\n\r\n"
+            )
+            assert plain.recv(100).startswith(b"HTTP/1.1 413 ")
     finally:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)

@@ -12,6 +12,7 @@ import pytest
 
 import commonground as cg
 from commonground.cli import main
+from commonground.data.arrays import Preprocess
 from commonground.data.sources.images import load_images
 from commonground.data.tables.options import TableOptions
 from commonground.errors import CommonGroundError, ConfigError, DataError
@@ -222,6 +223,23 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(tmp_path: Path, monkeypatc
         cg.load_data(root)
 
 
+def test_blanks_around_a_folders_name_are_no_part_of_it(tmp_path: Path) -> None:
+    root = made(tmp_path / "pets")
+    (root / "ann").rename(root / " ann ")
+    (root / "bob" / "cat").rename(root / "bob" / "cat ")
+    data = cg.load_data(root)
+    assert (data.client_names, data.class_names) == (("ann", "bob"), ("cat", "dog"))
+
+
+def test_clients_with_few_pictures_that_stay_are_no_others(tmp_path: Path) -> None:
+    root = made(tmp_path / "pets")
+    for i in range(2):
+        picture(root / "eve" / "cat" / f"{i}.png", np.zeros((16, 16)))
+    about = cg.load_data(root, min_rows=5).about
+    assert about["few_rows"]["clients"] == 1
+    assert "few_clients" not in about
+
+
 def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
     root = made(tmp_path / "pets")
     (root / "ann" / "bob").symlink_to(root / "bob")
@@ -380,6 +398,23 @@ def test_pictures_are_asked_of_runs_on_pictures_of_their_size(
         cg.train("fedavg", data, model="mlp", rounds=1, out=tmp_path / name)
         assert main(["predict", str(tmp_path / name), str(wide), "--global"]) == 2
         assert "was not trained on pictures; give an array (.npy)" in capsys.readouterr().err
+
+
+def test_folders_are_no_targets_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+
+    def drawn(count: int) -> np.ndarray:
+        return rng.integers(0, 255, (count, 16, 16, 1)).astype(np.uint8)
+
+    numbers = [(drawn(8), rng.normal(size=(8, 1)), drawn(4), rng.normal(size=(4, 1)))] * 2
+    how = Preprocess(1 / 255, (0.5,), (0.5,))
+    data = cg.FederatedDataset.from_arrays(numbers, task="regression", preprocess=how)
+    cg.train("fedavg", data, model="mlp", rounds=1, out=tmp_path / "run")
+    pets = made(tmp_path / "pets", each=1)
+    assert main(["predict", str(tmp_path / "run"), str(pets), "--global"]) == 0
+    told = capsys.readouterr()
+    assert len(_said(told.out)) == 5
+    assert "over" not in told.err  # no metric
 
 
 def test_grey_pictures_are_read_as_those_with_colours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import shutil
 import sys
 import warnings
 from dataclasses import dataclass, replace
@@ -91,14 +92,17 @@ def test_a_run_can_be_pickled(tmp_path: Path) -> None:
             assert_same_models(again, run, data.x_test[:5], data.clients)
 
 
-@pytest.mark.parametrize("more", [{"engine": "messages"}, {"validation_fraction": 0.3, "early_stopping": 1}])
-def test_a_pickled_run_needs_no_temporary_folder(more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "more", [{"engine": "messages"}, {"validation_fraction": 0.3, "early_stopping": 1}, {"feature_noise": 0.5}]
+)
+def test_a_pickled_run_needs_no_temporary_folder(more: dict[str, Any], tmp_path: Path) -> None:
     data = digits()
-    run = cg.train("ditto", data, **DIGITS | more)
+    run = cg.train("ditto", data, **DIGITS | more, out=tmp_path / "run" if "feature_noise" in more else None)
     wanted = [run.predict(data.x_test[:5], client) for client in range(data.clients)]
     held = pickle.dumps(run)
     del run
     gc.collect()  # and with it the folder that its clients were read from
+    shutil.rmtree(tmp_path)
     again = pickle.loads(held)
     for client, said in enumerate(wanted):
         np.testing.assert_array_equal(again.predict(data.x_test[:5], client), said)

@@ -229,8 +229,7 @@ class Run:
 
     def __getstate__(self) -> dict[str, Any]:
         """With the clients' tensors, unless the run's folder has them: an engine's may be gone when they are read."""
-        trained = self.trained
-        kept = trained if self.folder is not None and trained.in_files else trained.in_memory()
+        kept = self.trained if self.trained.in_files else self.trained.in_memory()
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**own, "_read": at_hand(kept)}
 
