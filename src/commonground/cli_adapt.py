@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -356,7 +357,9 @@ def _row_by_row(run: Run, file: Path, whose: Whose, separator: str | None, encod
 
 def _target(run: Run) -> dict[str, Any]:
     """What is predicted, as the run's command said it, or the table that it was given in Python."""
-    schema = run.trained.schema
+    from commonground.adapt.text_tables import schema_of_texts
+
+    schema = run.trained.schema or schema_of_texts(run.trained)
     label = None if schema is None else ",".join(schema.targets)
     return {"label": run.config.target or label, "task": run.config.task or (schema and schema.task)}
 
@@ -387,17 +390,18 @@ def _table_settings(
 
 def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
     """How another table of texts is read: clients by the run's column unless they are dealt, test rows as the run's."""
+    from commonground.adapt.tables import named_columns
+    from commonground.adapt.text_tables import schema_of_texts
     from commonground.data.tables.load import LABEL
     from commonground.data.tables.options import table_options
-    from commonground.data.tables.schema import TableSchema
 
-    options = table_options(run.config.table_settings())
-    whose = {} if dealt or options.client_column is None else {"client_column": options.client_column}
+    own = schema_of_texts(run.trained)
+    about = own or named_columns(run.trained, run.config.target or LABEL, None)  # a run on other texts knows no column
+    whose = {} if dealt or about.client_column is None else {"client_column": about.client_column}
     times = run.trained.split.get("times")
+    options = table_options(run.config.table_settings())
     asked = {**options.of_rows, "text_column": run.trained.text_columns, **({"kinds": times} if times else {})}
-    classes = tuple(run.trained.split["class_names"])
-    about = TableSchema((), (run.config.target or LABEL,), "classification", classes, asked=asked)
-    return {**whose, "schema": about}
+    return {**whose, "schema": replace(about, asked=asked)}
 
 
 def _cells(rows: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:

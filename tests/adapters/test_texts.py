@@ -150,6 +150,28 @@ def test_a_table_of_new_clients_is_read_as_the_run_s_was(
     assert json.loads((tmp_path / "c" / "adapt.json").read_text())["clients"] == 5
 
 
+def test_a_run_made_in_python_tells_adapt_its_columns(place: Path, tmp_path: Path) -> None:
+    """Its settings name neither the labels' column nor the clients'; its split does."""
+    from commonground import load_data, train
+
+    rng = np.random.default_rng(3)
+
+    def table(name: str, sites: str) -> str:
+        rows = [f"{some_words(rng, 20 * (i % 2), 20 * (i % 2) + 20)}\t{'ab'[i % 2]}\t{site}"
+                for site in sites for i in range(16)]  # fmt: skip
+        (tmp_path / name).write_text("\n".join(["body\tmark\tsite", *rows]) + "\n")
+        return str(tmp_path / name)
+
+    model = f"hf:{place / 'bert'}"
+    columns: dict[str, Any] = {"client_column": "site", "target": "mark", "text_column": "body"}
+    data = load_data(table("old.tsv", "uvw"), tokenizer=model, max_length=16, **columns)
+    train("rolora", data, model=model, rounds=1, out=tmp_path / "run")
+    asked = ["--data", table("new.tsv", "xyzx"), "--shots", "4", "--epochs", "1", "--repeats", "1", "--quiet"]
+    assert main(["adapt", str(tmp_path / "run"), *asked]) == 0
+    about = json.loads((tmp_path / "run" / "adapt.json").read_text())
+    assert (about["clients"], about["left_out"]) == (3, [])
+
+
 @pytest.mark.parametrize("algorithm", ["rolora", "flora", "fedavg"])
 def test_adapt_fits_heads_for_new_clients_of_texts(algorithm: str, place: Path, tmp_path: Path) -> None:
     run = place / "pairs"

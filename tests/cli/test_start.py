@@ -99,6 +99,8 @@ def test_mistakes(tmp_path: Path) -> None:
         "compare fedrep fedavg --task clasification": "did you mean 'classification'?",
         "compare fedrep --data nosuch": "unknown data 'nosuch'; it is one of",
         "train fedrep --data ../nowhere/pets": "there is no file or folder '../nowhere/pets', seen from '",
+        "train fedrep --data glue/sst2": "'; of the Hugging Face hub it is hf:glue/sst2\n",
+        "train fedrep --data ./glue/sst2/x": f"seen from '{Path.cwd()}'\n",
         "train fedrep --data /nowhere/pets": "there is no file or folder '/nowhere/pets'\n",
         "predict nowhere x.csv": "'nowhere' holds no run (it has no config.toml)",
         "adapt nowhere --shots 5": "'nowhere' holds no run",

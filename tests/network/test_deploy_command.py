@@ -57,6 +57,21 @@ def test_clients_are_given_a_certificate_where_there_is_one(
         assert "has certificates, which its clients were given; leave out --insecure" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["status", "stop 1", "register node.pub", "run fedavg --out run"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_of_no_server_is_told_before_anything_is_written(
+    there: bool, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("node.pub").write_text("key")
+    if there:
+        Path("mistyped").mkdir()
+    assert main(["deploy", *command.split(), "--folder", "mistyped"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "mistyped' is no server's folder; name the one of `commonground deploy server --folder …`" in told
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["mistyped"] * there + ["node.pub"]
+
+
 def started(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, dict[str, Any]]:
     """The job that a run is given, and its configuration as Flower reads it off the command."""
     commands: list[list[str]] = []

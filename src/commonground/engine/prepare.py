@@ -98,12 +98,20 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             "clients": data.clients,
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
             "model": config.model or kind_of(config.data).usual_model,
+            "model_options": _model_options(config, data),
             "lr": config.lr or min(rate, data.task.highest_default_lr),
             "optimizer": optimizer,
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
             **resolve_privacy(config, data.clients, algorithm, int(data.train_sizes.sum())),
         }
     )
+
+
+def _model_options(config: RunConfig, data: FederatedDataset) -> dict[str, Any]:
+    """The model's options; of texts that were read before, their length, by which others like them are cut."""
+    told = data.about.get("max_length")
+    known = told is None or not is_pretrained(config.model) or "max_length" in config.model_options
+    return dict(config.model_options) if known else {**config.model_options, "max_length": told}
 
 
 def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> OptimizerName:

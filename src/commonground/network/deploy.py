@@ -167,9 +167,7 @@ class Deployment:
             RunError: it failed.
         """
         command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, "--format", "json"]
-        if not (self.folder / "flwr" / "config.toml").is_file():
-            raise ConfigError(f"'{self.folder}' is no server's folder; `commonground deploy server` makes one")
-        self._check_certificate()
+        self.check()
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
         try:
             found = json.loads(done.stdout[done.stdout.index("{") :])
@@ -179,8 +177,16 @@ class Deployment:
             raise RunError(f"`flwr {' '.join(words)}` failed: {_plain(str(found.get('error-message', found)))}")
         return command, dict(found)
 
-    def _check_certificate(self) -> None:
-        """Before Flower says of one that is over that the network is to blame."""
+    def check(self) -> None:
+        """Before Flower says of a folder that is none, or of a certificate that is over, that the network is to blame.
+
+        Raises:
+            ConfigError: no server has been started in this folder, or its certificate has expired.
+        """
+        if not (self.folder / "flwr" / "config.toml").is_file():
+            raise ConfigError(
+                f"'{self.folder}' is no server's folder; name the one of `commonground deploy server --folder …`"
+            )
         if not self.insecure:
             check_own_certificate(self.certificates)
 
@@ -199,7 +205,7 @@ class Deployment:
 
     def register(self, public_key: Path, name: str | None = None) -> int:
         """Let the node of a public key take part; its number."""
-        self._check_certificate()
+        self.check()
         named = () if name is None else ("--name", name)
         words = ("supernode", "register", str(public_key.resolve()))
         command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, *named, "--format", "json"]
@@ -215,11 +221,7 @@ class Deployment:
         Returns:
             Flower's command, the job's name, and Flower's number of the run.
         """
-        if not self.folder.is_dir():
-            raise RunError(
-                f"'{self.folder}' is no server's folder; name the one of `commonground deploy server --folder …`"
-            )
-        self._check_certificate()
+        self.check()
         job = job.model_copy(update={"limits": job.limits.model_copy(update={"max_bytes": self.max_bytes})})
         name = f"{secrets.token_hex(8)}.json"
         path = self.job_file(name)

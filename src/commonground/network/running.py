@@ -116,10 +116,12 @@ def run_and_show(
         quiet: print nothing but errors.
 
     Raises:
+        ConfigError: no server has been started in the deployment's folder, or its certificate has expired.
         RunError: it failed.
         Interrupted: somebody has stopped it.
     """
     job = Job(settings=dict(settings), clients=expect, wait=wait, limits=limits, out=str(out.resolve()), resume=resume)
+    deployment.check()
     out.mkdir(parents=True, exist_ok=True)
     command, name, number = deployment.start(job)
     shown = _Shown(quiet)

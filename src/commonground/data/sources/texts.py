@@ -48,5 +48,5 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         train_columns=data.train.columns,
         test_columns=data.test.columns,
         task=data.task,
-        about={**data.about, "notes": notes} if notes else data.about,
+        about={**data.about, "max_length": max_length, **({"notes": notes} if notes else {})},
     )
