@@ -15,7 +15,7 @@ from click.shell_completion import shell_complete
 
 from commonground.access import reason
 from commonground.catalogue import check_declared, check_method
-from commonground.cli_adapt import adapt, predict
+from commonground.cli_adapt import adapt
 from commonground.cli_compare import compare
 from commonground.cli_completion import completion
 from commonground.cli_deploy import deploy
@@ -24,14 +24,16 @@ from commonground.cli_export import export
 from commonground.cli_help import SectionedCommand
 from commonground.cli_list import list_
 from commonground.cli_options import check_early, run_options, run_values
+from commonground.cli_predict import predict
 from commonground.cli_reproduce import report, reproduce
 from commonground.cli_serve import serve
 from commonground.cli_tables import example, inspect
 from commonground.completion import VARIABLE, complete_algorithm
 from commonground.errors import AggregateError, CommonGroundError, ConfigError
 from commonground.existing import check_folder
-from commonground.quoting import escaped, visible
+from commonground.quoting import visible
 from commonground.stopping import stops_raise
+from commonground.terminal import say, standard_output
 
 if TYPE_CHECKING:
     from commonground.config import RunConfig
@@ -103,7 +105,6 @@ def train(
     from commonground.engine.tracked import Tracking
     from commonground.engine.training import check_resumed, run_training
     from commonground.report import write_run_report
-    from commonground.terminal import standard_output
 
     if resume and out is not None and RunFolder(out).exists:
         before = RunFolder(out).config().model_dump(exclude_none=True)
@@ -121,14 +122,14 @@ def train(
     setup = prepare_setup(config, data_dir=data_dir)
     if not quiet:
         for note in (*setup.data.about.get("notes", ()), *_dealt(config, setup.data)):
-            print(f"{setup.data.name}: {escaped(note, 1000)}", file=sys.stderr)
+            say(f"{setup.data.name}: {note}")
     if dry_run:
         from commonground.plan import plan_of, plan_table
 
         if resume and RunFolder(out).exists:
             check_resumed(RunFolder(out), setup, allow_other_numerics)
             done = len(RunFolder(out).rounds.rows())
-            print(f"{done} of {config.rounds} rounds are done; the plan is of all of them", file=sys.stderr)
+            say(f"{done} of {config.rounds} rounds are done; the plan is of all of them")
         plan = plan_of(setup, out)
         if as_json:
             print(json.dumps(plan.to_dict(), indent=2, ensure_ascii=False))

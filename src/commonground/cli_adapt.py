@@ -1,12 +1,11 @@
-"""The commands for finished runs: ``adapt`` and ``predict``."""
+"""The command ``adapt``: heads for clients that come after a run."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,16 @@ from commonground.cli_options import Named, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_folder, check_run
-from commonground.quoting import escaped, quoted
+from commonground.quoting import quoted
 from commonground.ranges import MOST
-from commonground.spreadsheet import cell
+from commonground.terminal import say, standard_output
 
 if TYPE_CHECKING:
     from commonground.adapt.few_shot import Adaptation
-    from commonground.adapt.tables import TableAnswers, Whose
     from commonground.data import FederatedDataset
     from commonground.engine.run import Run
 
-__all__ = ["adapt", "predict"]
+__all__ = ["adapt"]
 
 
 def _numbers(text: str, flag: str) -> list[int]:
@@ -120,7 +118,6 @@ def adapt(
     from commonground.engine.run import load_run
     from commonground.report import write_run_report
     from commonground.tasks import Headline
-    from commonground.terminal import standard_output
     from commonground.user_code import is_code
 
     run = load_run(run_dir, trust_code=trust_code)
@@ -154,7 +151,7 @@ def adapt(
     left += [] if new.schema is None else new.schema.few_rows.get("clients", [])
     if not quiet:
         _say_of_clients(new, left, max(wanted))
-    note = _hush if quiet else _say
+    note = _hush if quiet else say
     results = adapt_run(
         run, new, wanted, epochs=epochs, lr=lr, repeats=repeats, seed=seed, per_class=per_class, note=note
     )
@@ -195,17 +192,16 @@ def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, see
     """Add the new clients to the run, and say how well their heads do."""
     from commonground.adapt.keep import keep_clients
     from commonground.tasks import Headline
-    from commonground.terminal import standard_output
 
     kept = keep_clients(run, new, epochs=epochs, lr=lr, seed=seed)
     if quiet:
         return
     for note in new.about.get("notes", ()):
-        _say(f"{new.name}: {note}")
+        say(f"{new.name}: {note}")
     left = [] if new.schema is None else new.schema.few_rows.get("clients", [])
     if left:
         who = f"{counted(len(left), 'client')} with a single row, of which none would test a head"
-        _say(f"{who}, left out: {_first(left)}")
+        say(f"{who}, left out: {_first(left)}")
     headline = Headline.of(new.task)
     several = len(kept.names) > 1
     standard_output().print(
@@ -235,9 +231,9 @@ def _curve(results: Sequence[Adaptation], new: FederatedDataset, unit: str) -> T
 def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> None:
     """How a table was read, and which clients are left out."""
     for note in new.about.get("notes", ()):
-        _say(f"{new.name}: {note}")
+        say(f"{new.name}: {note}")
     if left:
-        _say(
+        say(
             f"{len(left):,} clients have too few samples for {shots} shots and a test, and are left out: {_first(left)}"
         )
 
@@ -245,114 +241,6 @@ def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> N
 def _first(names: Sequence[str], most: int = 5) -> str:
     """The first names of many."""
     return ", ".join(quoted(name) for name in names[:most]) + (", …" if len(names) > most else "")
-
-
-@click.command(
-    short_help="The clients' models on new inputs.",
-    epilog="Example: commonground predict runs/renewed new.csv --out predictions.csv",
-)
-@click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
-@click.argument("table", required=False, type=click.Path(path_type=Path))
-@click.option("--client", help="the client's name or number  [default, for a table: each row's own]")
-@click.option("--global", "use_global", is_flag=True, help="use the global model instead")
-@click.option(
-    "--input",
-    "input_file",
-    type=click.Path(path_type=Path),
-    help="the file, in place of TABLE: .npy or .csv of samples, a picture or a folder of them; for texts .tsv, .csv, "
-    ".jsonl or .txt",
-)
-@click.option("--separator", help="between a table's cells  [default: found]")
-@click.option("--encoding", help="of a table's file  [default: found]")
-@click.option(
-    "--max-new-tokens", type=click.IntRange(1), help="most tokens of a language model's answer  [default: 64]"
-)
-@click.option("--out", type=click.Path(path_type=Path), help="write the CSV here  [default: standard output]")
-@trust_code
-def predict(
-    run_dir: Path,
-    table: Path | None,
-    client: str | None,
-    use_global: bool,
-    input_file: Path | None,
-    separator: str | None,
-    encoding: str | None,
-    max_new_tokens: int | None,
-    out: Path | None,
-    trust_code: bool,
-) -> None:
-    """Classify new samples with the clients' own models from RUN_DIR, predict their numbers or labels, or let a
-    language model answer.
-
-    A run on a table takes a TABLE with the same columns, by name and in any order; others are ignored. Each row is
-    answered by its own client's model unless --client or --global says whose; where the target is there, the metric is
-    printed too. Columns that are missing and cells of another kind are refused by name.
-
-    Other samples are stored as the training data is: one row of numbers per sample (.csv; a header is skipped), or an
-    array [samples, …] (.npy; images as height × width × channels). Pictures are a file or a folder of them, or lie in
-    folders of clients and classes as in training, by which each is answered and judged. Prints a line per sample: its
-    class and the probability; the predicted numbers; or its labels and the probability of each.
-
-    Texts are a column of a table with a header (.tsv, .csv), a field of the objects in a .jsonl file, or the lines of a
-    .txt file; pairs are two columns, named as in GLUE. In a run on your own table of texts each row is answered by its
-    own client's model, as above. A language model takes instructions (.json, .jsonl, a table with a column instruction,
-    .txt) and answers greedily.
-    """
-    check_run(run_dir)
-    file = table or input_file
-    if file is None or (table is not None and input_file is not None):
-        raise ConfigError("name one file with the samples, or a folder of pictures, as TABLE or with --input")
-    if client is not None and use_global:
-        raise ConfigError("give either --client ID or --global")
-    from commonground.adapt.predictors import predictor_of
-    from commonground.adapt.tables import Whose
-    from commonground.engine.run import load_run
-    from commonground.engine.state.files import write_atomically
-
-    run = load_run(run_dir, trust_code=trust_code)
-    number = None if client is None else run.trained.client(client)
-    if run.unfinished:
-        _say(run.unfinished)
-    if run.trained.remark and not use_global:
-        _say(run.trained.remark)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    answers = None
-    if max_new_tokens is None:
-        answers = _row_by_row(run, file, Whose(number, use_global), separator, encoding)
-    if answers is not None:
-        writer.writerows(_cells([answers.header, *answers.rows]))
-        for line in answers.metric.splitlines():
-            _say(line)
-    else:
-        if client is None and not use_global:
-            raise ConfigError("give either --client ID or --global")
-        predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
-        header, rows = predictor.table(file, number, _say)
-        writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))
-    if out is not None:
-        write_atomically(out, text.getvalue())
-    else:
-        print(text.getvalue(), end="")
-
-
-def _row_by_row(run: Run, file: Path, whose: Whose, separator: str | None, encoding: str | None) -> TableAnswers | None:
-    """What is said of a table or of pictures, where each row may be a client's of its own; None of other samples."""
-    from commonground.adapt.pictures import holds_pictures, predict_pictures
-    from commonground.adapt.tables import predict_table
-    from commonground.adapt.text_tables import predict_text_table, schema_of_texts
-    from commonground.data.tables.read import is_table
-    from commonground.data.tables.textfile import check_unsaid
-
-    if run.trained.schema is not None:
-        return predict_table(run.trained, file, whose, _say, separator=separator, encoding=encoding)
-    texts = schema_of_texts(run.trained)
-    if texts is not None and is_table(str(file)):
-        return predict_text_table(run, file, texts, whose, _say, separator=separator, encoding=encoding)
-    if not run.trained.reads_text and holds_pictures(file):
-        check_unsaid(file, separator, encoding)
-        return predict_pictures(run, file, whose, _say)
-    return None
 
 
 def _target(run: Run) -> dict[str, Any]:
@@ -404,14 +292,5 @@ def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
     return {**whose, "schema": replace(about, asked=asked)}
 
 
-def _cells(rows: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-    """Rows of a CSV file whose texts no spreadsheet computes; numbers stay what they are."""
-    return ([cell(part, numbers=True) if isinstance(part, str) else part for part in row] for row in rows)
-
-
 def _hush(text: str) -> None:
     """Say nothing."""
-
-
-def _say(text: str) -> None:
-    print(escaped(text, 1000), file=sys.stderr)

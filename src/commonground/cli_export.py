@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from rich.table import Table
 from commonground.cli_options import Named, trust_code
 from commonground.errors import ConfigError
 from commonground.existing import check_run
+from commonground.terminal import human_bytes, say, standard_output
 
 if TYPE_CHECKING:
     from commonground.export.models import Format
@@ -53,7 +53,6 @@ def export(
         raise ConfigError(f"--merge writes a plain transformers model as safetensors, not as {format_}")
     from commonground.engine import load_run
     from commonground.export import export_model
-    from commonground.terminal import human_bytes, standard_output
 
     if merge:
         from commonground.export import export_adapter
@@ -66,9 +65,9 @@ def export(
     run = load_run(run_dir, trust_code=trust_code)
     trained, called = run.trained, run.trained.called
     if run.unfinished:
-        print(run.unfinished, file=sys.stderr)
+        say(run.unfinished)
     if trained.remark and client is not None:
-        print(trained.remark, file=sys.stderr)
+        say(trained.remark)
     table = Table("folder", "model", "task head", "weights")
     for one in written:
         whose = called(one.client)

@@ -12,6 +12,7 @@ from commonground.errors import ConfigError
 from commonground.existing import check_run
 from commonground.extras import pip_install
 from commonground.quoting import quoted
+from commonground.terminal import say
 
 __all__ = ["serve"]
 
@@ -60,7 +61,7 @@ def serve(
     run = load_run(run_dir, trust_code=trust_code)
     models, tokens = RunModels(run), Tokens(run_dir)
     if run.unfinished:
-        click.echo(run.unfinished, err=True)
+        say(run.unfinished)
     if token_for is not None:
         name = run.trained.names[run.trained.client(token_for, by_number=False)]
         print(tokens.issue(name))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from commonground.quoting import escaped
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["human_bytes", "moves", "standard_output"]
+__all__ = ["human_bytes", "moves", "say", "standard_output"]
 
 
 def standard_output() -> Console:
@@ -16,6 +18,11 @@ def standard_output() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else 110)
+
+
+def say(text: str) -> None:
+    """Say something beside the results: a line on standard error, whatever characters a user's data have in it."""
+    print(escaped(text, 1000), file=sys.stderr)
 
 
 def moves(console: Console) -> bool:
