@@ -29,7 +29,7 @@ __all__ = ["predict"]
 )
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.argument("table", required=False, type=click.Path(path_type=Path))
-@click.option("--client", help="the client's name or number  [default, for a table: each row's own]")
+@click.option("--client", help="the client's name or number  [default: each row's own in a table, or the only one]")
 @click.option("--global", "use_global", is_flag=True, help="use the global model instead")
 @click.option(
     "--input",
@@ -101,8 +101,10 @@ def predict(
         for line in answers.metric.splitlines():
             say(line)
     else:
-        if client is None and not use_global:
-            raise ConfigError("give either --client ID or --global")
+        if number is None and not use_global:
+            number = run.trained.only_client
+            if number is None:
+                raise ConfigError("give either --client ID or --global")
         predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
         header, rows = predictor.table(file, number, say)
         writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))

@@ -122,6 +122,16 @@ def test_one_client_for_all_and_the_global_model(ask: Any) -> None:
     assert ask(rows, "--client", "w1", "--global")[2] == 2
 
 
+def test_an_only_client_need_not_be_named(ask: Any, folder: Path) -> None:
+    given = ["train", "local", "--clients", "1", "--rounds", "1", "--quiet", "--out", str(folder / "alone"), "--data"]
+    assert main([*given, str(folder / "t.csv"), "--drop", "who"]) == 0
+    named, _, _ = ask(frame(), "--client", "0", run="alone")
+    plain, said, code = ask(frame(), run="alone")
+    assert (plain, code) == (named, 0)
+    assert len(plain["class"]) == 120
+    assert "accuracy" in said
+
+
 def test_numbers_have_their_own_metric_and_models(ask: Any, folder: Path) -> None:
     table = pd.read_csv(folder / "p.csv")
     answers, said, code = ask(table, run="prices")

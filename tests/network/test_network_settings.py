@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import commonground as cg
+from commonground.cli import main
 from commonground.config import RunConfig
 from commonground.data.part import part_of
 from commonground.engine.backends.message_client import MessageClient
@@ -141,7 +142,7 @@ def test_a_run_does_not_begin_again_with_other_settings(tmp_path: Path) -> None:
     assert b'"rounds":7,' in next(folder.glob("runs/*/begin.json")).read_bytes()
 
 
-def test_whose_model_is_kept_is_told_where(tmp_path: Path) -> None:
+def test_whose_model_is_kept_is_told_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In :func:`test_a_run_goes_on_with_the_data_that_it_began_with_alone` nothing is kept, and nothing told."""
     town, notes = Town(data_of(), tmp_path / "sites"), list[str]()
     for desk in town.desks.values():
@@ -149,6 +150,14 @@ def test_whose_model_is_kept_is_told_where(tmp_path: Path) -> None:
     over(town, tmp_path / "run", algorithm="local", **{**SETTINGS, "rounds": 1})
     kept = sorted(str(next(folder.glob("models/*"))) for folder in town.folders)
     assert sorted(notes) == [f"the run is over; this client's model is in '{folder}'" for folder in kept]
+    np.save(tmp_path / "new.npy", data_of().x_test[:5])
+    for number, folder in enumerate(kept):
+        capsys.readouterr()
+        assert main(["predict", folder, str(tmp_path / "new.npy"), "--client", f"site {number}"]) == 0
+        named = capsys.readouterr().out
+        assert named.count("\n") == 6
+        assert main(["predict", folder, str(tmp_path / "new.npy")]) == 0  # there is no other whose it could be
+        assert capsys.readouterr().out == named
 
 
 def test_a_run_goes_on_with_the_data_that_it_began_with_alone(tmp_path: Path) -> None:

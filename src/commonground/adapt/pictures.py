@@ -53,7 +53,7 @@ def predict_pictures(run: Run, path: Path, whose: Whose, note: Note) -> TableAns
     by_folder = trained.split.get("client_column") == CLIENT
     if files[0].client and by_folder:
         columns = {CLIENT: [file.client for file in files], **columns}
-    elif not whose.said:
+    elif not whose.said and trained.only_client is None:
         lacks = f"'{path}' has no folders of clients" if by_folder else f"the clients of {trained.where} are no folders"
         raise ConfigError(f"{lacks}; give either --client ID or --global")
     if files[0].label and trained.task.softmax:

@@ -170,6 +170,9 @@ def _parts(
         yield whose.client, np.arange(raw.rows)
         return
     if schema.client_column is None or schema.client_column not in raw.columns:
+        if trained.only_client is not None:
+            yield trained.only_client, np.arange(raw.rows)
+            return
         wanted = f"the column {quoted(schema.client_column)}" if schema.client_column else "a client column"
         raise ConfigError(f"{raw.path} has not {wanted}; give either --client ID or --global")
     numbers = {name: number for number, name in enumerate(trained.names)}

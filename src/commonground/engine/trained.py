@@ -107,6 +107,11 @@ class Trained:
         trained = self.split["client_names"] or [str(c) for c in range(self.clients)]
         return [*trained, *self.added.names]
 
+    @property
+    def only_client(self) -> int | None:
+        """The client that is meant where nobody says whose model to ask: there is no other."""
+        return 0 if len(self.names) == 1 else None
+
     @cached_property
     def _numbers(self) -> dict[str, int]:
         """Clients' numbers by name."""
