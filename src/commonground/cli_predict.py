@@ -101,11 +101,11 @@ def predict(
         for line in answers.metric.splitlines():
             say(line)
     else:
+        predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
         if number is None and not use_global:
             number = run.trained.only_client
             if number is None:
-                raise ConfigError("give either --client ID or --global")
-        predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
+                raise ConfigError(run.trained.say_whose)
         header, rows = predictor.table(file, number, say)
         writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))
     if out is not None:

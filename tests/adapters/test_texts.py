@@ -366,12 +366,51 @@ def test_rows_of_a_table_of_texts_are_answered_by_their_own_clients(
 
     (tmp_path / "other.csv").write_text("text,who\nw1,c0\nw2,c9\n")
     assert main(["predict", str(run), str(tmp_path / "other.csv")]) == 2
-    assert "1 of the 2 clients took no part in the run, the first is 'c9'" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "1 of the 2 clients took no part in the run, the first is 'c9'" in refused
+    assert refused.endswith("`commonground adapt` serves new ones\n")  # there is no global model that could be asked
     (tmp_path / "bare.csv").write_text("text\nw1\nw2\n")
     assert main(["predict", str(run), str(tmp_path / "bare.csv")]) == 2
-    assert "has not the column 'who'; give either --client ID or --global" in capsys.readouterr().err
+    assert "has not the column 'who'; give --client ID (LoRA has no global model)" in capsys.readouterr().err
+    assert main(["predict", str(run), str(tmp_path / "bare.csv"), "--max-new-tokens", "3"]) == 2
+    assert "--max-new-tokens is for language models" in capsys.readouterr().err
     assert main(["predict", str(run), str(tmp_path / "bare.csv"), "--client", "c0"]) == 0
     assert _table(capsys.readouterr().out)[0] == ["sample", "class", "probability"]
+
+
+def test_clients_with_few_texts_are_served_by_the_global_model(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"w{i % 5} w{i % 7},{'yes' if i % 2 else 'no'},c{i % 3}" for i in range(30)]
+    (tmp_path / "t.csv").write_text("\n".join(["text,label,who", *rows, "w1 w3,yes,few"]))
+    read = ["--data", str(tmp_path / "t.csv"), "--client-column", "who", "--few-rows", "shared"]
+    given = [*read, "--model", f"hf:{place / 'bert'}", "--lr", "0.3", "--rounds", "1", *SET, "--out"]
+    assert main(["train", "lora", *given, str(tmp_path / "own")]) == 2
+    assert "serves clients with few rows by the global model, and LoRA has none" in capsys.readouterr().err
+    run = tmp_path / "run"
+    assert main(["train", "lora", *given, str(run), "--set", "head=shared"]) == 0
+    assert load_run(run).trained.names == ["c0", "c1", "c2"]
+    (tmp_path / "new.csv").write_text("text,who\nw1 w3,few\n")
+    capsys.readouterr()
+    assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 0
+    assert float(_table(capsys.readouterr().out)[1][3]) == pytest.approx(
+        classify(load_run(run), read_texts(tmp_path / "new.csv"), None).max(), abs=1e-5
+    )
+
+
+def test_texts_cut_at_another_length_than_the_model_s_are_refused(place: Path) -> None:
+    data = cg.load_data(str(place / "pairs.tsv"), 2, tokenizer=str(place / "bert"), max_length=24)
+    with pytest.raises(ConfigError, match=r"model.max_length is 3, and the texts of pairs.tsv were cut to 24 tokens"):
+        cg.train("lora", data, model=f"hf:{place / 'bert'}", model_options={"max_length": 3}, rounds=1)
+
+
+def test_a_run_on_texts_that_are_whole_has_a_report(place: Path, tmp_path: Path) -> None:
+    """Nothing is to be said of how they were read."""
+    given = ["--data", str(place / "answers.json"), "--model", f"hf:{place / 'llama-lm'}", "--clients", "2", *SET[:4]]
+    whole = ["--set", "model.max_length=64", "--rounds", "1", "--quiet", "--out", str(tmp_path / "run")]
+    assert main(["train", "lora", *given, *whole]) == 0
+    assert "notes" not in json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))["table"]
+    assert "How the data were read" not in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
 def test_how_many_texts_may_have_been_cut_is_said(

@@ -26,6 +26,21 @@ def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, capsys: pyte
     assert f"engine {run.summary['engine']} on cpu" in told
 
 
+@pytest.mark.parametrize("method", ["flora", "rolora"])
+def test_rounds_that_send_unlike_much_are_told_as_their_mean(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FLoRA's clients are sent what they missed; RoLoRA's send one factor and then the other."""
+    options = {"rank": 2, "downlink": "stack"} if method == "flora" else {"rank": 2}
+    run = train(method, rounds=5, clients=10, participation=0.3, options=options)
+    words = ["--rounds", "5", "--clients", "10", "--participation", "0.3", "--out", str(tmp_path / "run")]
+    given = [word for name, value in options.items() for word in ("--set", f"{name}={value}")]
+    assert main(["train", method, *words, *given, "--dry-run"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    down, up = (run.summary[f"bytes_{way}"] / 15 / 1000 for way in ("down", "up"))
+    assert f"{down:.1f} kB from the server, {up:.1f} kB to it, on average" in told
+
+
 def test_what_is_wrong_is_told_as_by_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "fedrep", "--model", "cnn", "--dry-run", "--out", str(tmp_path / "run")]) == 2
     assert "needs images of at least 16×16" in capsys.readouterr().err

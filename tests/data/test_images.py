@@ -331,7 +331,7 @@ def test_each_picture_is_answered_by_its_own_client(
     assert main(["predict", out, str(one.parent), "--client", "bob"]) == 0
     assert [row[1] for row in _said(capsys.readouterr().out)] == ["file", "0.png", "1.png", "2.png"]
     for words, sentence in (
-        ([str(one)], "has no folders of clients; give either --client ID or --global"),
+        ([str(one)], "has no folders of clients; give --client ID (FedRep has no global model)"),
         ([str(tmp_path / "no.png"), "--client", "bob"], "no.png' does not exist"),
         ([str(made(tmp_path / "x", clients=("zoe",)))], "the first is 'zoe'"),
         ([str(one), "--client", "bob", "--encoding", "utf-8"], "--encoding says nothing of"),
@@ -348,7 +348,7 @@ def test_whose_a_picture_is_is_not_guessed(tmp_path: Path, capsys: pytest.Captur
     assert main(["train", "fedrep", "--data", str(root), *dealt, "--out", out]) == 0
     capsys.readouterr()
     assert main(["predict", out, str(root)]) == 2  # its clients are called 0 and 1 as well
-    assert f"the clients of the run in '{out}' are no folders; give either --client ID" in capsys.readouterr().err
+    assert f"the clients of the run in '{out}' are no folders; give --client ID (FedRep" in capsys.readouterr().err
     assert main(["predict", out, str(root), "--client", "0"]) == 0
     assert _said(capsys.readouterr().out)[0] == ["sample", "file", "class", "probability"]
 

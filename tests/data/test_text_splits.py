@@ -84,12 +84,36 @@ def test_clients_with_few_rows_become_one(tmp_path: Path) -> None:
     [
         ({"kinds": "day=date"}, "--kinds is for columns of numbers"),
         ({"scaling": "client"}, "--scaling is for columns of numbers"),
-        ({"few_rows": "shared"}, "--few-rows shared is for tables of numbers"),
     ],
 )
 def test_options_for_numbers_are_refused(options: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=sentence):
         load(table(tmp_path), **options)
+
+
+def test_clients_with_few_rows_are_left_to_the_global_model(tmp_path: Path) -> None:
+    data = load(table(tmp_path, who="alone"), few_rows="shared", min_rows=8)
+    assert data.client_names == ("w0", "w2")
+    assert data.about["few_clients"]["how"] == "shared"
+    assert "alone" in data.about["few_clients"]["clients"]
+
+
+def test_classes_that_cannot_be_learnt_are_told(tmp_path: Path) -> None:
+    """As of a table of numbers: two that are spelt alike, and a number as a class of its own in each row."""
+
+    def notes(labels: list[str]) -> list[str]:
+        rows = [f"{WORDS[i % 5]} film,{label},w{i % 2}" for i, label in enumerate(labels)]
+        data = load_data(write(tmp_path / "t.csv", "text,label,who", rows), tokenizer=tokenizer(), client_column="who")
+        return list(data.about["notes"])
+
+    assert notes(["Yes", "yes"] * 20) == ["'Yes' and 'yes' are two classes; if they are one, spell them alike"]
+    (note,) = notes([str(i / 2) for i in range(40)])
+    assert "10 test rows are of classes that no training row has" in note
+
+
+def test_texts_have_no_other_task(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="are texts, which are for classification, not for regression"):
+        load(table(tmp_path), task="regression")
 
 
 def test_a_time_column_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def predict_pictures(run: Run, path: Path, whose: Whose, note: Note) -> TableAns
         columns = {CLIENT: [file.client for file in files], **columns}
     elif not whose.said and trained.only_client is None:
         lacks = f"'{path}' has no folders of clients" if by_folder else f"the clients of {trained.where} are no folders"
-        raise ConfigError(f"{lacks}; give either --client ID or --global")
+        raise ConfigError(f"{lacks}; {trained.say_whose}")
     if files[0].label and trained.task.softmax:
         columns[_CLASS] = [file.label for file in files]
     import pandas as pd

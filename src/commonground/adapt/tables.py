@@ -174,7 +174,7 @@ def _parts(
             yield trained.only_client, np.arange(raw.rows)
             return
         wanted = f"the column {quoted(schema.client_column)}" if schema.client_column else "a client column"
-        raise ConfigError(f"{raw.path} has not {wanted}; give either --client ID or --global")
+        raise ConfigError(f"{raw.path} has not {wanted}; {trained.say_whose}")
     numbers = {name: number for number, name in enumerate(trained.names)}
     few = schema.few_rows
     place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}
@@ -183,9 +183,10 @@ def _parts(
     if unknown:
         near = difflib.get_close_matches(unknown[0], numbers, n=1)
         hint = f" (did you mean {quoted(near[0])}?)" if near else ""
+        others = ", and --global asks the shared model" if trained.has_global_model else ""
         raise DataError(
             f"{raw.path}: {len(unknown):,} of the {len(parts):,} clients took no part in the run, the first is "
-            f"{quoted(unknown[0])}{hint}; `commonground adapt` serves new ones, and --global asks the shared model"
+            f"{quoted(unknown[0])}{hint}; `commonground adapt` serves new ones{others}"
         )
     for name, rows in parts:
         yield numbers.get(name, place.get(name)), rows

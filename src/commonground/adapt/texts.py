@@ -202,7 +202,7 @@ def _lines(path: Path) -> list[str]:
     try:
         lines = _there(path).read_text("utf-8-sig").split("\n")
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text") from None
+        raise DataError(f"{path} is not UTF-8 text; save it as that") from None
     return lines[: len(lines) - (not lines[-1])]
 
 

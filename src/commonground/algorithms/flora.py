@@ -34,8 +34,9 @@ class FLoRA(FederatedLoRA):
       matrices are (many clients, or many missed rounds), it is sent these. The server keeps as many rounds' stacks as
       can be needed.
 
-    Uploads of a client with a smaller rank carry zeros for the rest: all uploads have the largest rank's size. With
-    ``ranks`` the server also sends each client's own A.
+    Uploads of a client with a smaller rank carry zeros for the rest: all uploads have the size of the model's rank
+    (``model.rank``, or ``rank`` of a plain model), which is best the largest of ``ranks``. With ``ranks`` the server
+    also sends each client's own A.
 
     The aggregation is exact, so ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the
     clients' factors would have cost in this round.
@@ -43,7 +44,7 @@ class FLoRA(FederatedLoRA):
     Args:
         downlink: see above.
         ranks: ranks of the clients, separated by commas, dealt in turns; by default all have the model's. The scale
-            α/r of the largest rank serves all. A model that starts from an adapter has its update merged first, for no
+            α/r of the model's rank serves all. A model that starts from an adapter has its update merged first, for no
             client of a smaller rank could hold it.
     """
 

@@ -108,10 +108,21 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
 
 
 def _model_options(config: RunConfig, data: FederatedDataset) -> dict[str, Any]:
-    """The model's options; of texts that were read before, their length, by which others like them are cut."""
+    """The model's options; of texts the length to which they were cut, by which others like them are cut.
+
+    Raises:
+        ConfigError: the options name another length than that to which the texts were cut.
+    """
+    options = dict(config.model_options)
     told = data.about.get("max_length")
-    known = told is None or not is_pretrained(config.model) or "max_length" in config.model_options
-    return dict(config.model_options) if known else {**config.model_options, "max_length": told}
+    if told is None or not is_pretrained(config.model):
+        return options
+    if (asked := options.setdefault("max_length", told)) != told:
+        raise ConfigError(
+            f"model.max_length is {asked!r}, and the texts of {data.name} were cut to {told} tokens when they were "
+            "read: load_data(…, max_length=…) says it of them"
+        )
+    return options
 
 
 def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> OptimizerName:

@@ -285,7 +285,8 @@ def _what_is_personal(setup: Setup, tuned: bool, untuned: int) -> str:
         model = f"the shared parameters with {statistics}," if local else "the shared model"
         return f"{model} after the local training this method does before a test"
     if not setup.has_personal_model:
-        return "the global model (this method has no personal one; see --finetune-epochs)"
+        how = "" if setup.groups.names("head") else " with --finetune all"
+        return f"the global model (this method has no personal one; see --finetune-epochs{how})"
     if not setup.shared_names:
         return "each client's own model"
     if not algorithm.has_personal_model:

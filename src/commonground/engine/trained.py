@@ -112,6 +112,13 @@ class Trained:
         """The client that is meant where nobody says whose model to ask: there is no other."""
         return 0 if len(self.names) == 1 else None
 
+    @property
+    def say_whose(self) -> str:
+        """What to do where it is not clear whose model to ask."""
+        if self.has_global_model:
+            return "give either --client ID or --global"
+        return f"give --client ID ({self.algorithm.title} has no global model)"
+
     @cached_property
     def _numbers(self) -> dict[str, int]:
         """Clients' numbers by name."""

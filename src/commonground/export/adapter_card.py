@@ -48,7 +48,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     if model.head_names:
         kind = _HEADS[trained.algorithm.head] if isinstance(trained.algorithm, FederatedLoRA) else "by the method"
         here = "; the one in this folder is untrained" if untrained else ""
-        facts.append(("task head", f"{kind}{here}; {classes} classes"))
+        facts.append(("task head", f"{kind}{here}; {classes} classes, whose names the run keeps in their order"))
     facts += [
         ("rank and α", f"{options.rank}, {options.alpha:g}{' (α/√r)' if options.rslora else ''}"),
         ("adapted", f"{targets} in the layers: {layers}"),

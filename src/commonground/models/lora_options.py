@@ -15,6 +15,8 @@ __all__ = ["LoRAOptions"]
 class LoRAOptions:
     """How a model is adapted; peft's own names where peft has one.
 
+    ``model.adapter=FOLDER`` starts from an adapter in peft's format, whose rank, α, targets and layers must be these.
+
     Args:
         rank: r of every adapted layer (peft's ``r``).
         alpha: α (``lora_alpha``); the update is scaled by α/r.

@@ -7,7 +7,6 @@ from pathlib import Path
 from rich.table import Table
 
 from commonground.counted import counted
-from commonground.engine.backends.base import payload_bytes
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.setup import Setup
 from commonground.plan.estimate import Plan
@@ -24,7 +23,7 @@ def plan_table(plan: Plan, out: Path) -> Table:
         plan: of the run.
         out: the folder that it would write.
     """
-    setup, found = plan.setup, plan.measured
+    setup = plan.setup
     config, algorithm, data = setup.config, setup.algorithm, setup.data
     asked = config.participants(data.clients)
     table = Table(title=f"{config.algorithm} on {data.name}: a dry run", show_header=False, title_justify="left")
@@ -41,8 +40,7 @@ def plan_table(plan: Plan, out: Path) -> Table:
     table.add_row(
         "local training", f"{local} in batches of {config.batch_size}, {config.optimizer} at lr {config.lr:g}"
     )
-    up, down = found.rehearsed[kind_of(setup, 1)].up[1], 0 if algorithm.pools else payload_bytes(setup.initial_shared)
-    table.add_row("a client's round", f"{human_bytes(down)} from the server, {human_bytes(up)} to it")
+    table.add_row("a client's round", _sent_in_a_round(plan))
     table.add_row("the whole run", _sent(plan))
     tests = EvaluationPlan(setup)
     due = sum(tests.is_due(round) for round in range(1, config.rounds + 1))
@@ -63,6 +61,17 @@ def plan_table(plan: Plan, out: Path) -> Table:
 def _most(plan: Plan) -> str:
     """Before what is of all rounds, where early stopping may leave some out."""
     return "at most " if plan.fewest_rounds < plan.setup.config.rounds else ""
+
+
+def _sent_in_a_round(plan: Plan) -> str:
+    setup, sent = plan.setup, plan.sent
+    config = setup.config
+    down, up = (way[1] / (config.rounds * config.participants(setup.data.clients)) for way in (sent.down, sent.up))
+    remembers = setup.algorithm.clients_remember
+    limit = "at most " if remembers and sent.down[0] == 0 < sent.down[1] else ""
+    alike = not remembers and len({kind_of(setup, round) for round in range(1, config.rounds + 1)}) == 1
+    how = "" if alike or limit else ", on average"
+    return f"{limit}{human_bytes(down)} from the server, {human_bytes(up)} to it{how}"
 
 
 def _sent(plan: Plan) -> str:

@@ -113,8 +113,8 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
             "(commonground compare) shows where they help."
         )
     page.add(_client_table(run))
-    if run.summary.get("table"):
-        page.note(" ".join(["How the data were read:", *TableSchema.sentences(run.summary["table"])]))
+    if told := TableSchema.sentences(run.summary.get("table", {})):
+        page.note(" ".join(["How the data were read:", *told]))
     add_importance(page, run)
     add_adaptation(page, run.folder)
     page.section("Configuration and machine", "Everything that is needed to run this again.")

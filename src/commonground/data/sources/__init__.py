@@ -75,5 +75,7 @@ def load_source(
     kind.check(asked, tokenizer)
     read = kind.load(asked)
     if task not in (None, read.task.name):
-        raise ConfigError(f"the data '{name}' are for {read.task.name}, not for {task}{meant(task, [read.task.name])}")
+        what = "" if isinstance(read, Source) else "texts, which are "
+        near = meant(task, [read.task.name])
+        raise ConfigError(f"the data '{name}' are {what}for {read.task.name}, not for {task}{near}")
     return read if isinstance(read, Source) else tokenised(read, tokenizer, max_length, vocab_size)

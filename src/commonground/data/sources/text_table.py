@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from commonground.data.arrays import Array
-from commonground.data.tables.divide import divided, split_column, with_targets
+from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
@@ -98,8 +98,12 @@ def load_text_table(
             [lines[i] for i in index],
         )
 
+    named = (label, *([options.client_column] if options.client_column is not None else []))
+    odd = [note for name in named for note in names_of_nothing(raw, name)]
+    strange = targets.strange(rows.train, rows.test, known=like is not None)
+    notes = (*raw.notes, *unlike, *rows.notes, *odd, *([strange] if strange else []))
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,
-                        missing_targets=lacking, notes=(*raw.notes, *unlike, *rows.notes), scaling="none")  # fmt: skip
+                        missing_targets=lacking, notes=notes, scaling="none")  # fmt: skip
     read = {
         **about.summary(),
         "text_columns": list(texts),
@@ -119,8 +123,6 @@ def _check_options(options: TableOptions) -> None:
             raise ConfigError(
                 f"--{name} is for columns of numbers and categories, and a model of texts reads texts alone"
             )
-    if options.few_rows == "shared":
-        raise ConfigError("--few-rows shared is for tables of numbers and categories; take --few-rows pool")
 
 
 def _roles(

@@ -79,7 +79,10 @@ def load_table(
     """
     options = options or TableOptions()
     if options.text_column:
-        raise ConfigError(f"the text column {quoted(options.text_column[0])} needs a model that reads texts: hf:NAME")
+        raise ConfigError(
+            f"the text column {quoted(options.text_column[0])} needs a model that reads texts: --model hf:roberta-base "
+            '(in Python, tokenizer="hf:roberta-base")'
+        )
     if isinstance(path, RawTable):
         raw = path
     else:

@@ -175,8 +175,8 @@ class TableSchema:
 
     @staticmethod
     def sentences(summary: Mapping[str, Any]) -> list[str]:
-        """What :meth:`summary` says, for people; of texts that are no user's table there may be notes alone."""
-        said = [f"{note[0].upper()}{note[1:]}." for note in summary["notes"]]
+        """What :meth:`summary` says, for people; of texts that are no user's table there may be notes or nothing."""
+        said = [f"{note[0].upper()}{note[1:]}." for note in summary.get("notes", ())]
         said += [f"Test rows: {summary['test_rows']}."] if summary.get("test_rows") else []
         few = summary.get("few_rows", {})
         if few.get("clients"):
