@@ -99,8 +99,9 @@ def compare(
 
     A METHOD is NAME[+ft][:KEY=VALUE,KEY=VALUE…]. NAME is an algorithm (`commonground list algorithms`); +ft fine-tunes
     every client's head for 10 epochs after the last round; KEY is a hyperparameter of the algorithm or a setting of
-    training, for this method alone. Options hold for all methods (--set for those that have the hyperparameter,
-    --finetune-epochs for those that leave clients with a global model).
+    training (or model.rank and the like, by which a model hf:… is adapted), for this method alone. Options hold for
+    all methods (--set for those that have the hyperparameter, --finetune-epochs for those that leave clients with a
+    global model).
 
     \b
       commonground compare fedrep fedavg fedavg+ft --data digits --clients 50 --classes-per-client 5

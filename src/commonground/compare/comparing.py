@@ -15,7 +15,7 @@ from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
-from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, folder_name, shown
+from commonground.compare.methods import COMMON, FINE_TUNING, OF_MODEL, Method, as_text, folder_name, is_adapting, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Diverged, Tuning
 from commonground.config import RunConfig
@@ -30,7 +30,7 @@ from commonground.engine.state.folder import FREE, RunFolder
 from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateError
 from commonground.existing import check_folder
-from commonground.models import own_copy
+from commonground.models import is_pretrained, own_copy
 from commonground.suggest import meant
 from commonground.tasks import Headline
 
@@ -106,6 +106,7 @@ class Comparing:
         self.methods = self._methods(methods, local_only)
         self.grid = check_grid(grid)
         self._check_options()
+        self._check_adapting()
         self._check_common()
         self.candidates = {label: candidates(method, self.grid, self.common) for label, method in self.methods.items()}
         self._check_grid()
@@ -131,11 +132,26 @@ class Comparing:
     def _check_options(self) -> None:
         for where, keys in (("the grid's setting", self.grid), ("the setting", self.common.get("options", {}))):
             for key in keys:
-                if where == "the grid's setting" and key in COMMON:
+                common = key in COMMON or (key.startswith(OF_MODEL) and not is_adapting(key))
+                if where == "the grid's setting" and common:
                     raise ConfigError(f"{where} '{key}' must be equal for all methods and candidates; give it once")
                 if not any(method.has(key) for method in self.methods.values()):
                     near = meant(key, [known for method in self.methods.values() for known in method.known])
                     raise ConfigError(f"no method of this comparison has {where} '{key}'{near}")
+
+    def _check_adapting(self) -> None:
+        """Refuse options of adapting a model where it is none that is adapted."""
+        for key in self._adapting():
+            if not is_pretrained(self.common.get("model")):
+                raise ConfigError(
+                    f"'{key}' says how a pretrained model is adapted (--model hf:NAME); options of other models must "
+                    "be equal for all methods: --set model.NAME=VALUE"
+                )
+
+    def _adapting(self) -> list[str]:
+        """Options of adapting the model that methods or the grid name."""
+        named = itertools.chain(self.grid, *(method.settings for method in self.methods.values()))
+        return [key for key in dict.fromkeys(named) if is_adapting(key)]
 
     def _check_common(self) -> None:
         """Refuse a setting of all methods that says nothing to any of them."""
@@ -225,7 +241,7 @@ class Comparing:
         for path in sorted(self.out.glob("*/seed-*/config.toml")):
             before = RunFolder(path.parent).config()
             for key in _SAME:
-                old, new = getattr(before, key), getattr(one, key)
+                old, new = (self._of_all(key, getattr(config, key)) for config in (before, one))
                 if old != new:
                     raise RunError(
                         f"'{self.out}' holds a comparison with {key} = {old!r}, not {new!r} (see '{path.parent}'); "
@@ -236,6 +252,11 @@ class Comparing:
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
                     self._check_same(folder, [config.model_copy(update={"seed": seed}) for config in configs])
+
+    def _of_all(self, key: str, value: Any) -> Any:
+        """What is equal in all runs of a setting: of the model's options those that no method and no grid names."""
+        own = {name.removeprefix(OF_MODEL) for name in self._adapting()}
+        return {n: v for n, v in value.items() if n not in own} if key == "model_options" else value
 
     def _check_same(self, folder: RunFolder, candidates: Sequence[RunConfig]) -> None:
         """A run that is already there must be of one of a method's candidates; the nearest says why it is of none."""

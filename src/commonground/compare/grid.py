@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from commonground.compare.methods import Method
+from commonground.compare.methods import OF_MODEL, Method
 from commonground.data import FederatedDataset, Source
 from commonground.data.validation import held_rows, relearnt
 from commonground.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
         key, equals, values = text.partition("=")
         key = key.strip().replace("-", "_")
         parts = [part.strip() for part in values.split(",")]
-        if not equals or not key.isidentifier() or not all(parts):
+        if not equals or not key.removeprefix(OF_MODEL).isidentifier() or not all(parts):
             raise ConfigError(f"--grid {text} is not of the form KEY=VALUE,VALUE…, for example lr=0.003,0.01,0.03")
         if key in grid:
             raise ConfigError(f"--grid names '{key}' twice; put all its values into one")

@@ -14,7 +14,7 @@ from commonground.errors import ConfigError
 from commonground.literals import literal
 from commonground.suggest import meant
 
-__all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "Method", "as_text", "folder_name"]
+__all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "OF_MODEL", "Method", "as_text", "folder_name", "is_adapting"]
 
 FINETUNE_EPOCHS = 10
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
@@ -24,8 +24,13 @@ FINE_TUNING = ("finetune_epochs", "finetune")
 
 SYNTAX = "NAME[+ft][:KEY=VALUE,KEY=VALUE…], for example fedavg, fedavg+ft, fedavg:lr=0.03"
 
-_METHOD = re.compile(r"(?P<name>[^=,]+?)(?P<ft>\+ft)?(?::(?P<settings>[A-Za-z_][\w-]*=.*))?", re.DOTALL)
-_NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w-]*=)")  # a value may hold commas: lr_schedule=halve:0.5,0.75
+ADAPTING = ("rank", "alpha", "dropout", "target_modules", "layers", "rslora", "start")
+
+_METHOD = re.compile(r"(?P<name>[^=,]+?)(?P<ft>\+ft)?(?::(?P<settings>[A-Za-z_][\w.-]*=.*))?", re.DOTALL)
+_NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w.-]*=)")  # a value may hold commas: lr_schedule=halve:0.5,0.75
+
+OF_MODEL = "model."
+"""How options of the model begin, which may differ between methods where they say how a pretrained model is adapted."""
 
 # Equal for all methods, or they would not be compared on the same data, start, client samples and tests.
 COMMON = {
@@ -41,8 +46,9 @@ class Method:
 
     Attributes:
         name: of the algorithm, or ``file.py:Class``.
-        settings: its own settings: hyperparameters of the algorithm, or fields of
-            :class:`~commonground.config.RunConfig`; a name that is both means the hyperparameter.
+        settings: its own settings: hyperparameters of the algorithm, fields of
+            :class:`~commonground.config.RunConfig`, or ``model.rank`` and other options by which a pretrained model is
+            adapted; a name that is both of the first means the hyperparameter.
         given: the algorithm itself, when it was not given by name.
     """
 
@@ -124,7 +130,7 @@ class Method:
 
     def has(self, key: str) -> bool:
         """Whether this method knows a setting."""
-        return key in self.known
+        return key in self.known or is_adapting(key)
 
     def uses(self, chosen: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
         """Of settings from a grid those that say something to this method.
@@ -141,9 +147,9 @@ class Method:
 
     def check_key(self, key: str) -> None:
         """Raise a ConfigError unless the setting may differ between methods and this one has it."""
-        if key in self.known:
+        if self.has(key):
             return
-        if key in COMMON:
+        if key in COMMON or key.startswith(OF_MODEL):
             raise ConfigError(
                 f"'{key}' of '{self.name}' must be equal for all methods of a comparison; give it once, outside of "
                 "the methods"
@@ -202,11 +208,18 @@ class Method:
         for key, value in own.items():
             if key in known:
                 options[key] = value
+            elif is_adapting(key):
+                values["model_options"] = {**values.get("model_options", {}), key.removeprefix(OF_MODEL): value}
             else:
                 values[key] = value
         config = RunConfig.make(values | {"options": options})
         self.make(options)
         return config
+
+
+def is_adapting(key: str) -> bool:
+    """Whether a setting says how a pretrained model is adapted, and not what it reads or where it starts."""
+    return key in {OF_MODEL + name for name in ADAPTING}
 
 
 def as_text(settings: Mapping[str, Any], between: str = ",") -> str:

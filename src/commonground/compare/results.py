@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from commonground.compare.grid import edge_notes, on_edge
-from commonground.compare.methods import FINE_TUNING, Method
+from commonground.compare.methods import FINE_TUNING, OF_MODEL, Method, is_adapting
 from commonground.counted import counted_between
 from commonground.engine import Run
 from commonground.engine.option_checks import is_chosen
@@ -220,6 +220,8 @@ def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
     for run in runs:
         config = run.config.model_dump()
         own = {key: value for key, value in method.settings.items() if key in config}
+        adapted = {OF_MODEL + name: value for name, value in config["model_options"].items()}
+        own |= {key: value for key, value in adapted.items() if is_adapting(key)}
         optimizer = {"optimizer": run.config.optimizer} if adaptive else {}
         tuned = {key: config[key] for key in FINE_TUNING if run.config.finetune_epochs and is_chosen(key, config[key])}
         told.append(_told(config) | optimizer | tuned | own | vars(method.make(run.config.options)))
