@@ -61,6 +61,31 @@ def test_the_proposed_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert schema["few_rows"]["clients"] == ["also once", "once"]
 
 
+def test_texts_are_for_models_that_read_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    words = [" ".join(rng.choice(["good", "bad", "room", "food", "staff", "was", "the"], 12)) for _ in range(60)]
+    frame = pd.DataFrame({"review": words, "label": ["a", "b"] * 30, "silo": ["x", "y", "z"] * 20})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = inspect_table(tmp_path / "t.csv")
+    command = shlex.split(found.command)
+    assert command[:3] == ["commonground", "train", "lora"]
+    assert "--client-column silo --target label --text-column review" in found.command
+    assert found.command == found.text_command
+    # It is a command that reads the table: all but the model are there.
+    (tmp_path / "bert").mkdir()
+    command[command.index("--model") + 1] = f"hf:{tmp_path / 'bert'}"
+    assert main([*command[1:-1], str(tmp_path / "run")]) == 2
+    assert "bert" in capsys.readouterr().err
+    # With columns of numbers beside them there is a choice; texts of many words are no classes.
+    frame.assign(stars=rng.integers(1, 6, 60)).to_csv(tmp_path / "s.csv", index=False)
+    assert main(["inspect", str(tmp_path / "s.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "to train on it: commonground train fedrep" in said
+    assert "to train on its texts alone: commonground train lora" in said
+    frame.assign(price=np.exp(rng.normal(size=60))).to_csv(tmp_path / "p.csv", index=False)
+    assert inspect_table(tmp_path / "p.csv", target="price").text_command == ""
+
+
 def test_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = messy(tmp_path / "t.csv")
     assert main(["inspect", str(file)]) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,13 @@ from commonground.errors import DataError
 __all__ = ["ColumnReport", "Inspection", "inspect_table"]
 
 _CLIENTS = re.compile(
-    r"(?i)^(customer|client|user|patient|person|hospital|clinic|site|store|shop|branch|device|machine|account|company|"
+    r"(?i)^(customer|client|user|patient|person|hospital|clinic|site|store|shop|branch|silo|school|device|machine|account|company|"
     r"kunde|filiale|owner|speaker|author|group)s?([ _-]?(id|nr|no|name|number))?$"
 )
 _TARGETS = ("label", "target", "class", "y", "outcome", "churn", "renewed", "default", "price", "score", "diagnosis")
 _NUMBERED = re.compile(r"(?i)(^|[ _-])(id|nr|no|index|row|key|uuid)$")
+_NUMBERS = ("commonground", "train", "fedrep")
+_TEXTS = ("commonground", "train", "lora", "--model", "hf:sentence-transformers/all-MiniLM-L6-v2")
 FEW = 10  # rows of a client below which it is said
 
 
@@ -68,6 +69,7 @@ class Inspection:
             ``next`` to the smallest.
         drop: columns that had better be left out.
         command: what to run.
+        text_command: what to run on a column of texts, with a model that reads them; empty if there is none.
     """
 
     path: str
@@ -81,6 +83,7 @@ class Inspection:
     sizes: dict[str, float] = field(default_factory=dict)
     drop: tuple[str, ...] = ()
     command: str = ""
+    text_command: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
@@ -126,10 +129,23 @@ def inspect_table(
     if client_column is not None:
         counts = words_of(raw.columns[client_column], keep=True).counts
         names, sizes = len(counts), _sizes(counts)
-    command = _command(path, client_column, target, task, drop, sizes, separator, encoding)
+    beside = [report for report in reports if report.name not in (client_column, target, *drop)]
+    texts = [report.name for report in beside if report.kind == "text"]
+    inputs = [report.name for report in beside if report.kind not in ("text", "id") and report.distinct > 1]
+    said = _said(path, client_column, target, sizes, separator, encoding)
+    command = text_command = ""
+    if target is not None and texts and task == "classification":
+        text_command = shlex.join([*_TEXTS, *said, "--text-column", texts[0], *_run_of(path)])
+    if target is not None:
+        named_task = ["--task", "regression"] if task == "regression" else []
+        left = ["--drop", ",".join(drop)] if drop else []
+        command = shlex.join([*_NUMBERS, *said, *named_task, *left, *_run_of(path)])
+    if text_command and not inputs:
+        command = text_command
     strange = [note for name in named if name for note in names_of_nothing(raw, name)]
     notes = (*raw.notes, *strange)
-    return Inspection(str(path), raw.rows, notes, reports, client_column, target, task, names, sizes, drop, command)
+    roles = (client_column, target, task)
+    return Inspection(str(path), raw.rows, notes, reports, *roles, names, sizes, drop, command, text_command)
 
 
 def _understood(raw: RawTable, name: str) -> Column | str:
@@ -206,28 +222,25 @@ def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:
     }
 
 
-def _command(
+def _said(
     path: Path,
     client_column: str | None,
     target: str | None,
-    task: str | None,
-    drop: Sequence[str],
     sizes: dict[str, float],
     separator: str | None,
     encoding: str | None,
-) -> str:
-    """The command that trains on the table."""
-    if target is None:
-        return ""
-    parts = ["commonground", "train", "fedrep", "--data", str(path)]
+) -> list[str]:
+    """What a command has to say of the table."""
+    parts = ["--data", str(path)]
     parts += ["--client-column", client_column] if client_column is not None else ["--clients", "10"]
-    parts += ["--target", target]
-    parts += ["--task", "regression"] if task == "regression" else []
-    parts += ["--drop", ",".join(drop)] if drop else []
+    parts += ["--target", target] if target is not None else []
     one = sizes.get("one", 0)
     parts += ["--few-rows", "pool"] if one else []
     # A single row makes no client to train and to test; with the next larger client's it does.
     parts += ["--min-rows", f"{int(sizes['next']) + 1}"] if one == 1 and sizes["next"] else []
     parts += ["--separator", separator] if separator else []
-    parts += ["--encoding", encoding] if encoding else []
-    return shlex.join([*parts, "--rounds", "50", "--out", f"runs/{path.name.split('.')[0]}"])
+    return parts + (["--encoding", encoding] if encoding else [])
+
+
+def _run_of(path: Path) -> list[str]:
+    return ["--rounds", "50", "--out", f"runs/{path.name.split('.')[0]}"]
