@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Literal
 
@@ -76,16 +76,16 @@ def raise_if_diverged(
     """
     bad = diverged(iterate, scale)
     if bool(bad.any()):
-        raise _too_large(bad, method, round, seeds, step, setting)
+        raise _too_large(bad, method, round, seeds, step, f"{setting}={step / 2:.3g}")
 
 
 def _too_large(
-    bad: torch.Tensor, method: str, round: int, seeds: Sequence[int], step: float, setting: str
+    bad: torch.Tensor, method: str, round: int, seeds: Sequence[int], step: float, instead: str
 ) -> DivergenceError:
     seed = seeds[int(bad.int().argmax())]
     return DivergenceError(
         f"{method} diverges: its iterate is no longer finite or below {TOO_LARGE:g} in round {round} (seed {seed}, "
-        f"step size {step:g}); use a smaller step size, such as {setting}={step / 2:.3g}"
+        f"step size {step:g}); use a smaller step size, such as {instead}"
     )
 
 
@@ -96,17 +96,24 @@ class Watch:
         seeds: S of them.
         device: where the iterates are.
         on_divergence: see :data:`OnDivergence`.
+        instead: gives the setting that helps, such as ``step=0.125``; half the step size if None.
 
     Attributes:
         ended: [S], int64: the round in which a seed's iterate left every range, −1 where it never did.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device, on_divergence: OnDivergence) -> None:
-        self.seeds, self.on_divergence = seeds, on_divergence
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        device: torch.device,
+        on_divergence: OnDivergence,
+        instead: Callable[[], str] | None = None,
+    ) -> None:
+        self.seeds, self.on_divergence, self.instead = seeds, on_divergence, instead
         self.ended = torch.full((len(seeds),), -1, dtype=torch.int64, device=device)
 
     def look(
-        self, iterate: torch.Tensor, method: str, round: int, step: float, scale: float = 1.0, setting: str = "step"
+        self, iterate: torch.Tensor, method: str, round: int, step: float, scale: float = 1.0
     ) -> torch.Tensor | None:
         """Look at an iterate [S, ...].
 
@@ -121,7 +128,8 @@ class Watch:
             self.ended = torch.where(bad & (self.ended < 0), round, self.ended)
             most = 2 * int(self.gone.sum()) > len(self.seeds)
             if self.on_divergence == "raise" or (self.on_divergence == "most" and most):
-                raise _too_large(bad, method, round, self.seeds, step, setting)
+                instead = self.instead() if self.instead else f"step={step / 2:.3g}"
+                raise _too_large(bad, method, round, self.seeds, step, instead)
         gone = self.gone
         return gone if bool(gone.any()) else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from commonground.papers.fedrep.theorem1 import Theorem1Settings, _judge
@@ -42,6 +43,42 @@ def test_theorem_1_says_nothing_of_too_large_a_step(tmp_path: Path) -> None:
     notes = json.loads((tmp_path / "reproduction.json").read_text())["notes"]
     (note,) = (note for note in notes if "the theorem says nothing there" in note)
     assert "is negative at m = 20, r = 1 (" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fedrep-fig1", ["m=[1,2]", "n=20", "d=6", "rounds=3"]),
+        ("fedrep-fig4", ["m=1", "n=20", "d=6", "new_clients=6", "rounds=3"]),
+        ("fedrep-theorem1", ["m=[1,2]", "n=20", "r=1.0", "rounds=3"]),
+    ],
+)
+def test_fedrep_is_not_judged_where_it_cannot_move(name: str, settings: list[str], tmp_path: Path) -> None:
+    assert reproduce(name, tmp_path, *settings) == 0
+    about = json.loads((tmp_path / "reproduction.json").read_text())
+    of_fedrep = [
+        claim
+        for claim in about["claims"]
+        if claim["paper"] != "1 (derived here)"
+        and (name == "fedrep-theorem1" or "FedRep" in claim["claim"].split(" (distance")[0])
+    ]
+    assert of_fedrep
+    for claim in of_fedrep:
+        assert claim["holds"] is None
+        assert "contradicted" not in claim["claim"]
+    (note,) = (note for note in about["notes"] if "FedRep stays at its start" in note)
+    assert note.startswith("At m ≤ k (here m = 1")
+    assert note.endswith("What the paper says of it is shown and not judged.")
+
+
+def test_figure_1_is_judged_at_the_m_at_which_fedrep_moves(tmp_path: Path) -> None:
+    assert reproduce("fedrep-fig1", tmp_path, "m=[5,8]", "k=5", "n=20", "d=8", "rounds=3") == 0
+    about = json.loads((tmp_path / "reproduction.json").read_text())
+    texts = [claim["claim"] for claim in about["claims"] if claim["claim"].startswith("FedRep's")]
+    assert len(texts) == 2
+    assert all(" at m = 8 (" in text for text in texts)
+    (note,) = (note for note in about["notes"] if "FedRep stays at its start" in note)
+    assert note.endswith("and FedRep stays at its start.")
 
 
 def test_theorem_1_is_open_where_no_round_is_judged() -> None:

@@ -134,9 +134,43 @@ def test_a_step_that_is_too_large_names_the_setting_that_helps(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reproduce("fedrep-fig3", tmp_path / "a", "step=60", "head_step=0.1", "n=20", "rounds=30") == 2
-    assert "use a smaller step size, such as step=30" in " ".join(capsys.readouterr().err.split())
+    assert "use a smaller step size, such as step=0.125" in " ".join(capsys.readouterr().err.split())
     assert reproduce("fedrep-fig7", tmp_path / "b", "step=0.2", "head_step=9", "n=20", "m=5") == 2
-    assert "such as " in capsys.readouterr().err
+    assert "such as head_step=0." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "too_large", "others"),
+    [
+        ("fedrep-fig1", "step=1000", ["n=20", "d=6", "m=8"]),  # FedSGD's iterate leaves every range
+        ("fedrep-fig1", "step=3", ["n=20", "d=6", "m=8"]),
+        ("fedrep-fig3", "step=1000", ["n=[20,30]", "tuning_seeds=2"]),
+        ("fedrep-fig3", "steps=1000", ["n=[20,30]", "tuning_seeds=2", "head_step_grid=0.1"]),
+        ("fedrep-fig4", "step=1000", ["n=20", "d=6", "m=5", "new_clients=6"]),
+        ("fedrep-fig7", "step=1000", ["n=[10,20]", "m=6"]),
+        ("fedrep-fig7", "step=1000", ["n=[10,20]", "m=1"]),  # GD-GD's heads
+        ("fedrep-fig7", "head_step=9", ["n=[10,20]", "m=6", "step=0.2"]),
+        ("fedrep-fig7", "head_step_grid=9", ["n=[10,20]", "m=6", "tuning_seeds=2", "steps=0.2"]),
+        ("fedrep-fig7", "head_step=9", ["n=[10,20]", "m=6", "tuning_seeds=2", "steps=0.2"]),
+        ("fedrep-theorem1", "step=300", ["n=20", "m=6", "r=1.0"]),
+    ],
+)
+def test_the_step_that_is_advised_does(
+    name: str, too_large: str, others: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce(name, tmp_path / "large", *others, "rounds=30", too_large) == 2
+    advised = capsys.readouterr().err.split("such as ")[1].strip()
+    assert advised.split("=")[0] == too_large.split("=")[0]
+    assert reproduce(name, tmp_path / "advised", *others, "rounds=30", advised) == 0
+
+
+def test_a_smaller_step_is_not_advised_where_samples_are_too_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce("fedrep-fig3", tmp_path, "m=1", "n=20", "tuning_seeds=8") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "take m > k" in said
+    assert "such as" not in said
 
 
 def test_figure_7_counts_the_seeds_that_a_gaussian_start_drives_away(tmp_path: Path) -> None:

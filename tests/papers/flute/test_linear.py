@@ -50,7 +50,11 @@ def test_experiments_run_small(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "text"),
     [
-        ("flute-fig1", "ks=[11]", "k is 11"),
+        ("flute-fig1", "ks=[11]", "k is 11, with M = 15; it must be at most min(d, M) = min(10, 15)"),
+        ("flute-fig4", "M=1", "k is 6, with M = 1; it must be at most min(d, M) = min(10, 1)"),
+        ("flute-theorem5.5", "M=1", "k is 2, with M = 1; it must be at most min(d, M) = min(10, 1) (--set k=…)"),
+        ("flute-theorem5.5", "practical_ks=11", "practical_ks holds 11, with M = 15; it must"),
+        ("flute-theorem5.5", "practical_ks=0", "practical_ks is 0"),
         ("flute-fig1", "gamma2=0.0", "gamma2 is 0"),
         ("flute-fig3", "samples=[0]", "samples is 0"),
         ("flute-fig3", "noise_variance=-1", "noise_variance is -1"),
@@ -77,6 +81,27 @@ def reproduced(name: str, out: Path, *settings: str, seed: int = 0, tiny: bool =
     assert cli.main(["reproduce", name, *options, *asked]) == 0
     whole: dict[str, Any] = json.loads((out / "reproduction.json").read_text())
     return whole
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("flute-fig1", []),
+        ("flute-fig1", ["d=30", "clients=40", "samples=3"]),
+        ("flute-fig1", ["gamma1=2", "gamma2=1", "alpha=1"]),
+        ("flute-fig3", ["sum_or_mean=mean", "loss=half-square"]),
+        ("flute-fig4", ["samples=5"]),
+    ],
+)
+def test_the_step_that_is_advised_does(
+    name: str, others: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [part for setting in (*TINY[name], *others) for part in ("--set", setting)]
+    command = ["reproduce", name, *options, "--seeds", "2", "--quiet", "--out"]
+    assert cli.main([*command, str(tmp_path / "large"), "--set", "step=1000"]) == 2
+    advised = capsys.readouterr().err.split("such as ")[1].strip()
+    assert 0 < float(advised.removeprefix("step=")) < 1
+    assert cli.main([*command, str(tmp_path / "advised"), "--set", advised]) == 0
 
 
 def test_a_diverging_seed_of_figure_4_is_counted(tmp_path: Path) -> None:

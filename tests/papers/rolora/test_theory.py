@@ -63,6 +63,43 @@ def test_a_step_that_does_not_converge_is_named_and_judged(tmp_path: Path) -> No
     assert not any("Theorem 5.4" in claim["source"] and "η = 3" in claim["claim"] for claim in claims)
 
 
+def test_fewer_samples_than_the_lemma_asks_for_are_shown_and_not_judged(tmp_path: Path) -> None:
+    few = ("clients=2", "dimension=6", "vary_dimension=[6]")
+    assert _run("rolora-theory", tmp_path / "few", *few, "samples=5") == 0
+    assert _run("rolora-theory", tmp_path / "enough", *few, "samples=6") == 0
+    found = {name: json.loads((tmp_path / name / "reproduction.json").read_text("utf-8")) for name in ("few", "enough")}
+    of_samples = {
+        name: [
+            claim
+            for claim in each["claims"]
+            if claim["source"].split(", ")[1] in ("Lemma 5.3", "Theorem 5.4", "Section 5.1")
+            and "infinitely many samples" not in claim["claim"]
+        ]
+        for name, each in found.items()
+    }
+    assert len(of_samples["few"]) == len(of_samples["enough"]) == 7
+    assert {claim["holds"] for claim in of_samples["few"]} == {None}
+    assert not [claim for claim in of_samples["few"] if "contradicted" in claim["claim"]]
+    assert False in {claim["holds"] for claim in of_samples["enough"]}
+    (infinite,) = (claim for claim in found["few"]["claims"] if "infinitely many samples" in claim["claim"])
+    assert infinite["holds"] is False  # at the limit, whatever m is
+    (note,) = (note for note in found["few"]["notes"] if note.startswith("Measured with m = 5 samples"))
+    assert "fewer than d = 6; Lemma 5.3 and Theorem 5.4 ask for m = Ω(q)" in note
+    assert note.endswith("shown and not judged.")
+    assert not [note for note in found["enough"]["notes"] if note.startswith("Measured with")]
+
+
+@pytest.mark.parametrize(("samples", "verdict"), [(2, None), (3, False)])
+def test_the_largest_step_is_not_judged_with_fewer_samples_than_the_lemma_asks_for(
+    samples: int, verdict: bool | None, tmp_path: Path
+) -> None:
+    assert _run("rolora-step-size", tmp_path, f"samples=[{samples}]") == 0
+    (claim,) = (claim for claim in _claims(tmp_path) if f"m = {samples} (share" in claim["claim"])
+    assert claim["holds"] is verdict
+    notes = json.loads((tmp_path / "reproduction.json").read_text("utf-8"))["notes"]
+    assert any("Lemma 5.3 asks for m = Ω(q)" in note for note in notes) is (verdict is None)
+
+
 @pytest.mark.parametrize(
     ("name", "setting", "words"),
     [
@@ -72,7 +109,9 @@ def test_a_step_that_does_not_converge_is_named_and_judged(tmp_path: Path) -> No
         ("rolora-theory", "delta0=1", "delta0 is 1"),
         ("rolora-theory", "l_max=0.5", "l_max is 0.5"),
         ("rolora-theory", "step=-1", "step size eta is -1"),
-        ("rolora-step-size", "delta0=0", "angle distance is 0"),
+        ("rolora-step-size", "delta0=0", "delta0 is 0; it must lie above 1e-12 (rounding) and below 1"),
+        ("rolora-step-size", "delta0=1", "delta0 is 1; it must lie above 1e-12 (rounding) and below 1"),
+        ("rolora-step-size", "deltas=[1.0]", "deltas holds 1; it must lie above 1e-12 (rounding) and below 1"),
         ("rolora-step-size", "shares=[0.0]", "it must be positive"),
         ("rolora-step-size", "samples=[0]", "samples m is 0"),
         ("rolora-heterogeneous", "gammas=[-1.0]", "gamma is -1"),

@@ -207,7 +207,7 @@ def _at_one_step(
         for kind in settings.kinds:
             method = replace(kind, step=step, head_step=None if kind.head_steps is None else head_step)
             runs[n][method.name] = run = case.run(drawn, method)
-            refuse_divergence(run, method, case)
+            refuse_divergence(run, method, case, drawn)
             used.append(_used(n, method, run))
     return runs, used
 

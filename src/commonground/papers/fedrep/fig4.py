@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -15,6 +16,7 @@ from commonground.papers.fedrep.linear import (
     Counts,
     LinearSettings,
     Positive,
+    at_its_start,
     refuse_divergence,
     refuse_rise,
     safe_step,
@@ -96,13 +98,13 @@ def run(request: Request) -> Outcome:
     step = settings.step or safe_step(problem, count)
     method = Alternation(None, step)
     fedrep = case.run((problem, data, start), method)
-    refuse_divergence(fedrep, method, case)
+    refuse_divergence(fedrep, method, case, (problem, data, start))
     single_step = settings.step or min(step, HEAD_LIMIT)
     near, far = (
         fedsgd(problem, begin, settings.rounds, single_step, data, settings.r, "most")
         for begin in (start, random_start(problem))
     )
-    refuse_rise(near, single_step, case)
+    refuse_rise(near, single_step, case, problem)
     grid = settings.grid
     errors: dict[tuple[str, int], torch.Tensor] = {}
     formula: dict[tuple[str, int], torch.Tensor] = {}
@@ -114,6 +116,13 @@ def run(request: Request) -> Outcome:
             errors[name, m], _ = new_client_error(problem, basis, m, settings.new_clients)
             formula[name, m] = _expected(settings, m, signal, basis, problem.B_star)
     outcome.claims = _claims(settings, grid, errors, formula, signal)
+    closer = claim(
+        "FedRep ends closer than it starts (log10 of the distance at the end over that at the start)",
+        SOURCE,
+        "learns the representation",
+        (fedrep.distance[:, -1] / fedrep.distance[:, 0]).clamp(min=1e-17).log10(),
+        "below",
+    )
     outcome.claims[:0] = [
         claim(
             "FedSGD ends no closer to the true representation than it starts (distance at the end less that at the "
@@ -131,13 +140,7 @@ def run(request: Request) -> Outcome:
             "above",
             0.5,
         ),
-        claim(
-            "FedRep ends closer than it starts (log10 of the distance at the end over that at the start)",
-            SOURCE,
-            "learns the representation",
-            (fedrep.distance[:, -1] / fedrep.distance[:, 0]).clamp(min=1e-17).log10(),
-            "below",
-        ),
+        _where_it_moves(settings, closer),
     ]
     for what in ("mean", "median"):
         outcome.figures[f"error of new clients, {what}"] = Figure(
@@ -188,7 +191,13 @@ def run(request: Request) -> Outcome:
         "representation (it acts as noise, as x is Gaussian); for m_new < k and for Local Only see expected_error.",
     ]
     outcome.notes += uneven([settings.r], [settings.n])
+    outcome.notes += at_its_start([settings.m], settings.k)
     return outcome
+
+
+def _where_it_moves(settings: Fig4Settings, about_fedrep: Claim) -> Claim:
+    """A claim of the paper about FedRep, open where it stays at its start."""
+    return about_fedrep if settings.m > settings.k else replace(about_fedrep, holds=None)
 
 
 def _middle(what: str, errors: torch.Tensor) -> torch.Tensor:
@@ -224,14 +233,15 @@ def _claims(
     m = grid[-1]
     text = f"FedSGD's error over FedRep's at m_new = {m} (log10 of the ratio of mean errors; tenfold or more)"
     gap = (errors["FedSGD", m].mean(1) / errors["FedRep", m].mean(1).clamp(min=1e-300)).log10()
-    claims.append(claim(text, SOURCE, "large error for FedSGD", gap, "above", 1.0))
+    claims.append(_where_it_moves(s, claim(text, SOURCE, "large error for FedSGD", gap, "above", 1.0)))
     medians = {key: each.quantile(0.5, dim=1) for key, each in errors.items()}
     enough = [m for m in grid if m >= s.k]
     accurate = torch.stack([medians["FedRep", m] <= s.small * signal for m in enough], 1).all(1)
     text = (
         f"FedRep's median error is at most {s.small:g} of the signal at every m_new ≥ k = {s.k} shown (share of seeds)"
     )
-    claims.append(fraction(text, SOURCE, "accurate as long as m_new ≥ k", accurate))
+    least = None if s.m > s.k else 1.0
+    claims.append(_where_it_moves(s, fraction(text, SOURCE, "accurate as long as m_new ≥ k", accurate, least)))
     reached = torch.stack([medians["Local Only", m] <= s.small * signal for m in grid], 1)
     first = torch.tensor(grid, dtype=torch.float64, device=reached.device)[reached.int().argmax(1)]
     never = ~reached.any(1)
@@ -242,7 +252,7 @@ def _claims(
     claims.append(claim(text, SOURCE, "Ω(d)", (first / s.d), "above", 0.9))
     text = f"{FAR}: its error over FedRep's at m_new = {m} (log10 of the ratio of mean errors; tenfold or more)"
     wider = (errors[FAR, m].mean(1) / errors["FedRep", m].mean(1).clamp(min=1e-300)).log10()
-    claims.append(claim(text, SOURCE, "large error for FedSGD", wider, "above", 1.0))
+    claims.append(_where_it_moves(s, claim(text, SOURCE, "large error for FedSGD", wider, "above", 1.0)))
     for name, unknowns in (("FedRep", s.k), ("Local Only", s.d)):
         # The mean of one client's error has a variance only three samples beyond that.
         usable = [m for m in grid if (m > unknowns + 3 or m < unknowns - 3) and bool((formula[name, m] > 0).all())]

@@ -181,7 +181,7 @@ def _same_step(
     for kind in settings.kinds:
         method = _at(kind, step, head_step)
         found[kind.name] = case.run(drawn, method)
-        refuse_divergence(found[kind.name], method, case)
+        refuse_divergence(found[kind.name], method, case, drawn)
     return found
 
 

@@ -30,8 +30,10 @@ from commonground.theory.linear import (
     draw_problem,
     draw_samples,
     make_start,
+    smaller_step,
     step_limit,
     subset_extremes,
+    usable_step,
 )
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Positive",
     "Positives",
     "ProblemSettings",
+    "at_its_start",
     "choose_step",
     "common_step",
     "first_round",
@@ -156,6 +159,18 @@ def uneven(rates: Sequence[float], n: Sequence[int]) -> list[str]:
     return [f"rn is rounded to whole clients: {', '.join(odd)}."] if odd else []
 
 
+def at_its_start(samples: Sequence[int], k: int) -> list[str]:
+    """A note where FedRep does not move with so many samples per client; with none of these, that it is not judged."""
+    still = [m for m in samples if m <= k]
+    if not still:
+        return []
+    note = (
+        f"At m ≤ k (here m = {', '.join(map(str, still))}) the exact head fits a client's samples without residual, "
+        "the gradient of B is zero, and FedRep stays at its start."
+    )
+    return [f"{note} What the paper says of it is shown and not judged." if len(still) == len(samples) else note]
+
+
 @dataclass(frozen=True)
 class Case:
     """One problem of a figure: its number of clients and of samples per client, and how rounds see them."""
@@ -235,10 +250,15 @@ def choose_step(
         values = measure(run)[:, window[0] :].clamp(min=1e-300).log()
         found.append((away, float(values.median(dim=0).values.mean()), len(found), method))
     if not found:
-        raise DivergenceError(
-            f"{kind.name} diverges at every step size of {list(steps)} ({case}); add a smaller one, such as "
-            f"steps={min(steps) / 2:.3g}"
-        )
+        sizes = [size for size in head_step_grid if size is not None]
+        smallest = replace(kind, step=min(steps), head_step=min(sizes, default=None))
+        name, value = smaller_step(drawn[0], smallest, drawn[1])
+        given = isinstance(case.settings, GridSettings) and case.settings.head_step is not None
+        grid = "steps" if name == "step" else name if given else "head_step_grid"
+        told = f"{kind.name} diverges at every step size of {list(steps if name == 'step' else sizes)} ({case})"
+        if case.m <= case.settings.k:
+            raise DivergenceError(f"{told}: with m ≤ k a head fits its samples on any representation; take m > k")
+        raise DivergenceError(f"{told}; add a smaller one, such as {grid}={value:.3g}")
     return [method for *_, method in sorted(found, key=lambda each: each[:3])]
 
 
@@ -253,12 +273,12 @@ def run_best(
     for method in ranked[:-1]:
         try:
             run = case.run(drawn, method)
-            refuse_divergence(run, method, case)
+            refuse_divergence(run, method, case, drawn)
             return method, run
         except DivergenceError:
             continue
     run = case.run(drawn, ranked[-1])
-    refuse_divergence(run, ranked[-1], case)
+    refuse_divergence(run, ranked[-1], case, drawn)
     return ranked[-1], run
 
 
@@ -276,7 +296,7 @@ def safe_step(problem: Problem, count: int) -> float:
     return float(step_limit(subset_extremes(problem, count).largest).min())
 
 
-def refuse_divergence(run: Trajectory, method: Alternation, case: Case) -> None:
+def refuse_divergence(run: Trajectory, method: Alternation, case: Case, drawn: tuple[Problem, Samples, Start]) -> None:
     """End an experiment whose representation ends far from where it started in most seeds.
 
     Raises:
@@ -284,14 +304,15 @@ def refuse_divergence(run: Trajectory, method: Alternation, case: Case) -> None:
     """
     away = int(run.went_away.sum())
     if 2 * away > len(run.went_away):
+        name, value = smaller_step(drawn[0], method, drawn[1])
         raise DivergenceError(
             f"{method.name} diverges at step size {method.step:g}: in {away} of {len(run.went_away)} seeds its "
             f"representation ends more than twice as far from B* as it started ({case}); use a smaller step size, such "
-            f"as step={method.step / 2:.3g}"
+            f"as {name}={value:.3g}"
         )
 
 
-def refuse_rise(model: SingleModel, step: float, case: Case) -> None:
+def refuse_rise(model: SingleModel, step: float, case: Case, problem: Problem) -> None:
     """End an experiment in which FedSGD's training loss more than doubles in most seeds.
 
     Raises:
@@ -301,7 +322,7 @@ def refuse_rise(model: SingleModel, step: float, case: Case) -> None:
     if 2 * up > len(model.w):
         raise DivergenceError(
             f"FedSGD diverges at step size {step:g}: in {up} of {len(model.w)} seeds its training loss ends above "
-            f"twice its start's ({case}); use a smaller step size, such as step={step / 2:.3g}"
+            f"twice its start's ({case}); use a smaller step size, such as step={usable_step(problem, step):.3g}"
         )
 
 

@@ -17,6 +17,7 @@ from commonground.papers.fedrep.linear import (
     Positive,
     Positives,
     ProblemSettings,
+    at_its_start,
     uneven,
 )
 from commonground.papers.figures import Curve, Figure, median_curve
@@ -220,7 +221,7 @@ def _judge(
             LEAST_SHARE,
         ),
     ]
-    if not bool(judged.any()) or bool((factor == 0).any()):  # nothing to judge, or to judge by
+    if m <= s.k or not bool(judged.any()) or bool((factor == 0).any()):  # nothing to judge, or to judge by
         claims = [replace(claim, holds=None) for claim in claims]
     return row, claims, bound, factor
 
@@ -271,8 +272,7 @@ def _notes(s: Theorem1Settings, table: list[dict[str, Any]], steps: list[dict[st
         notes.append(
             f"The theorem is for labels without noise; here its variance is {s.noise:g}, so distances have a floor."
         )
-    if s.k >= min(s.m):
-        notes.append("For m ≤ k the exact head leaves no residual and FedRep does not move.")
+    notes += at_its_start(s.m, s.k)
     if away:
         notes.append(f"FedRep diverges (ends more than twice as far from B* as it starts) at {'; '.join(away)}.")
     return notes

@@ -14,7 +14,7 @@ from commonground.papers.claims import claim, fraction
 from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Figure, mean_curve, median_curve
 from commonground.papers.flute.comparison import short, thinned
-from commonground.papers.flute.linear import LETTERS
+from commonground.papers.flute.linear import LETTERS, check_rank
 from commonground.papers.outcome import Claim, Outcome
 from commonground.papers.request import Request, Settings
 from commonground.statistics import Values, as_array, median_interval
@@ -81,9 +81,7 @@ class PenaltySettings(Settings):
         """
         at_least("d", self.d, 1, "inputs")
         at_least("clients", self.clients, 1)
-        at_least("k", self.k, 1, "columns of the representation B")
-        if self.k > min(self.d, self.clients):
-            raise ConfigError(f"k is {self.k}; it must be at most min(d, M) = {min(self.d, self.clients)}")
+        check_rank("k", self.k, self.d, self.clients)
         if not self.samples or not self.generators or not self.fixed:
             raise ConfigError("samples, generators and fixed must name at least one value each")
         for samples in self.samples:

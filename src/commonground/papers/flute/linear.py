@@ -21,7 +21,7 @@ from commonground.theory.flute.problem import Generator, models, random_start, s
 from commonground.theory.flute.references import local_least_squares, mean_client_error, rank_k_floor
 from commonground.theory.flute.trajectory import Trajectory
 
-__all__ = ["EQUAL", "LETTERS", "Cell", "ComparisonSettings", "compare_all", "effective_step"]
+__all__ = ["EQUAL", "LETTERS", "Cell", "ComparisonSettings", "check_rank", "compare_all", "effective_step"]
 
 AT_ONCE = 20  # seeds whose moments fit into a core's cache
 SEEDS = 80  # differences between the methods are a tenth of what they vary over seeds
@@ -66,9 +66,7 @@ class ComparisonSettings(Settings):
         for clients in self.clients:
             at_least("clients", clients, 1)
             for k in self.ks:
-                at_least("k", k, 1, "columns of the representation B")
-                if k > min(self.d, clients):
-                    raise ConfigError(f"k is {k}; it must be at most min(d, M) = {min(self.d, clients)}")
+                check_rank("k", k, self.d, clients)
         for samples in self.samples:
             at_least("samples", samples, 1, "per client")
         at_least("noise_variance", self.noise_variance, 0)
@@ -145,6 +143,18 @@ class Cell:
         """How many rounds earlier FLUTE comes within a share of the lower of both methods' last errors: [S]."""
         target = (1 + within) * torch.minimum(self.flute.error[:, -1], other.error[:, -1])
         return _first(other, target) - _first(self.flute, target)
+
+
+def check_rank(name: str, k: int, d: int, clients: int, hint: str = "") -> None:
+    """Refuse a rank that no Φ of these sizes has; ``name`` is the setting that it is or, unless that is k, is one of.
+
+    Raises:
+        ConfigError: k < 1 or k > min(d, M).
+    """
+    at_least(name, k, 1, "columns of the representation B")
+    if k > min(d, clients):
+        holds = "k is" if name == "k" else f"{name} holds"
+        raise ConfigError(f"{holds} {k}, with M = {clients}; it must be at most min(d, M) = min({d}, {clients}){hint}")
 
 
 def compare_all(request: Request, settings: ComparisonSettings) -> list[Cell]:

@@ -15,7 +15,7 @@ from commonground.papers.claims import claim, fraction
 from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.flute.comparison import short
-from commonground.papers.flute.linear import LETTERS
+from commonground.papers.flute.linear import LETTERS, check_rank
 from commonground.papers.outcome import Outcome
 from commonground.papers.request import Request, Settings
 from commonground.statistics import as_array
@@ -79,12 +79,9 @@ class TheoremSettings(Settings):
         """
         at_least("d", self.d, 1, "inputs")
         at_least("clients", self.clients, 1)
-        most = min(self.d, self.clients)
-        for name, k in (("k", self.k), *(("practical_ks", k) for k in self.practical_ks)):
-            at_least(name, k, 1, "columns of the representation B")
-            if k > most:
-                holds = f"k is {k}" if name == "k" else f"practical_ks holds {k}"
-                raise ConfigError(f"{holds}; it must be at most min(d, M) = {most} (--set {name}=…)")
+        check_rank("k", self.k, self.d, self.clients, " (--set k=…)")
+        for k in self.practical_ks:
+            check_rank("practical_ks", k, self.d, self.clients, " (--set practical_ks=…)")
         if not self.lambda_1 >= self.lambda_k > self.lambda_after >= 0:
             raise ConfigError(
                 f"lambda_1, lambda_k and lambda_after are {self.lambda_1:g}, {self.lambda_k:g} and "

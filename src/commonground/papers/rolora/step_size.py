@@ -15,6 +15,7 @@ from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
 from commonground.papers.outcome import Outcome
 from commonground.papers.request import Request, Settings
 from commonground.papers.rolora.ffa import FFASettings
+from commonground.papers.rolora.premise import always, enough_samples, too_few
 from commonground.theory.checks import positive
 from commonground.theory.rolora import (
     Draw,
@@ -75,9 +76,9 @@ def _run(request: Request) -> Outcome:
     shares = sorted(set(settings.shares))
     for share in shares:
         positive("a step's share of 1/‖b*‖²", share)
-    for delta0 in (settings.delta0, *settings.deltas):
+    for setting, delta0 in (("delta0 is", settings.delta0), *(("deltas holds", one) for one in settings.deltas)):
         if not SMALLEST < delta0 < 1:
-            raise ConfigError(f"an initial angle distance is {delta0:g}; it must lie between {SMALLEST:g} and 1")
+            raise ConfigError(f"{setting} {delta0:g}; it must lie above {SMALLEST:g} (rounding) and below 1")
     problem = homogeneous(seeds, settings.clients, settings.dimension, settings.delta0, settings.norm, request.device)
     steps = [share / settings.norm**2 for share in shares]
     factors = _factors(settings, shares, request.device)
@@ -246,17 +247,18 @@ def _judge(
     most = settings.samples[-1]
     if allowed:
         below = [shares[i] for i in allowed]
-        for name in (f"m = {most}", "m = ∞"):
+        for name, speaks in ((f"m = {most}", enough_samples(most, settings.dimension)), ("m = ∞", True)):
             largest = _up_to(runs[name][:, allowed], factors[allowed], below)
             outcome.claims.append(
-                fraction(
+                always(
                     f"The claimed contraction holds in every round for every η ≤ 1/L_max² tried, L_max = ‖b*‖ (up to "
                     f"η‖b*‖² = {below[-1]:.3g}), {name} (share of seeds)",
                     SOURCE,
-                    1.0,
                     largest >= below[-1] * (1 - 1e-9),
+                    speaks,
                 )
             )
+        outcome.notes += too_few(most, settings.dimension, "Lemma 5.3 asks")
     if settings.long_rounds < FEWEST_LONG:
         outcome.notes.append(
             f"What happens in the long run is not judged from {settings.long_rounds} rounds; {FEWEST_LONG} show it."

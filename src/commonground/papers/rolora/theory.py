@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from pydantic import Field
 
 from commonground.errors import ConfigError
-from commonground.papers.claims import claim, fraction
+from commonground.papers.claims import claim
 from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure, median_curve
 from commonground.papers.outcome import Outcome
 from commonground.papers.request import Request
 from commonground.papers.rolora.ffa import FFASettings, judge_ffa, judge_frozen_clients_that_differ
+from commonground.papers.rolora.premise import always, enough_samples, too_few
 from commonground.theory.checks import positive
 from commonground.theory.rolora import (
     Draw,
@@ -177,21 +179,22 @@ def _ratios(settings: RoLoRATheory, trace: Trace, exact: Trace, steps: Sequence[
 
 
 def _judge_lemma(outcome: Outcome, settings: RoLoRATheory, trace: Trace, exact: Trace, steps: Sequence[float]) -> None:
+    enough = enough_samples(settings.samples, settings.dimension)
     cases = [
-        (trace, 0, f"η = {steps[0]:g}, m = {settings.samples}"),
-        (trace, 2, f"its limit η = 1/L_max² = {steps[2]:g}, m = {settings.samples}"),
-        (exact, 2, f"its limit η = 1/L_max² = {steps[2]:g}, infinitely many samples"),
+        (trace, 0, f"η = {steps[0]:g}, m = {settings.samples}", enough),
+        (trace, 2, f"its limit η = 1/L_max² = {steps[2]:g}, m = {settings.samples}", enough),
+        (exact, 2, f"its limit η = 1/L_max² = {steps[2]:g}, infinitely many samples", True),
     ]
-    for run, which, where in cases:
+    for run, which, where, speaks in cases:
         factor = lemma_factor(settings.delta0, steps[which] * settings.norm**2)
         holds, judged = contracts(run.delta[:, which], factor)
         outcome.claims.append(
-            fraction(
+            always(
                 f"At {where}, δ shrinks by {factor:.4g} = √(1 − η(1 − (δ^0)²)‖b*‖²) or more in every round of every "
                 "seed (share of seeds)",
                 f"{PAPER}, Lemma 5.3",
-                1.0,
                 holds | ~judged,
+                speaks,
             )
         )
 
@@ -200,6 +203,7 @@ def _judge_theorem(
     outcome: Outcome, settings: RoLoRATheory, trace: Trace, steps: Sequence[float], needed: Sequence[int | None]
 ) -> None:
     source, epsilon = f"{PAPER}, Theorem 5.4", settings.epsilon
+    enough = enough_samples(settings.samples, settings.dimension)
     for which in (0, 1):
         rounds = needed[which]
         if rounds is None:
@@ -207,20 +211,20 @@ def _judge_theorem(
         share = steps[which] * settings.norm**2
         where = f"η = {steps[which]:g} (c = η‖b*‖² = {share:g}), T = {rounds}"
         reached = trace.delta[:, which, rounds] <= epsilon
-        outcome.claims.append(fraction(f"At {where}: δ^T ≤ ε = {epsilon:g} (share of seeds)", source, 1.0, reached))
+        outcome.claims.append(always(f"At {where}: δ^T ≤ ε = {epsilon:g} (share of seeds)", source, reached, enough))
         if which:
             continue
         spare = (1 - settings.delta0**2) / 16
         error = trace.error[:, which, rounds]
         center: Literal["mean", "median"] = "mean" if settings.samples >= 5 else "median"  # as heavy-tailed as b is
         close = error <= (1 + spare) * epsilon * settings.norm
-        outcome.claims += [
-            fraction(
+        beside = [
+            always(
                 f"At {where}: ‖a^T(b^{{T+1}})ᵀ − a*b*ᵀ‖ ≤ (1 + ε')ε‖b*‖ with the largest ε' = (1 − (δ^0)²)/16 allowed "
                 "(share of seeds)",
                 source,
-                1.0,
                 close,
+                enough,
             ),
             claim(
                 f"At {where}: RoLoRA's loss is at most (1 + ε)‖b*‖²ε² ({center} loss as a multiple of it)",
@@ -241,6 +245,7 @@ def _judge_theorem(
                 0.0,
             ),
         ]
+        outcome.claims += beside if enough else [replace(one, holds=None) for one in beside]
 
 
 def _losses(settings: RoLoRATheory, problem: Problem, trace: Trace) -> Figure:
@@ -280,6 +285,7 @@ def _remark(outcome: Outcome, settings: RoLoRATheory, shares: Sequence[float]) -
         "excess is +1/(N(m − 2))). For m ≤ 2 and N ≥ 2 the expected loss is infinite, which the proposition does not "
         "exclude; for m ≤ 4 its variance is, so those rows are shown and not judged.",
     ]
+    outcome.notes += too_few(settings.samples, settings.dimension, "Lemma 5.3 and Theorem 5.4 ask")
     if c >= 1:
         outcome.notes.append(
             f"The step size is too large: η‖b*‖² = {c:g} is not below 1, so RoLoRA does not converge. It does not grow "

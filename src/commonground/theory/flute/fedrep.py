@@ -105,7 +105,12 @@ def fedrep(
     W = exact_heads(problem, B)
     recorder = Recorder(problem, k, every)
     recorder.record(0, rounds, B, W)
-    watch = Watch(problem.seeds, problem.device, on_divergence)
+    watch = Watch(
+        problem.seeds,
+        problem.device,
+        on_divergence,
+        lambda: f"step={min(step / 2, float(step_limit(problem).min()) / 2):.3g}",
+    )
     for round in range(1, rounds + 1):
         moved = B - 2 * step / problem.clients * problem.residual(B @ W) @ W.mT
         gone = watch.look(moved, "FedRep", round, step)

@@ -84,7 +84,13 @@ def flute(
     at_least("gamma2", gamma2, 0)
     B, W = start
     scale = max(1.0, float(problem.phi.abs().max()))
-    watch = Watch(problem.seeds, problem.device, on_divergence)
+    penalty = 2 * gamma1 + 4 * gamma2
+    watch = Watch(
+        problem.seeds,
+        problem.device,
+        on_divergence,
+        lambda: f"step={min(step / 2, 1 / _curvature(problem, start, convention, penalty)):.3g}",
+    )
     recorder = Recorder(problem, k, every)
     recorder.record(0, rounds, B, W)
     for round in range(1, rounds + 1):
@@ -149,6 +155,20 @@ def objective(
     gram_B, gram_W = B.mT @ B, W @ W.mT
     penalty = gamma2 * (_squared(gram_B) + _squared(gram_W)) - gamma1 * _squared(product)
     return weight * problem.loss(product) + penalty
+
+
+def _curvature(
+    problem: LinearProblem, start: tuple[torch.Tensor, torch.Tensor], convention: Convention, penalty: float
+) -> float:
+    """About how much what a round steps downhill on curves at most, on the way from this start to a balanced Φ_k.
+
+    B and W are then no larger than the root of λ_1, or than they start, and a client's loss curves by its samples.
+    """
+    sizes = [torch.linalg.matrix_norm(problem.phi, ord=2)]
+    sizes += [torch.linalg.matrix_norm(each, ord=2).square() for each in start]
+    largest = max(float(each.max()) for each in sizes)
+    bent = 1.0 if problem.covariance is None else float(torch.linalg.eigvalsh(problem.covariance).max())
+    return largest * (max(convention.factors(problem.clients)) * (1 + bent) + 2 * penalty)
 
 
 def _squared(matrix: torch.Tensor) -> torch.Tensor:

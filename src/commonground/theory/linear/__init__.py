@@ -10,7 +10,7 @@ run.distance  # [20, 51]
 from commonground.theory.linear.errors import expected_error, new_client_error, outside, training_floor, value_floor
 from commonground.theory.linear.fedsgd import SingleModel, fedsgd, single_model_error
 from commonground.theory.linear.least_squares import least_squares, local_only
-from commonground.theory.linear.methods import Alternation, Trajectory, alternate
+from commonground.theory.linear.methods import Alternation, Trajectory, alternate, smaller_step
 from commonground.theory.linear.problem import (
     Problem,
     Samples,
@@ -38,6 +38,7 @@ from commonground.theory.linear.theorem import (
     sample_size_unit,
     step_limit,
     subset_extremes,
+    usable_step,
 )
 
 __all__ = [
@@ -72,8 +73,10 @@ __all__ = [
     "random_start",
     "sample_size_unit",
     "single_model_error",
+    "smaller_step",
     "step_limit",
     "subset_extremes",
     "training_floor",
+    "usable_step",
     "value_floor",
 ]

@@ -9,6 +9,7 @@ import torch
 from commonground.theory.checks import TOO_LARGE, OnDivergence, Watch, at_least, positive
 from commonground.theory.linear.problem import Problem, Samples, clients_per_round, participants
 from commonground.theory.linear.starts import Start
+from commonground.theory.linear.theorem import usable_step
 from commonground.theory.subspace import principal_angle_distance
 
 __all__ = ["SingleModel", "fedsgd", "single_model_error"]
@@ -69,7 +70,7 @@ def fedsgd(
     pulls = (data.x.mT @ data.y[..., None])[..., 0] / data.m
     powers = data.y.square().mean(-1)
     B, w = start.B.clone(), start.W.mean(1)
-    watch = Watch(problem.seeds, problem.device, on_divergence)
+    watch = Watch(problem.seeds, problem.device, on_divergence, lambda: f"step={usable_step(problem, step):.3g}")
     rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]
     distances, training = [], []
     gram, pull, power = grams.mean(1), pulls.mean(1), powers.mean(1)

@@ -11,9 +11,10 @@ from commonground.theory.checks import TOO_LARGE, OnDivergence, Watch, at_least,
 from commonground.theory.linear.least_squares import least_squares
 from commonground.theory.linear.problem import Problem, Samples, clients_per_round, draw_samples, participants
 from commonground.theory.linear.starts import Start
+from commonground.theory.linear.theorem import usable_step
 from commonground.theory.subspace import principal_angle_distance
 
-__all__ = ["Alternation", "Trajectory", "alternate"]
+__all__ = ["Alternation", "Trajectory", "alternate", "smaller_step"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,12 @@ def alternate(
     rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]
     head_step = method.head_step or method.step
     which = "representation" if method.head_steps is None else f"representation; head step {head_step:g}"
-    watch = Watch(problem.seeds, problem.device, on_divergence)
+
+    def instead() -> str:
+        name, value = smaller_step(problem, method, data or draw_samples(problem, m or 0, "round", (0,)))
+        return f"{name}={value:.3g}"
+
+    watch = Watch(problem.seeds, problem.device, on_divergence, instead)
     distances, training, values = [], [], []
     theta = problem.theta
     for round in range(rounds + 1):
@@ -143,7 +149,7 @@ def alternate(
         inputs = batch.x.flatten(1, 2)  # [S, rn·m, d]
         features = (inputs @ B).unflatten(1, (count, batch.m))
         w = _heads(method, features, batch.y, W if chosen is None else W[rows, chosen])
-        gone = watch.look(w, f"{method.name} (heads)", round, head_step, problem.k**0.5, "head_step")
+        gone = watch.look(w, f"{method.name} (heads)", round, head_step, problem.k**0.5)
         w = w if gone is None else w.masked_fill(gone[:, None, None], 0.0)
         if chosen is None:
             W, truth = w, theta
@@ -164,6 +170,23 @@ def alternate(
     distance = watch.from_then_on(torch.stack(distances, 1), 1.0)
     loss, value = (watch.from_then_on(torch.stack(each, 1), TOO_LARGE) for each in (training, values))
     return Trajectory(distance, loss, value, B, W, watch.ended)
+
+
+def smaller_step(problem: Problem, method: Alternation, data: Samples) -> tuple[str, float]:
+    """Which of a method's step sizes to change where it diverges, and to what: a name and a number.
+
+    That of the heads where it is above 2 over the largest curvature of a client's loss, which no orthonormal B exceeds;
+    the representation's otherwise.
+    """
+    step = usable_step(problem, method.step)
+    if method.head_steps is None:
+        return "step", step
+    curvature = float(torch.linalg.matrix_norm(data.x, ord=2).square().max()) / data.m
+    if method.head_step is None:
+        return "step", min(step, 1 / curvature)
+    if method.head_step * curvature > 2:
+        return "head_step", min(method.head_step / 2, 1 / curvature)
+    return "step", step
 
 
 def _heads(method: Alternation, features: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ __all__ = [
     "sample_size_unit",
     "step_limit",
     "subset_extremes",
+    "usable_step",
 ]
 
 MOST_SUBSETS = 20_000
@@ -94,6 +95,16 @@ def drawn_extremes(problem: Problem, count: int, rounds: int) -> SubsetExtremes:
 def step_limit(sigma_max: torch.Tensor) -> torch.Tensor:
     """The largest step size of Theorem 1, 1/(4 σ̄_max,*²)."""
     return 1 / (4 * sigma_max.square())
+
+
+def usable_step(problem: Problem, step: float) -> float:
+    """A step size to take where this one diverges: half of it, or less where that is still too large.
+
+    It is within Theorem 1's limit whichever clients take part, as no σ̄_max,*² is above the largest ‖w_i*‖². Heads and a
+    single model bear it as well, whose curvature is about 1.
+    """
+    largest = float(problem.W_star.square().sum(-1).max())
+    return min(step / 2, 1 / (4 * max(largest, 1.0)))
 
 
 def contraction_factor(step: torch.Tensor, E0: torch.Tensor, sigma_min: torch.Tensor) -> torch.Tensor:
