@@ -105,6 +105,7 @@ def train(
     from commonground.engine.tracked import Tracking
     from commonground.engine.training import check_resumed, run_training
     from commonground.report import write_run_report
+    from commonground.tasks.rank import assumed_way
 
     if resume and out is not None and RunFolder(out).exists:
         before = RunFolder(out).config().model_dump(exclude_none=True)
@@ -123,6 +124,8 @@ def train(
     if not quiet:
         for note in (*setup.data.about.get("notes", ()), *_dealt(config, setup.data)):
             say(f"{setup.data.name}: {note}")
+        if assumed := assumed_way(config.rank_by, setup.own_metrics):
+            say(assumed)
     if dry_run:
         from commonground.plan import plan_of, plan_table
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commonground import FederatedDataset
+from commonground.cli import main
 from commonground.compare import Comparison, compare, validation_split
 from commonground.compare.grid import candidates, edge_notes, on_edge, parse_grid
 from commonground.compare.methods import Method
@@ -340,3 +341,25 @@ def test_runs_that_tune_go_on_with_other_numerics_as_the_others_do(
     settings: dict[str, Any] = {"rounds": 1, "seeds": 1, "grid": grid, "local_only": False}
     compare(["fedavg"], digits(), out=tmp_path, allow_other_numerics=True, **settings)
     assert asked == [True, True, True]  # both candidates, then the chosen one
+
+
+def test_what_a_grid_chose_is_not_continued_without_it(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"rounds": 1, "seeds": 1, "local_only": False, "out": tmp_path}
+    compare(["fedavg"], digits(), grid={"lr": [0.01, 0.02]}, **given)
+    for lr in (None, 0.3):
+        with pytest.raises(RunError, match="has what a grid chose: give the same --grid, or choose another --out"):
+            compare(["fedavg"], digits(), lr=lr, **given)
+
+
+def test_which_way_a_metric_of_one_s_own_ranks_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "def brier(targets, predictions):\n    return float((predictions.argmax(1) != targets).mean())\n"
+    (tmp_path / "mine.py").write_text(code)
+    given: dict[str, Any] = {"rounds": 1, "seeds": 1, "local_only": False, "metric": f"{tmp_path / 'mine.py'}:brier"}
+    told = "More of brier counts as better; if less is, say --rank-by brier:lower."
+    assert told in compare(["fedavg"], digits(), rank_by="brier", **given).result["notes"]
+    for ranked in ("brier:lower", "auc", None):
+        assert told not in compare(["fedavg"], digits(), rank_by=ranked, **given).result["notes"]
+    words = ["--clients", "5", "--rounds", "1", "--metric", given["metric"], "--rank-by"]
+    for rank, said in (("brier", 1), ("brier:lower", 0)):
+        assert main(["train", "fedavg", *words, rank, "--out", str(tmp_path / rank.replace(":", "-"))]) == 0
+        assert capsys.readouterr().err.count(told) == said

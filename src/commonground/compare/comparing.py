@@ -24,6 +24,7 @@ from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
 from commonground.engine.loop import OnRound, as_one
 from commonground.engine.option_checks import is_chosen
+from commonground.engine.own_metrics import metrics_of
 from commonground.engine.prepare import check_objects, checked_algorithm, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import FREE, RunFolder
@@ -33,6 +34,7 @@ from commonground.existing import check_folder
 from commonground.models import is_pretrained, own_copy
 from commonground.suggest import meant
 from commonground.tasks import Headline
+from commonground.tasks.rank import assumed_way
 
 __all__ = ["Comparing"]
 
@@ -111,6 +113,8 @@ class Comparing:
         self.candidates = {label: candidates(method, self.grid, self.common) for label, method in self.methods.items()}
         self._check_grid()
         self._tell_of_passed_over()
+        if assumed := assumed_way(self.common.get("rank_by"), metrics_of(self.common.get("metric"))):
+            self._note(assumed)
         self.configs = self._configs()
         self.reference = self._reference(reference) if reference is not None else next(iter(self.methods))
 
@@ -125,8 +129,7 @@ class Comparing:
             methods[method.label] = method
         if local_only and all(method.name != "local" for method in methods.values()):
             methods["local"] = Method("local")
-            self.notes.append("Local Only was added as the yardstick; --no-local-only leaves it out.")
-            self.observer.note(self.notes[-1])
+            self._note("Local Only was added as the yardstick; --no-local-only leaves it out.")
         return methods
 
     def _check_options(self) -> None:
@@ -175,6 +178,11 @@ class Comparing:
             if key not in used and not any(key in method.settings for method in self.methods.values()):
                 raise ConfigError(f"the grid's setting '{key}' says nothing to any method of this comparison")
 
+    def _note(self, sentence: str) -> None:
+        """Say something now and under the table."""
+        self.notes.append(sentence)
+        self.observer.note(sentence)
+
     def _tell_of_passed_over(self) -> None:
         """Note which methods are run without a setting of all methods, since it says nothing to them."""
         for key, value in self.common.items():
@@ -186,8 +194,7 @@ class Comparing:
                 and key not in method.settings
             ]
             if without and key in RunConfig.model_fields and is_chosen(key, value):
-                self.notes.append(f"{key.replace('_', ' ')} {value} says nothing to {', '.join(without)}.")
-                self.observer.note(self.notes[-1])
+                self._note(f"{key.replace('_', ' ')} {value} says nothing to {', '.join(without)}.")
 
     def _configs(self) -> dict[str, list[RunConfig]]:
         """Every method's configuration with the first seed, one per candidate."""
@@ -266,6 +273,11 @@ class Comparing:
             try:
                 return folder.check_same(config, free=FREE - {"rounds"}, other_numerics=self.other_numerics)
             except RunError as error:
+                if len(candidates) == 1 and (folder.path.parent / "tuning").is_dir():
+                    raise RunError(
+                        f"the run in '{folder.path}' has what a grid chose: give the same --grid, or choose another "
+                        "--out"
+                    ) from None
                 refused.append((sum(before[name] != value for name, value in config.model_dump().items()), error))
         raise min(refused, key=lambda found: found[0])[1]
 

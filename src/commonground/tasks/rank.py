@@ -9,7 +9,7 @@ from commonground.errors import ConfigError
 from commonground.suggest import meant
 from commonground.tasks.base import Task
 
-__all__ = ["Rank", "is_share", "less_is_better"]
+__all__ = ["Rank", "assumed_way", "is_share", "less_is_better"]
 
 _LESS = ("rmse", "mse", "mae", "log_loss", "calibration_error", "perplexity")
 _SHARES = ("f1", "macro_f1", "calibration_error")
@@ -23,6 +23,13 @@ def less_is_better(metric: str) -> bool:
 def is_share(metric: str) -> bool:
     """Whether one of our metrics is a share, written in percent."""
     return "accuracy" in metric or metric in _SHARES
+
+
+def assumed_way(text: str | None, own: Collection[str]) -> str:
+    """A sentence where a metric of the user's ranks and nobody said whether more of it is better; empty otherwise."""
+    if text is None or text not in own:
+        return ""
+    return f"More of {text} counts as better; if less is, say --rank-by {text}:lower."
 
 
 @dataclass(frozen=True)
