@@ -131,6 +131,9 @@ def adapt(
     said = {"separator": separator, "encoding": encoding, "missing_target": missing_target}
     reads |= {name: value for name, value in said.items() if value is not None}
     by_column = "client_column" in reads or (partition or "").startswith("column")
+    tokens = reading(run.config, data)
+    if tokens:
+        tokens["max_length"] = run.trained.longest_text(tokens["max_length"])
     new = load_data(
         data or run.config.data,
         clients or (None if by_column else run.trained.clients),
@@ -140,7 +143,7 @@ def adapt(
         data_dir=data_dir,
         **_target(run),
         **reads,
-        **reading(run.config, data),
+        **tokens,
     )
     new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
     if keep:

@@ -86,7 +86,8 @@ def _sentences(found: Inspection) -> list[str]:
         ]
     if found.target is not None:
         lines.append(f"target: '{found.target}', {found.task}")
-        lines.append(f"to train on it: {found.command}")
+        nothing = "no column can be an input for that target"
+        lines.append(f"to train on it: {found.command}" if found.command else nothing)
         if found.text_command not in ("", found.command):
             lines.append(f"to train on its texts alone: {found.text_command}")
     return lines

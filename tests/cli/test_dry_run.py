@@ -41,6 +41,15 @@ def test_rounds_that_send_unlike_much_are_told_as_their_mean(
     assert f"{down:.1f} kB from the server, {up:.1f} kB to it, on average" in told
 
 
+def test_bytes_that_early_stopping_may_change_are_no_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Early rounds of RoLoRA send more than their mean, and a run may end with them."""
+    words = ["--rounds", "8", "--clients", "5", "--early-stopping", "2", "--validation-fraction", "0.2"]
+    assert main(["train", "rolora", *words, "--set", "rank=2", "--out", str(tmp_path / "run"), "--dry-run"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "at most" not in told.partition("a client's round")[2].partition("the whole run")[0]
+    assert "to it, on average" in told
+
+
 def test_what_is_wrong_is_told_as_by_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "fedrep", "--model", "cnn", "--dry-run", "--out", str(tmp_path / "run")]) == 2
     assert "needs images of at least 16×16" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 
 import commonground as cg
-from commonground.compare.methods import Method
+from commonground.compare.methods import ADAPTING, Method
 from commonground.errors import ConfigError, RunError
+from commonground.models.lora_options import LoRAOptions
 from tests.helpers import digits
 from tests.language import tiny_model, token_data
 
@@ -45,9 +47,7 @@ def test_ranks_beside_one_another_are_those_of_single_runs(bert: str, tmp_path: 
     # The same folder again takes what is there, and none with other options of all methods.
     again = cg.compare(named, token_data(), **SETTINGS, **given, out=tmp_path / "c")
     assert again.result["methods"] == found.result["methods"]
-    with pytest.raises(
-        RunError, match=r"holds a comparison with model_options = \{'dropout': 0.1\}, not \{'dropout': 0.2"
-    ):
+    with pytest.raises(RunError, match=r"was started with model_options = \{'dropout': 0.1.*not \{'dropout': 0.2"):
         cg.compare(named, token_data(), **SETTINGS, model=bert, model_options={"dropout": 0.2}, out=tmp_path / "c")
 
 
@@ -62,12 +62,31 @@ def test_a_rank_is_chosen_from_a_grid_on_training_rows(bert: str) -> None:
     assert found.runs["rolora:model.rank=1"][0].config.model_options["rank"] == 1
 
 
+def test_other_ranks_are_no_other_comparison(bert: str, tmp_path: Path) -> None:
+    cg.compare(["lora:model.rank=2"], token_data(), model=bert, **SETTINGS, out=tmp_path)
+    found = cg.compare(["lora", "rolora"], token_data(), model=bert, grid={"model.rank": [1]}, **SETTINGS, out=tmp_path)
+    assert [row["settings"]["model.rank"] for row in found.result["methods"]] == [1, 1]
+
+
+def test_what_nobody_named_is_the_usual(bert: str) -> None:
+    with pytest.raises(ConfigError, match=r"'lora:model.rank=8' and 'lora' are the same with identical settings"):
+        cg.compare(["lora:model.rank=8", "lora"], token_data(), model=bert, **SETTINGS)
+
+
+def test_all_options_of_adapting_may_differ_but_those_that_read_or_keep() -> None:
+    equal = {"base_dtype", "keep_hidden", "max_length", "generative"}
+    assert {*ADAPTING} | equal == {*signature(LoRAOptions).parameters}
+    assert not {*ADAPTING} & equal
+
+
 @pytest.mark.parametrize(
     ("methods", "grid", "sentence"),
     [
         (["lora:model.rank=2", "lora"], {}, "'model.rank' says how a pretrained model is adapted"),
         (["fedavg"], {"model.rank": [2, 4]}, "'model.rank' says how a pretrained model is adapted"),
         (["fedavg:model.hidden=9"], {}, "'model.hidden' of 'fedavg' must be equal for all methods of a comparison"),
+        (["lora:model.rnk=2"], {}, r"'model.rnk' is no option by which a model is adapted \(did you mean 'rank'"),
+        (["lora"], {"model.rnk": [1, 2]}, r"'model.rnk' is no option by which a model is adapted \(did you mean"),
         (["lora:model.max_length=9"], {}, "'model.max_length' of 'lora' must be equal for all methods"),
         (["lora"], {"model.max_length": [9, 10]}, "'model.max_length' must be equal for all methods and candidates"),
     ],

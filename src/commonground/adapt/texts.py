@@ -145,7 +145,7 @@ def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None =
     """
     run.trained.check_texts(1 if texts.second is None else 2, texts.origin)
     model = _pretrained(run.trained.network)
-    longest = model.options.max_length
+    longest = run.trained.longest_text(model.options.max_length)
     tokens = tokenize(texts, load_tokenizer(run.config.model), longest, vocab_size=vocab_size_of(model))
     if note is not None and (told := told_of_full(longest, tokens)):
         note(told)
@@ -171,7 +171,8 @@ def answer(run: Run, prompts: Sequence[str], client: int | None, max_new_tokens:
     if most is not None and max_new_tokens >= most:
         raise ConfigError(f"--max-new-tokens is {max_new_tokens}, and the model reads at most {most} tokens in all")
     tokenizer = load_tokenizer(run.config.model)
-    room = model.options.max_length if most is None else min(model.options.max_length, most - max_new_tokens)
+    longest = run.trained.longest_text(model.options.max_length)
+    room = longest if most is None else min(longest, most - max_new_tokens)
     tokens = prompt_tokens(prompts, tokenizer, max(3, room))
     made = greedy_answers(model, tokens, int(tokenizer.eos_token_id), max_new_tokens)
     return [str(tokenizer.decode(ids, skip_special_tokens=True)).strip() for ids in made]

@@ -70,7 +70,8 @@ class FederatedLoRA(Algorithm):
                 if (value := getattr(self, name)) is not None:
                     raise ConfigError(
                         f"{name}={value:g} is for models that get their factors here; this one has factors of its own, "
-                        f"whose {name} is the model's option model.{name} (--set model.{name}={value:g})"
+                        f"whose {name} is the model's option model.{name} (--set model.{name}={value:g}; of one method "
+                        f"of a comparison METHOD:model.{name}={value:g})"
                     )
         if self.head == "frozen":
             known = groups_of(model)

@@ -7,6 +7,7 @@ import operator
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,17 @@ from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
-from commonground.compare.methods import COMMON, FINE_TUNING, OF_MODEL, Method, as_text, folder_name, is_adapting, shown
+from commonground.compare.methods import (
+    COMMON,
+    FINE_TUNING,
+    OF_MODEL,
+    Method,
+    as_text,
+    check_spelling,
+    folder_name,
+    is_adapting,
+    shown,
+)
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Diverged, Tuning
 from commonground.config import RunConfig
@@ -32,6 +43,7 @@ from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateError
 from commonground.existing import check_folder
 from commonground.models import is_pretrained, own_copy
+from commonground.models.lora_options import LoRAOptions
 from commonground.suggest import meant
 from commonground.tasks import Headline
 from commonground.tasks.rank import assumed_way
@@ -40,6 +52,13 @@ __all__ = ["Comparing"]
 
 # Settings of a run that must be equal in every run of a comparison's folder.
 _SAME = sorted(COMMON - {"algorithm", "options", "seed"})
+
+
+def _full(config: RunConfig) -> RunConfig:
+    """A configuration without hyperparameters, which has the options of adapting a model that nobody named."""
+    usual = {name: p.default for name, p in signature(LoRAOptions).parameters.items()}
+    options = {**(usual if is_pretrained(config.model) else {}), **config.model_options}
+    return config.model_copy(update={"options": {}, "model_options": dict(sorted(options.items()))})
 
 
 class Comparing:
@@ -137,6 +156,7 @@ class Comparing:
             for key in keys:
                 common = key in COMMON or (key.startswith(OF_MODEL) and not is_adapting(key))
                 if where == "the grid's setting" and common:
+                    check_spelling(key)
                     raise ConfigError(f"{where} '{key}' must be equal for all methods and candidates; give it once")
                 if not any(method.has(key) for method in self.methods.values()):
                     near = meant(key, [known for method in self.methods.values() for known in method.known])
@@ -211,7 +231,7 @@ class Comparing:
         found: dict[tuple[tuple[str, str], ...], str] = {}
         for label, own in configs.items():
             make = self.methods[label].make
-            same = tuple((repr(make(each.options)), repr(each.model_copy(update={"options": {}}))) for each in own)
+            same = tuple((repr(make(each.options)), repr(_full(each))) for each in own)
             if same in found:
                 raise ConfigError(f"the methods '{found[same]}' and '{label}' are the same with identical settings")
             found[same] = label
@@ -261,9 +281,8 @@ class Comparing:
                     self._check_same(folder, [config.model_copy(update={"seed": seed}) for config in configs])
 
     def _of_all(self, key: str, value: Any) -> Any:
-        """What is equal in all runs of a setting: of the model's options those that no method and no grid names."""
-        own = {name.removeprefix(OF_MODEL) for name in self._adapting()}
-        return {n: v for n, v in value.items() if n not in own} if key == "model_options" else value
+        """What is equal in all runs of a setting: of the model's options those that may not differ between methods."""
+        return {n: v for n, v in value.items() if not is_adapting(OF_MODEL + n)} if key == "model_options" else value
 
     def _check_same(self, folder: RunFolder, candidates: Sequence[RunConfig]) -> None:
         """A run that is already there must be of one of a method's candidates; the nearest says why it is of none."""

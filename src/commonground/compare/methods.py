@@ -14,7 +14,17 @@ from commonground.errors import ConfigError
 from commonground.literals import literal
 from commonground.suggest import meant
 
-__all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "OF_MODEL", "Method", "as_text", "folder_name", "is_adapting"]
+__all__ = [
+    "COMMON",
+    "FINETUNE_EPOCHS",
+    "FINE_TUNING",
+    "OF_MODEL",
+    "Method",
+    "as_text",
+    "check_spelling",
+    "folder_name",
+    "is_adapting",
+]
 
 FINETUNE_EPOCHS = 10
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
@@ -150,6 +160,7 @@ class Method:
         if self.has(key):
             return
         if key in COMMON or key.startswith(OF_MODEL):
+            check_spelling(key)
             raise ConfigError(
                 f"'{key}' of '{self.name}' must be equal for all methods of a comparison; give it once, outside of "
                 "the methods"
@@ -215,6 +226,17 @@ class Method:
         config = RunConfig.make(values | {"options": options})
         self.make(options)
         return config
+
+
+def check_spelling(key: str) -> None:
+    """Refuse an option of the model that is nearly one of adapting it.
+
+    Raises:
+        ConfigError: says which was meant.
+    """
+    near = meant(key.removeprefix(OF_MODEL), ADAPTING) if key.startswith(OF_MODEL) else ""
+    if near:
+        raise ConfigError(f"'{key}' is no option by which a model is adapted{near}")
 
 
 def is_adapting(key: str) -> bool:

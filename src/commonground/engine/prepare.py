@@ -98,7 +98,6 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             "clients": data.clients,
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
             "model": config.model or kind_of(config.data).usual_model,
-            "model_options": _model_options(config, data),
             "lr": config.lr or min(rate, data.task.highest_default_lr),
             "optimizer": optimizer,
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
@@ -107,22 +106,19 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
     )
 
 
-def _model_options(config: RunConfig, data: FederatedDataset) -> dict[str, Any]:
-    """The model's options; of texts the length to which they were cut, by which others like them are cut.
+def _check_length(config: RunConfig, data: FederatedDataset) -> None:
+    """Refuse a length of texts that is not the one to which they were cut.
 
     Raises:
-        ConfigError: the options name another length than that to which the texts were cut.
+        ConfigError: says both.
     """
-    options = dict(config.model_options)
-    told = data.about.get("max_length")
-    if told is None or not is_pretrained(config.model):
-        return options
-    if (asked := options.setdefault("max_length", told)) != told:
+    cut = data.about.get("max_length")
+    asked = config.model_options.get("max_length", cut)
+    if cut is not None and is_pretrained(config.model) and asked != cut:
         raise ConfigError(
-            f"model.max_length is {asked!r}, and the texts of {data.name} were cut to {told} tokens when they were "
+            f"model.max_length is {asked!r}, and the texts of {data.name} were cut to {cut} tokens when they were "
             "read: load_data(…, max_length=…) says it of them"
         )
-    return options
 
 
 def _optimizer(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> OptimizerName:
@@ -253,6 +249,7 @@ def prepare_setup(
     Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
     check_updates(config, data.clients)
     config = resolve(config, data, algorithm)
+    _check_length(config, data)
     if model is None and data.tokens != is_pretrained(config.model):
         why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")
         raise ConfigError(f"the model '{config.model}' {why[is_pretrained(config.model)]}")

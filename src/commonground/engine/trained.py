@@ -299,6 +299,10 @@ class Trained:
         glue = TASKS.get(self.config.data)
         return told if told or glue is None else (glue.first[0], *glue.second[:1])
 
+    def longest_text(self, usual: int) -> int:
+        """Tokens to which the run's texts were cut; ``usual`` where that is not known."""
+        return int(self.split.get("max_length", usual))
+
     def check_texts(self, columns: int, origin: str) -> None:
         """Refuse pairs of texts where the run was trained on single ones, and the other way round.
 

@@ -68,7 +68,8 @@ def _sent_in_a_round(plan: Plan) -> str:
     config = setup.config
     down, up = (way[1] / (config.rounds * config.participants(setup.data.clients)) for way in (sent.down, sent.up))
     remembers = setup.algorithm.clients_remember
-    limit = "at most " if remembers and sent.down[0] == 0 < sent.down[1] else ""
+    unknown = config.early_stopping is None and not sent.exact  # where to work it out would take long
+    limit = "at most " if remembers and unknown else ""
     alike = not remembers and len({kind_of(setup, round) for round in range(1, config.rounds + 1)}) == 1
     how = "" if alike or limit else ", on average"
     return f"{limit}{human_bytes(down)} from the server, {human_bytes(up)} to it{how}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,6 +85,34 @@ def test_texts_are_for_models_that_read_them(tmp_path: Path, capsys: pytest.Capt
     assert "to train on its texts alone: commonground train lora" in said
     frame.assign(price=np.exp(rng.normal(size=60))).to_csv(tmp_path / "p.csv", index=False)
     assert inspect_table(tmp_path / "p.csv", target="price").text_command == ""
+    assert main(["inspect", str(tmp_path / "p.csv"), "--target", "price", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"].split()[2] == "fedrep"  # by the label
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"id": range(60)},
+        {"fixed": ["always"] * 60},
+        {"split": ["train", "test", "train"] * 20},
+        {"key": [f"k{i}x" for i in range(60)]},
+        {"known": ["later, yes", "later, no"] * 30},
+    ],
+)
+def test_columns_that_are_no_inputs_are_not_trained_on(
+    more: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    pair = [[" ".join(rng.choice(["good", "bad", "room", "food", "was"], 12)) for _ in range(60)] for _ in range(2)]
+    frame = pd.DataFrame({"sentence1": pair[0], "sentence2": pair[1], **more, "label": ["a", "b"] * 30})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = inspect_table(tmp_path / "t.csv")
+    assert found.command == found.text_command
+    assert "--text-column" not in found.command  # a pair of usual names is found
+    frame.assign(label=np.exp(rng.normal(size=60))).to_csv(tmp_path / "n.csv", index=False)
+    if "known" not in more:
+        assert main(["inspect", str(tmp_path / "n.csv")]) == 0
+        assert "no column can be an input for that target" in capsys.readouterr().out
 
 
 def test_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.sources.text_table import TEXT_COLUMNS
 from commonground.data.tables.cells import Cells, words_of
 from commonground.data.tables.divide import names_of_nothing
 from commonground.data.tables.features import check_columns
@@ -23,8 +24,8 @@ from commonground.errors import DataError
 __all__ = ["ColumnReport", "Inspection", "inspect_table"]
 
 _CLIENTS = re.compile(
-    r"(?i)^(customer|client|user|patient|person|hospital|clinic|site|store|shop|branch|silo|school|device|machine|account|company|"
-    r"kunde|filiale|owner|speaker|author|group)s?([ _-]?(id|nr|no|name|number))?$"
+    r"(?i)^(customer|client|user|patient|person|hospital|clinic|site|store|shop|branch|silo|school|device|machine|"
+    r"account|company|kunde|filiale|owner|speaker|author|group)s?([ _-]?(id|nr|no|name|number))?$"
 )
 _TARGETS = ("label", "target", "class", "y", "outcome", "churn", "renewed", "default", "price", "score", "diagnosis")
 _NUMBERED = re.compile(r"(?i)(^|[ _-])(id|nr|no|index|row|key|uuid)$")
@@ -129,19 +130,19 @@ def inspect_table(
     if client_column is not None:
         counts = words_of(raw.columns[client_column], keep=True).counts
         names, sizes = len(counts), _sizes(counts)
-    beside = [report for report in reports if report.name not in (client_column, target, *drop)]
+    beside = [report for report in reports if report.name not in (client_column, target, "split", *drop)]
     texts = [report.name for report in beside if report.kind == "text"]
-    inputs = [report.name for report in beside if report.kind not in ("text", "id") and report.distinct > 1]
+    inputs = [report.name for report in beside if report.kind != "text" and not report.suspicious]
     said = _said(path, client_column, target, sizes, separator, encoding)
     command = text_command = ""
     if target is not None and texts and task == "classification":
-        text_command = shlex.join([*_TEXTS, *said, "--text-column", texts[0], *_run_of(path)])
-    if target is not None:
+        named_texts = [] if any({*usual} <= {*texts} for usual in TEXT_COLUMNS) else ["--text-column", texts[0]]
+        text_command = shlex.join([*_TEXTS, *said, *named_texts, *_run_of(path)])
+    if target is not None and inputs:
         named_task = ["--task", "regression"] if task == "regression" else []
         left = ["--drop", ",".join(drop)] if drop else []
         command = shlex.join([*_NUMBERS, *said, *named_task, *left, *_run_of(path)])
-    if text_command and not inputs:
-        command = text_command
+    command = command or text_command
     strange = [note for name in named if name for note in names_of_nothing(raw, name)]
     notes = (*raw.notes, *strange)
     roles = (client_column, target, task)

@@ -22,7 +22,7 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-OF_READING = ("text_columns", "label_column", "client_column", "few_clients", "times", "image_size")
+OF_READING = ("max_length", "text_columns", "label_column", "client_column", "few_clients", "times", "image_size")
 """What is kept of how texts and pictures were read, for others like them."""
 
 
