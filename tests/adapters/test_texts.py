@@ -404,6 +404,13 @@ def test_texts_cut_at_another_length_than_the_model_s_are_refused(place: Path) -
         cg.train("lora", data, model=f"hf:{place / 'bert'}", model_options={"max_length": 3}, rounds=1)
 
 
+def test_texts_may_be_read_by_a_module_of_one_s_own(place: Path) -> None:
+    """Its options are not those of a pretrained model, and no length is among them."""
+    data = cg.load_data(str(place / "pairs.tsv"), 2, tokenizer=str(place / "bert"), max_length=24)
+    module = cg.build_model(f"hf:{place / 'bert'}", data.format.shape, data.classes, seed=0)
+    assert cg.train("fedavg", data, model=module, rounds=1).config.model_options == {}
+
+
 def test_a_run_on_texts_that_are_whole_has_a_report(place: Path, tmp_path: Path) -> None:
     """Nothing is to be said of how they were read."""
     given = ["--data", str(place / "answers.json"), "--model", f"hf:{place / 'llama-lm'}", "--clients", "2", *SET[:4]]
@@ -411,6 +418,9 @@ def test_a_run_on_texts_that_are_whole_has_a_report(place: Path, tmp_path: Path)
     assert main(["train", "lora", *given, *whole]) == 0
     assert "notes" not in json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))["table"]
     assert "How the data were read" not in (tmp_path / "run" / "report.html").read_text("utf-8")
+    # Without a head there is none to tune.
+    said = json.loads((tmp_path / "run" / "summary.json").read_text("utf-8"))["personal_accuracy_of"]
+    assert said == "the global model (this method has no personal one; see --finetune-epochs with --finetune all)"
 
 
 def test_how_many_texts_may_have_been_cut_is_said(

@@ -60,6 +60,7 @@ def test_a_rank_is_chosen_from_a_grid_on_training_rows(bert: str) -> None:
     best = int(np.argmax([tried["validation_accuracy"] for tried in tuned["candidates"]]))
     assert found.runs["lora"][0].config.model_options["rank"] == [2, 4][best]
     assert found.runs["rolora:model.rank=1"][0].config.model_options["rank"] == 1
+    assert found.result["methods"][0]["settings"]["model.rank"] == [2, 4][best]
 
 
 def test_other_ranks_are_no_other_comparison(bert: str, tmp_path: Path) -> None:

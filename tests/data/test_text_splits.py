@@ -111,6 +111,13 @@ def test_classes_that_cannot_be_learnt_are_told(tmp_path: Path) -> None:
     assert "10 test rows are of classes that no training row has" in note
 
 
+def test_clients_called_as_nothing_is_are_told(tmp_path: Path) -> None:
+    rows = [f"{WORDS[i % 5]} film,k{i // 2 % 2},{('n/a', 'w1')[i % 2]}" for i in range(24)]
+    data = load_data(write(tmp_path / "t.csv", "text,label,who", rows), tokenizer=tokenizer(), client_column="who")
+    assert data.about["notes"] == ["who: 'n/a', in 12 rows, is a name as others are; leave the cells empty if it stands "
+                                   "for none"]  # fmt: skip
+
+
 def test_texts_have_no_other_task(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="are texts, which are for classification, not for regression"):
         load(table(tmp_path), task="regression")

@@ -1,4 +1,4 @@
-"""A headless Chromium for the pages: opens one in a phone-wide frame, uses it, and brings back what it found."""
+"""A headless Chromium for the pages: opens one in a frame, uses it, and brings back what it found."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FLAGS = (
     "--virtual-time-budget=4000",
 )  # fmt: skip
 
-# The frame is as wide as a phone; the page in it is used as a person would, and what it does is written down.
-HARNESS = """<!DOCTYPE html><meta charset="utf-8"><iframe id="f" style="width:390px;height:900px"></iframe>
+# The page in the frame is used as a person would, and what it does is written down.
+HARNESS = """<!DOCTYPE html><meta charset="utf-8"><iframe id="f" style="width:WIDTHpx;height:900px"></iframe>
 <pre id="r"></pre>
 <script>
 const frame = document.getElementById("f"), found = {};
@@ -29,6 +29,8 @@ frame.onload = () => {
   try {
     const d = frame.contentDocument, w = frame.contentWindow, root = d.documentElement;
     found.width = [root.scrollWidth, root.clientWidth];
+    found.tables = Object.fromEntries([...d.querySelectorAll(".table")].map(t =>
+      [t.getAttribute("aria-label"), [t.scrollWidth, t.clientWidth]]));
     found.cells = [...d.querySelectorAll("[data-key]")].map(c =>
       [c.dataset.key, c.dataset.value ?? null, c.textContent]);
     found.requests = w.performance.getEntriesByType("resource").map(e => e.name);
@@ -72,10 +74,10 @@ def chromium() -> str:
     return found
 
 
-def use(report: Path, profile: Path) -> dict[str, Any]:
-    """Use a page and return what was found."""
+def use(report: Path, profile: Path, width: int = 390) -> dict[str, Any]:
+    """Use a page and return what was found; in a window as wide as a phone, or of so many pixels."""
     harness = report.with_name("harness.html")
-    harness.write_text(HARNESS, "utf-8")
+    harness.write_text(HARNESS.replace("WIDTH", str(width)), "utf-8")
     command = [chromium(), *FLAGS, f"--user-data-dir={profile}", "--dump-dom", harness.resolve().as_uri()]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r'<pre id="r">(.+?)</pre>', result.stdout, re.DOTALL)

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,9 @@ __all__ = ["CellChart", "Chart", "Interval", "IntervalChart", "Line", "LineChart
 
 WIDTH, HEIGHT = 346.0, 218.0  # points, as wide as a phone's column: text stays readable there without a second drawing
 MAX_STOPS = 400  # values of a line that answer to the pointer; the CSV holds all
+LABEL_SIZE, LABEL_LINE = 8.5, 11.0  # points: of a label above its row, and from one of its lines to the next
+LABEL_WIDTH = WIDTH - 46  # points, so wide that what an axis needs beside itself has room as well
+ROW = 36.0  # points, of a row with a label of one line above it
 
 
 @dataclass(frozen=True)
@@ -213,16 +217,32 @@ class IntervalChart(Chart):
     @property
     def size(self) -> tuple[float, float]:
         """See :class:`Chart`."""
-        return WIDTH, max(110.0, 52 + (36.0 if self.long else 26.0) * len(self.intervals))
+        return WIDTH, max(110.0, 52 + (sum(self._heights) if self.long else 26.0 * len(self.intervals)))
 
     @property
     def long(self) -> bool:
-        """Whether labels need a line of their own, above their row."""
+        """Whether labels need lines of their own, above their row."""
         return any(len(row.label) > 20 for row in self.intervals)
+
+    @cached_property
+    def _labels(self) -> list[list[str]]:
+        """Labels above their rows, in lines."""
+        return [_wrapped(row.label, LABEL_WIDTH, LABEL_SIZE) for row in self.intervals]
+
+    @property
+    def _heights(self) -> list[float]:
+        """Of the rows below such labels, in points."""
+        return [ROW + LABEL_LINE * (len(lines) - 1) for lines in self._labels]
+
+    @property
+    def _places(self) -> list[float]:
+        """Of the marks on the y axis: a row has a length of 1, or its height where its label stands above it."""
+        return list(np.cumsum(self._heights)) if self.long else [float(y) for y in range(len(self.intervals))]
 
     def plot(self, axes: Axes) -> None:
         """See :class:`Chart`."""
-        for y, row in enumerate(self.intervals):
+        places = self._places
+        for y, row in zip(places, self.intervals, strict=True):
             color = series_color(row.color)
             if row.low is not None and row.high is not None:
                 axes.plot([row.low, row.high], [y, y], color=color, linewidth=4, alpha=0.35)
@@ -235,10 +255,19 @@ class IntervalChart(Chart):
             axes.axvline(0, color=INK["soft"][0], linewidth=1)
         axes.set_ylim(len(self.intervals) - 0.4, -0.6)
         if self.long:
-            axes.set_ylim(len(self.intervals) - 0.5, -0.85)
+            axes.set_ylim(places[-1] + 0.5 * ROW, 0.15 * ROW)
             axes.set_yticks([])
-            for y, row in enumerate(self.intervals):
-                axes.text(0, y - 0.28, _cut(row.label, 62), transform=axes.get_yaxis_transform(), va="bottom", size=8.5)
+            for y, lines in zip(places, self._labels, strict=True):
+                for line, text in enumerate(reversed(lines)):
+                    # The axis is as wide as the figure leaves it, whatever stands above its rows.
+                    axes.text(
+                        0,
+                        y - 0.28 * ROW - LABEL_LINE * line,
+                        text,
+                        transform=axes.get_yaxis_transform(),
+                        va="baseline",
+                        size=LABEL_SIZE,
+                    ).set_in_layout(False)
         else:
             axes.set_yticks(range(len(self.intervals)), [row.label for row in self.intervals])
             for label in axes.get_yticklabels():
@@ -419,6 +448,30 @@ def _thinned(count: int) -> list[int]:
     if count <= MAX_STOPS:
         return list(range(count))
     return sorted({round(i * (count - 1) / (MAX_STOPS - 1)) for i in range(MAX_STOPS)})
+
+
+def _wrapped(text: str, width: float, size: float) -> list[str]:
+    """A text in lines of at most so many points, broken between words, or inside of one that is wider than a line."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family=["DejaVu Sans"], size=size)
+
+    def fits(line: str) -> bool:
+        return bool(text_to_path.get_text_width_height_descent(line, font, ismath=False)[0] <= width)
+
+    lines = [""]
+    for word in text.split():
+        line = f"{lines[-1]} {word}".lstrip()
+        if fits(line):
+            lines[-1] = line
+            continue
+        lines += [""] if lines[-1] else []
+        for character in word:
+            if lines[-1] and not fits(lines[-1] + character):
+                lines.append("")
+            lines[-1] += character
+    return lines
 
 
 def _cut(text: str, length: int) -> str:

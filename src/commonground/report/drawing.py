@@ -76,12 +76,12 @@ def draw(chart: Chart) -> Drawing:
     import matplotlib
     from matplotlib.figure import Figure
 
-    width, height = chart.size
     # A label in a script that the font lacks is drawn as boxes in the PNG; the page's browser knows better.
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         matplotlib.rcdefaults()  # what a user's own matplotlibrc says does not change our figures
         cast(Any, matplotlib.rcParams).update(STYLE | {"svg.hashsalt": chart.name})
+        width, height = chart.size
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         axes = figure.add_subplot()
         chart.plot(axes)

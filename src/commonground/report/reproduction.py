@@ -63,7 +63,7 @@ def write_reproduction_report(folder: str | Path) -> Path:
         page.add(draw_table(Table.of("Claims, counted", counts), [of_claims.file]))
     page.section("Claims", "What the paper says, what was measured here, and whether the claim holds.")
     page.add(_claim_table(claims, of_claims))
-    page.figures(_charts(claims, of_claims.file, "claims", "Claims"))
+    page.figures(_charts(_shares(claims), of_claims.file, "claims", "Claims about a share"))
     curves = _curves(about)
     if curves:
         page.section("Measured", "The paper's figures as they come out here.")
@@ -226,8 +226,20 @@ def _cells(folder: Path, about: Mapping[str, Any]) -> tuple[list[dict[str, Any]]
     return cells, place
 
 
+def _shares(claims: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The claims about a share, which have a common axis. A claim's text says what is measured; from the values it
+    cannot be told: a difference in percentage points, a slope or a rounding error may lie between 0 and 1 as well.
+    """
+    return [
+        claim
+        for claim in claims
+        if re.search(r"\bshare of\b", str(claim["claim"]))
+        and all(value is None or 0 <= value <= 1 for value in map(_mean, (claim.get("paper"), claim.get("measured"))))
+    ]
+
+
 def _charts(rows: Sequence[Mapping[str, Any]], source: str, name: str, title: str) -> list[Chart]:
-    """Reported beside measured, where both are accuracies: numbers of other kinds have no common axis."""
+    """Reported beside measured, where all are shares or all are percentages: others have no common axis."""
     intervals = []
     for index, row in enumerate(rows):
         paper, measured = (_mean(row.get(key)) for key in ("paper", "measured"))
