@@ -114,8 +114,8 @@ def test_classes_that_cannot_be_learnt_are_told(tmp_path: Path) -> None:
 def test_clients_called_as_nothing_is_are_told(tmp_path: Path) -> None:
     rows = [f"{WORDS[i % 5]} film,k{i // 2 % 2},{('n/a', 'w1')[i % 2]}" for i in range(24)]
     data = load_data(write(tmp_path / "t.csv", "text,label,who", rows), tokenizer=tokenizer(), client_column="who")
-    assert data.about["notes"] == ["who: 'n/a', in 12 rows, is a name as others are; leave the cells empty if it stands "
-                                   "for none"]  # fmt: skip
+    (note,) = data.about["notes"]
+    assert note == "who: 'n/a', in 12 rows, is a name as others are; leave the cells empty if it stands for none"
 
 
 def test_texts_have_no_other_task(tmp_path: Path) -> None:
