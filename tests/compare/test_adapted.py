@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import commonground as cg
-from commonground.compare.methods import ADAPTING, Method
+from commonground.compare.adapting import ADAPTING
+from commonground.compare.methods import Method
 from commonground.errors import ConfigError, RunError
 from commonground.models.lora_options import LoRAOptions
 from tests.helpers import digits

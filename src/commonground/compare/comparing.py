@@ -7,7 +7,6 @@ import operator
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from inspect import signature
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,9 @@ from typing import Any
 from torch import nn
 
 from commonground.algorithms import Algorithm
+from commonground.compare.adapting import OF_MODEL, check_spelling, is_adapting, of_all, without_defaults
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
-from commonground.compare.methods import (
-    COMMON,
-    FINE_TUNING,
-    OF_MODEL,
-    Method,
-    as_text,
-    check_spelling,
-    folder_name,
-    is_adapting,
-    shown,
-)
+from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, folder_name, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Diverged, Tuning
 from commonground.config import RunConfig
@@ -43,7 +33,6 @@ from commonground.engine.tracked import Track, Tracking
 from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateError
 from commonground.existing import check_folder
 from commonground.models import is_pretrained, own_copy
-from commonground.models.lora_options import LoRAOptions
 from commonground.suggest import meant
 from commonground.tasks import Headline
 from commonground.tasks.rank import assumed_way
@@ -54,11 +43,10 @@ __all__ = ["Comparing"]
 _SAME = sorted(COMMON - {"algorithm", "options", "seed"})
 
 
-def _full(config: RunConfig) -> RunConfig:
-    """A configuration without hyperparameters, which has the options of adapting a model that nobody named."""
-    usual = {name: p.default for name, p in signature(LoRAOptions).parameters.items()}
-    options = {**(usual if is_pretrained(config.model) else {}), **config.model_options}
-    return config.model_copy(update={"options": {}, "model_options": dict(sorted(options.items()))})
+def _told_apart_by(config: RunConfig) -> str:
+    """What a method's configuration is beside its hyperparameters."""
+    options = sorted(without_defaults(config).items())
+    return repr(config.model_copy(update={"options": {}, "model_options": dict(options)}))
 
 
 class Comparing:
@@ -231,7 +219,7 @@ class Comparing:
         found: dict[tuple[tuple[str, str], ...], str] = {}
         for label, own in configs.items():
             make = self.methods[label].make
-            same = tuple((repr(make(each.options)), repr(_full(each))) for each in own)
+            same = tuple((repr(make(each.options)), _told_apart_by(each)) for each in own)
             if same in found:
                 raise ConfigError(f"the methods '{found[same]}' and '{label}' are the same with identical settings")
             found[same] = label
@@ -268,7 +256,9 @@ class Comparing:
         for path in sorted(self.out.glob("*/seed-*/config.toml")):
             before = RunFolder(path.parent).config()
             for key in _SAME:
-                old, new = (self._of_all(key, getattr(config, key)) for config in (before, one))
+                old, new = getattr(before, key), getattr(one, key)
+                if key == "model_options":
+                    old, new = of_all(old), of_all(new)
                 if old != new:
                     raise RunError(
                         f"'{self.out}' holds a comparison with {key} = {old!r}, not {new!r} (see '{path.parent}'); "
@@ -279,10 +269,6 @@ class Comparing:
                 folder = RunFolder(self._folder(label, seed) or self.out)
                 if folder.exists:
                     self._check_same(folder, [config.model_copy(update={"seed": seed}) for config in configs])
-
-    def _of_all(self, key: str, value: Any) -> Any:
-        """What is equal in all runs of a setting: of the model's options those that may not differ between methods."""
-        return {n: v for n, v in value.items() if not is_adapting(OF_MODEL + n)} if key == "model_options" else value
 
     def _check_same(self, folder: RunFolder, candidates: Sequence[RunConfig]) -> None:
         """A run that is already there must be of one of a method's candidates; the nearest says why it is of none."""

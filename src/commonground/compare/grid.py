@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from commonground.compare.methods import OF_MODEL, Method
+from commonground.compare.adapting import OF_MODEL
+from commonground.compare.methods import Method
 from commonground.data import FederatedDataset, Source
 from commonground.data.validation import held_rows, relearnt
 from commonground.errors import ConfigError, DataError

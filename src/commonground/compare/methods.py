@@ -8,23 +8,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from commonground.algorithms import Algorithm, make_algorithm, registry, yardsticks
+from commonground.compare.adapting import OF_MODEL, check_spelling, is_adapting
 from commonground.config import RunConfig
 from commonground.engine.option_checks import unused
 from commonground.errors import ConfigError
 from commonground.literals import literal
 from commonground.suggest import meant
 
-__all__ = [
-    "COMMON",
-    "FINETUNE_EPOCHS",
-    "FINE_TUNING",
-    "OF_MODEL",
-    "Method",
-    "as_text",
-    "check_spelling",
-    "folder_name",
-    "is_adapting",
-]
+__all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "Method", "as_text", "folder_name"]
 
 FINETUNE_EPOCHS = 10
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
@@ -34,13 +25,8 @@ FINE_TUNING = ("finetune_epochs", "finetune")
 
 SYNTAX = "NAME[+ft][:KEY=VALUE,KEY=VALUE…], for example fedavg, fedavg+ft, fedavg:lr=0.03"
 
-ADAPTING = ("rank", "alpha", "dropout", "target_modules", "layers", "rslora", "start")
-
 _METHOD = re.compile(r"(?P<name>[^=,]+?)(?P<ft>\+ft)?(?::(?P<settings>[A-Za-z_][\w.-]*=.*))?", re.DOTALL)
 _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w.-]*=)")  # a value may hold commas: lr_schedule=halve:0.5,0.75
-
-OF_MODEL = "model."
-"""How options of the model begin, which may differ between methods where they say how a pretrained model is adapted."""
 
 # Equal for all methods, or they would not be compared on the same data, start, client samples and tests.
 COMMON = {
@@ -226,22 +212,6 @@ class Method:
         config = RunConfig.make(values | {"options": options})
         self.make(options)
         return config
-
-
-def check_spelling(key: str) -> None:
-    """Refuse an option of the model that is nearly one of adapting it.
-
-    Raises:
-        ConfigError: says which was meant.
-    """
-    near = meant(key.removeprefix(OF_MODEL), ADAPTING) if key.startswith(OF_MODEL) else ""
-    if near:
-        raise ConfigError(f"'{key}' is no option by which a model is adapted{near}")
-
-
-def is_adapting(key: str) -> bool:
-    """Whether a setting says how a pretrained model is adapted, and not what it reads or where it starts."""
-    return key in {OF_MODEL + name for name in ADAPTING}
 
 
 def as_text(settings: Mapping[str, Any], between: str = ",") -> str:

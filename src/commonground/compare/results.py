@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from commonground.compare.adapting import OF_MODEL, is_adapting
 from commonground.compare.grid import edge_notes, on_edge
-from commonground.compare.methods import FINE_TUNING, OF_MODEL, Method, is_adapting
+from commonground.compare.methods import FINE_TUNING, Method
 from commonground.counted import counted_between
 from commonground.engine import Run
 from commonground.engine.option_checks import is_chosen
