@@ -103,9 +103,7 @@ def predict(
     else:
         predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
         if number is None and not use_global:
-            number = run.trained.only_client
-            if number is None:
-                raise ConfigError(run.trained.say_whose)
+            number = run.trained.only_client()
         header, rows = predictor.table(file, number, say)
         writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))
     if out is not None:

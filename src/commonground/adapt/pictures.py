@@ -53,9 +53,9 @@ def predict_pictures(run: Run, path: Path, whose: Whose, note: Note) -> TableAns
     by_folder = trained.split.get("client_column") == CLIENT
     if files[0].client and by_folder:
         columns = {CLIENT: [file.client for file in files], **columns}
-    elif not whose.said and trained.only_client is None:
+    elif not whose.said:
         lacks = f"'{path}' has no folders of clients" if by_folder else f"the clients of {trained.where} are no folders"
-        raise ConfigError(f"{lacks}; {trained.say_whose}")
+        whose = Whose(trained.only_client(lacks))
     if files[0].label and trained.task.softmax:
         columns[_CLASS] = [file.label for file in files]
     import pandas as pd

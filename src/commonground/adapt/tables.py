@@ -23,7 +23,7 @@ from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
 from commonground.data.tables.targets import as_run_read
 from commonground.engine.trained import Trained
-from commonground.errors import ConfigError, DataError
+from commonground.errors import DataError
 from commonground.quoting import quoted
 from commonground.tasks import Headline
 from commonground.tasks.class_figures import class_figures
@@ -170,11 +170,9 @@ def _parts(
         yield whose.client, np.arange(raw.rows)
         return
     if schema.client_column is None or schema.client_column not in raw.columns:
-        if trained.only_client is not None:
-            yield trained.only_client, np.arange(raw.rows)
-            return
         wanted = f"the column {quoted(schema.client_column)}" if schema.client_column else "a client column"
-        raise ConfigError(f"{raw.path} has not {wanted}; {trained.say_whose}")
+        yield trained.only_client(f"{raw.path} has not {wanted}"), np.arange(raw.rows)
+        return
     numbers = {name: number for number, name in enumerate(trained.names)}
     few = schema.few_rows
     place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}

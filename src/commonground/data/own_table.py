@@ -94,7 +94,7 @@ class OwnTable:
         self._training = rows.train
         if targets.task.name == "classification":
             strange = targets.strange(rows.train, rows.test)
-            self.notes += (*names_of_nothing(self._raw, labels[0]), *([strange] if strange else []))
+            self.notes += (*names_of_nothing(self._raw, labels[:1]), *([strange] if strange else []))
         about = {
             "name": name,
             "train": int(self._training.sum()),

@@ -107,17 +107,23 @@ class Trained:
         trained = self.split["client_names"] or [str(c) for c in range(self.clients)]
         return [*trained, *self.added.names]
 
-    @property
-    def only_client(self) -> int | None:
-        """The client that is meant where nobody says whose model to ask: there is no other."""
-        return 0 if len(self.names) == 1 else None
+    def only_client(self, lacks: str = "") -> int:
+        """The client that is meant where nobody says whose model to ask: there is no other.
 
-    @property
-    def say_whose(self) -> str:
-        """What to do where it is not clear whose model to ask."""
-        if self.has_global_model:
-            return "give either --client ID or --global"
-        return f"give --client ID ({self.algorithm.title} has no global model)"
+        Args:
+            lacks: what would have said it.
+
+        Raises:
+            ConfigError: there are others.
+        """
+        if len(self.names) == 1:
+            return 0
+        ask = (
+            "give either --client ID or --global"
+            if self.has_global_model
+            else f"give --client ID ({self.algorithm.title} has no global model)"
+        )
+        raise ConfigError(f"{lacks}; {ask}" if lacks else ask)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

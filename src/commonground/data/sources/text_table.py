@@ -98,8 +98,7 @@ def load_text_table(
             [lines[i] for i in index],
         )
 
-    named = (label, *([options.client_column] if options.client_column is not None else []))
-    odd = [note for name in named for note in names_of_nothing(raw, name)]
+    odd = names_of_nothing(raw, (label, options.client_column))
     strange = targets.strange(rows.train, rows.test, known=like is not None)
     notes = (*raw.notes, *unlike, *rows.notes, *odd, *([strange] if strange else []))
     about = TableSchema((), (label,), "classification", targets.names, few_rows=rows.owners.few, split=rows.how,

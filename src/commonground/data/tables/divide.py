@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -107,13 +107,20 @@ def owners_of(raw: RawTable, column: str | None) -> Owners:
     return Owners(cells.words, cells.codes)
 
 
-def names_of_nothing(raw: RawTable, column: str) -> list[str]:
-    """Sentences about words of a column of clients or classes that say in other columns that there is no value."""
-    cells = words_of(raw.columns[column], keep=True)
-    odd = [(word, n) for word, n in zip(cells.words, cells.counts, strict=True) if word.lower() in MISSING]
+def names_of_nothing(raw: RawTable, columns: Iterable[str | None]) -> list[str]:
+    """Sentences about words of columns of clients or classes that say in other columns that there is no value.
+
+    Args:
+        raw: the table.
+        columns: their names; None of one that there is not.
+    """
     return [
-        f"{column}: {quoted(word)}, in {n:,} rows, is a name as others are; leave the cells empty if it stands for none"
-        for word, n in odd
+        f"{name}: {quoted(word)}, in {n:,} rows, is a name as others are; leave the cells empty if it stands for none"
+        for name in columns
+        if name is not None
+        for cells in (words_of(raw.columns[name], keep=True),)
+        for word, n in zip(cells.words, cells.counts, strict=True)
+        if word.lower() in MISSING
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,20 +132,11 @@ def inspect_table(
         counts = words_of(raw.columns[client_column], keep=True).counts
         names, sizes = len(counts), _sizes(counts)
     beside = [report for report in reports if report.name not in (client_column, target, "split", *drop)]
-    texts = [report.name for report in beside if report.kind == "text"]
-    inputs = [report.name for report in beside if report.kind != "text" and not report.suspicious]
-    said = _said(path, client_column, target, sizes, separator, encoding)
     command = text_command = ""
-    if target is not None and texts and task == "classification":
-        named_texts = [] if any({*usual} <= {*texts} for usual in TEXT_COLUMNS) else ["--text-column", texts[0]]
-        text_command = shlex.join([*_TEXTS, *said, *named_texts, *_run_of(path)])
-    if target is not None and inputs:
-        named_task = ["--task", "regression"] if task == "regression" else []
-        left = ["--drop", ",".join(drop)] if drop else []
-        command = shlex.join([*_NUMBERS, *said, *named_task, *left, *_run_of(path)])
-    command = command or text_command
-    strange = [note for name in named if name for note in names_of_nothing(raw, name)]
-    notes = (*raw.notes, *strange)
+    if target is not None:
+        said = _said(path, client_column, target, sizes, separator, encoding)
+        command, text_command = _commands(path, said, task, beside, drop)
+    notes = (*raw.notes, *names_of_nothing(raw, named))
     roles = (client_column, target, task)
     return Inspection(str(path), raw.rows, notes, reports, *roles, names, sizes, drop, command, text_command)
 
@@ -223,10 +215,36 @@ def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:
     }
 
 
+def _commands(
+    path: Path, said: Sequence[str], task: str | None, beside: Sequence[ColumnReport], drop: Sequence[str]
+) -> tuple[str, str]:
+    """The command that trains on the table, and the one that trains on its texts; empty where there is none.
+
+    Args:
+        path: of the table.
+        said: what both have to say of it.
+        task: what is learnt.
+        beside: reports on the columns that may be inputs.
+        drop: those that had better be left out.
+    """
+    end = ["--rounds", "50", "--out", f"runs/{path.name.split('.')[0]}"]
+    texts = [report.name for report in beside if report.kind == "text"]
+    text_command = ""
+    if texts and task == "classification":
+        usual = any({*names} <= {*texts} for names in TEXT_COLUMNS)  # found without being named
+        named = [] if usual else ["--text-column", texts[0]]
+        text_command = shlex.join([*_TEXTS, *said, *named, *end])
+    if all(report.suspicious for report in beside):  # texts are, to methods that read numbers
+        return text_command, text_command
+    more = ["--task", "regression"] if task == "regression" else []
+    more += ["--drop", ",".join(drop)] if drop else []
+    return shlex.join([*_NUMBERS, *said, *more, *end]), text_command
+
+
 def _said(
     path: Path,
     client_column: str | None,
-    target: str | None,
+    target: str,
     sizes: dict[str, float],
     separator: str | None,
     encoding: str | None,
@@ -234,14 +252,10 @@ def _said(
     """What a command has to say of the table."""
     parts = ["--data", str(path)]
     parts += ["--client-column", client_column] if client_column is not None else ["--clients", "10"]
-    parts += ["--target", target] if target is not None else []
+    parts += ["--target", target]
     one = sizes.get("one", 0)
     parts += ["--few-rows", "pool"] if one else []
     # A single row makes no client to train and to test; with the next larger client's it does.
     parts += ["--min-rows", f"{int(sizes['next']) + 1}"] if one == 1 and sizes["next"] else []
     parts += ["--separator", separator] if separator else []
     return parts + (["--encoding", encoding] if encoding else [])
-
-
-def _run_of(path: Path) -> list[str]:
-    return ["--rounds", "50", "--out", f"runs/{path.name.split('.')[0]}"]

@@ -128,9 +128,16 @@ def load_table(
         about, x = _learnt(raw, about, rows, learnt_from, options, *found)
     strange = targets.strange(learnt_from, rows.test, known=schema is not None)
     named = [options.client_column, *(labels if targets.task.name == "classification" else ())]
-    odd = [note for name in named if name for note in names_of_nothing(raw, name)]
     about = replace(
-        about, notes=(*raw.notes, *unlike, *rows.notes, *about.notes, *odd, *([strange] if strange else []))
+        about,
+        notes=(
+            *raw.notes,
+            *unlike,
+            *rows.notes,
+            *about.notes,
+            *names_of_nothing(raw, named),
+            *([strange] if strange else []),
+        ),
     )
     learnt = targets.task
     return Source(
