@@ -297,9 +297,7 @@ def _say_status(folder: Path) -> None:
     console = standard_output()
     for one in tables_in(folder):
         table, lines = status_lines(one)
-        console.print(table.to_rich())
-        for line in lines:
-            console.print(line)
+        console.print(*table.to_fit(console), *lines, sep="\n")
 
 
 def _measure_again(folder: Path, request: Request, count: int) -> None:

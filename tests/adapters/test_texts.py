@@ -16,6 +16,7 @@ import commonground as cg
 from commonground.adapt import load_run
 from commonground.adapt.texts import answer, classify, read_instructions, read_texts
 from commonground.cli import main
+from commonground.data.text import TextSamples
 from commonground.errors import ConfigError, DataError
 from tests.language import WORDS, tiny_model
 from tests.text_files import instructions_file, pairs_file, save_tokenizer, some_words
@@ -142,6 +143,11 @@ def test_a_table_of_new_clients_is_read_as_the_run_s_was(
     about = json.loads((tmp_path / "a" / "adapt.json").read_text())
     assert (about["clients"], about["left_out"]) == (3, [])
     capsys.readouterr()
+    # A class that only the newcomers' test rows have is one the run knows.
+    late = "".join(f"w{i}\t{'ab'[i > 12]}\tx\t{i}\n" for i in range(16))
+    (tmp_path / "late.tsv").write_text("text\tlabel\tsite\twhen\n" + late)
+    assert main(["adapt", run, "--data", str(tmp_path / "late.tsv"), *few, "--out", str(tmp_path / "d")]) == 0
+    assert "no training row has" not in capsys.readouterr().err
     other = table("other.tsv", "xy", "text\tlabel\tsite\tday")
     assert main(["adapt", run, "--data", other, *few, "--out", str(tmp_path / "b")]) == 0
     assert "no column 'when', which says the run's test rows; here 25% at random are" in capsys.readouterr().err
@@ -170,6 +176,12 @@ def test_a_run_made_in_python_tells_adapt_its_columns(place: Path, tmp_path: Pat
     assert main(["adapt", str(tmp_path / "run"), *asked]) == 0
     about = json.loads((tmp_path / "run" / "adapt.json").read_text())
     assert (about["clients"], about["left_out"]) == (3, [])
+    # Texts are cut where those of training were: to 16 tokens, two of which mark beginning and end.
+    words = WORDS[:30]
+    texts = [TextSamples([" ".join(words[:count])], None, np.zeros(1, np.int64)) for count in (30, 14, 13)]
+    whole, cut, shorter = (classify(load_run(tmp_path / "run"), text, 0) for text in texts)
+    assert np.array_equal(whole, cut)
+    assert not np.array_equal(cut, shorter)
 
 
 @pytest.mark.parametrize("algorithm", ["rolora", "flora", "fedavg"])

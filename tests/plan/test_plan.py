@@ -17,6 +17,7 @@ from commonground.algorithms import Algorithm, Client, Server, Tensors, Update, 
 from commonground.engine.backends.serial import SerialEngine
 from commonground.engine.sampling import sample_clients
 from commonground.engine.training import prepared
+from commonground.plan import Plan, ledger
 from commonground.plan.advice import advice
 from commonground.plan.memory import Memory
 from commonground.plan.table import plan_table
@@ -67,6 +68,24 @@ def test_bytes_are_the_ledgers(method: str, more: dict[str, Any]) -> None:
     run = train(method, clients(), **given)
     assert told.exact
     assert (told.up[0], told.down[0]) == (run.summary["bytes_up"], run.summary["bytes_down"])
+
+
+def told_of(planned: Plan) -> dict[str, str]:
+    """What the command prints, by the names of its lines."""
+    named, said = (map(str, column.cells) for column in plan_table(planned, Path("run")).columns)
+    return dict(zip(named, said, strict=True))
+
+
+def test_bytes_that_would_take_long_to_work_out_are_the_most_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {**SETTINGS, "options": {"rank": 2}, "engine": "serial"}
+    exact = plan("rolora", clients(), **given)
+    monkeypatch.setattr(ledger, "MOST_NUMBERS", 0)
+    bounded = plan("rolora", clients(), **given)
+    assert (exact.sent.exact, bounded.sent.exact) == (True, False)
+    assert bounded.sent.down[0] <= exact.sent.down[0] < bounded.sent.down[1]
+    assert not told_of(exact)["a client's round"].startswith("at most")
+    assert told_of(bounded)["a client's round"].startswith("at most ")
+    assert "on average" not in told_of(bounded)["a client's round"]
 
 
 @pytest.mark.parametrize("method", ["fedrep", "fedavg", "ditto", "fedmtl", "scaffold", "lora"])
@@ -225,9 +244,7 @@ def test_the_time_of_a_run_that_may_end_early_is_the_most_it_takes() -> None:
     given = {**SETTINGS, "engine": "serial", "rounds": 6, "eval_every": 1, "validation_fraction": 0.3}
     told = {}
     for patience in (None, 1, 6):
-        table = plan_table(plan("fedavg", clients(), **given, early_stopping=patience), Path("run"))
-        named, said = (list(column.cells) for column in table.columns)
-        told[patience] = dict(zip(named, map(str, said), strict=True))
+        told[patience] = told_of(plan("fedavg", clients(), **given, early_stopping=patience))
     assert told[1]["rounds"].startswith("2 to 6, by early stopping, of 4 of 8 clients each")
     assert told[1]["tests"].startswith("after at most 6 rounds")
     assert told[1]["time"].startswith("at most about ")

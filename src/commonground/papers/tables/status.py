@@ -68,7 +68,7 @@ def _usual(store: CellStore) -> tuple[str, str] | None:
 
 def status_table(table: PaperTable, store: CellStore) -> Table:
     """A row per method and a column per partition: the seeds that are there of those the paper has."""
-    heads = [Column("method"), *(Column(column.label) for column in table.columns)]
+    heads = [Column("method"), *(Column(column.label, numeric=True) for column in table.columns)]
     rows = [
         {
             "method": row.name,
