@@ -3,108 +3,30 @@
 # Annotations are evaluated here, not later: the doors' name what make_app itself makes.
 
 import asyncio
-import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from fastapi.exception_handlers import http_exception_handler
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
-from commonground.errors import BusyError, CommonGroundError, RunError
-from commonground.quoting import escaped, quoted
+from commonground.errors import RunError
+from commonground.serve.bodies import Added, Examples, Health, Predictions, Rows, Said
 from commonground.serve.models import RunModels
 from commonground.serve.page import page
+from commonground.serve.refusals import REFUSALS, refuse_in_sentences
 from commonground.serve.tokens import ENROL, Enrolment, Tokens
 
 __all__ = ["make_app"]
 
-logger = logging.getLogger(__name__)
-
-MOST_ROWS = 10_000
 MOST_BYTES = 16 * 1024 * 1024
 MOST_DISCARDED, SECONDS_TO_DISCARD = 8 * MOST_BYTES, 5
-
-# Whole numbers that a float holds exactly: a longer one in a table is an identifier, which is written as text.
-Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
-Cell = str | Whole | float | bool | None
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class Rows(_Strict):
-    """Rows to be judged: objects by column name for tables, lists of numbers otherwise."""
-
-    rows: list[dict[str, Cell] | list[Any]] = Field(min_length=1, max_length=MOST_ROWS)
-
-
-class Said(BaseModel):
-    """What the client's own model says of a row; notes only of cells that are read as none."""
-
-    answer: str
-    values: dict[str, float]
-    notes: list[str] = []
-
-
-class Predictions(BaseModel):
-    """An answer for each row, in their order."""
-
-    client: str
-    predictions: list[Said]
-
-
-class Examples(_Strict):
-    """A new client's rows with their targets."""
-
-    client: str = Field(min_length=1, max_length=200)
-    rows: list[dict[str, Cell]] = Field(min_length=1, max_length=MOST_ROWS)
-
-
-class Added(BaseModel):
-    """A client that was added: its token, told once, and how well its head does on the last quarter of its rows."""
-
-    client: str
-    token: str
-    metric: str
-    value: float | None
-
-
-class Health(BaseModel):
-    """Whether the service answers, and for whom."""
-
-    status: str
-    version: str
-    clients: int
-    columns: list[str]
-
-
-class Refused(BaseModel):
-    """Why a request was not answered, in a sentence."""
-
-    detail: str
-
-
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refused, "description": "bytes that are no JSON"},
-    401: {"model": Refused, "description": "no token, or one that was never given out"},
-    403: {"model": Refused, "description": "a token for something else"},
-    413: {"model": Refused, "description": "too long a request"},
-    415: {"model": Refused, "description": "a body that is not said to be JSON"},
-    422: {"model": Refused, "description": "rows of another form, in a sentence"},
-    503: {"model": Refused, "description": "the tokens or the run of this service cannot be read"},
-}
 
 
 def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
@@ -118,6 +40,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         tokens: given out for it.
     """
     app = FastAPI(title="CommonGround", version=version("commonground"), docs_url=None, redoc_url=None)
+    refuse_in_sentences(app)
     registry = CollectorRegistry()
     requests = Counter("commonground_requests", "Requests by path and status.", ["path", "status"], registry=registry)
     seconds = Histogram("commonground_seconds", "Seconds from request to answer.", ["path"], registry=registry)
@@ -158,34 +81,6 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         requests.labels(path, str(response.status_code)).inc()
         seconds.labels(path).observe(time.perf_counter() - began)
         return response
-
-    @app.exception_handler(RequestValidationError)
-    async def not_the_form(request: Request, error: RequestValidationError) -> JSONResponse:
-        kind = request.headers.get("content-type", "")
-        if "json" not in kind.lower():  # as curl sends it, which then is read as a text
-            return JSONResponse({"detail": "send the header Content-Type: application/json"}, 415)
-        return JSONResponse({"detail": escaped(_not_the_form(error.errors()[0])[:400])}, 422)
-
-    @app.exception_handler(CommonGroundError)
-    async def refused(request: Request, error: CommonGroundError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)[:1000]}, 422)
-
-    @app.exception_handler(BusyError)
-    async def busy(request: Request, error: BusyError) -> JSONResponse:
-        said = "another process is at work on the run of this service; try again in a while"
-        return JSONResponse({"detail": said}, 503, {"Retry-After": "10"})
-
-    @app.exception_handler(RunError)
-    async def not_this_run(request: Request, error: RunError) -> JSONResponse:
-        logger.error("%s", error)  # its sentence names a folder of this host
-        said = "the run of this service cannot be read, or has gone on; whoever runs the service finds why in its log"
-        return JSONResponse({"detail": said}, 503)
-
-    @app.exception_handler(StarletteHTTPException)
-    async def unread(request: Request, error: StarletteHTTPException) -> Response:
-        if isinstance(error.__cause__, RecursionError):  # FastAPI calls it bytes that are no JSON
-            return JSONResponse({"detail": "the body is nested too deeply"}, 422)
-        return await http_exception_handler(request, error)
 
     @app.get("/health")
     def health() -> Health:
@@ -229,19 +124,6 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         return Added(client=body.client, token=token, metric=metric, value=value)
 
     return app
-
-
-def _not_the_form(error: Mapping[str, Any]) -> str:
-    """What is wrong with a body, by the first of Pydantic's errors; its words name types of Python where rows are."""
-    place = [part for part in error["loc"][1:] if not str(part).startswith("dict[str,")]
-    if error["type"] == "json_invalid":
-        return f"the body is no JSON: {error['ctx']['error']}"
-    if len(place) < 2 or place[0] != "rows":
-        return f"{'.'.join(map(str, place)) or 'the body'}: {error['msg']}"
-    row, column = f"row {place[1] + 1}", place[2:3]
-    if not column or column == ["list[any]"]:
-        return f"{row} is no object of cells by their columns' names"
-    return f"{row}, column {quoted(str(column[0]))}: a cell is a text, a finite number, true, false or null"
 
 
 async def _discard(request: Request) -> None:

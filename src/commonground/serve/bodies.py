@@ -1,0 +1,65 @@
+"""What is asked of the service and what it answers, as JSON."""
+
+# Pydantic reads the annotations: they are evaluated here, not later.
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["Added", "Examples", "Health", "Predictions", "Rows", "Said"]
+
+MOST_ROWS = 10_000
+
+# Whole numbers that a float holds exactly: a longer one in a table is an identifier, which is written as text.
+Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+Cell = str | Whole | float | bool | None
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class Rows(_Strict):
+    """Rows to be judged: objects by column name for tables, lists of numbers otherwise."""
+
+    rows: list[dict[str, Cell] | list[Any]] = Field(min_length=1, max_length=MOST_ROWS)
+
+
+class Said(BaseModel):
+    """What the client's own model says of a row; notes only of cells that are read as none."""
+
+    answer: str
+    values: dict[str, float]
+    notes: list[str] = []
+
+
+class Predictions(BaseModel):
+    """An answer for each row, in their order."""
+
+    client: str
+    predictions: list[Said]
+
+
+class Examples(_Strict):
+    """A new client's rows with their targets."""
+
+    client: str = Field(min_length=1, max_length=200)
+    rows: list[dict[str, Cell]] = Field(min_length=1, max_length=MOST_ROWS)
+
+
+class Added(BaseModel):
+    """A client that was added: its token, told once, and how well its head does on the last quarter of its rows."""
+
+    client: str
+    token: str
+    metric: str
+    value: float | None
+
+
+class Health(BaseModel):
+    """Whether the service answers, and for whom."""
+
+    status: str
+    version: str
+    clients: int
+    columns: list[str]
