@@ -43,6 +43,8 @@ SEEDS = 40
 FAR = "FedSGD from a random start"
 NAMES = ("Local Only", "FedSGD", FAR, "FedRep")
 
+Errors = dict[tuple[str, int], torch.Tensor]  # by method and samples of a new client
+
 
 class Fig4Settings(LinearSettings):
     """Settings; the paper names (d, k) = (20, 2) and n = 100 training clients.
@@ -106,8 +108,8 @@ def run(request: Request) -> Outcome:
     )
     refuse_rise(near, single_step, case, problem)
     grid = settings.grid
-    errors: dict[tuple[str, int], torch.Tensor] = {}
-    formula: dict[tuple[str, int], torch.Tensor] = {}
+    errors: Errors = {}
+    formula: Errors = {}
     signal = float(problem.theta.square().sum(-1).mean())
     bases = {"Local Only": None, "FedSGD": near.B, FAR: far.B, "FedRep": fedrep.B}
     for m in request.progress(grid, "samples of a new client"):
@@ -115,48 +117,16 @@ def run(request: Request) -> Outcome:
             basis = bases[name]
             errors[name, m], _ = new_client_error(problem, basis, m, settings.new_clients)
             formula[name, m] = _expected(settings, m, signal, basis, problem.B_star)
-    outcome.claims = _claims(settings, grid, errors, formula, signal)
-    closer = claim(
-        "FedRep ends closer than it starts (log10 of the distance at the end over that at the start)",
-        SOURCE,
-        "learns the representation",
-        (fedrep.distance[:, -1] / fedrep.distance[:, 0]).clamp(min=1e-17).log10(),
-        "below",
-    )
-    outcome.claims[:0] = [
-        claim(
-            "FedSGD ends no closer to the true representation than it starts (distance at the end less that at the "
-            "start, which is FedRep's)",
-            SOURCE,
-            "does not learn the representation",
-            near.distance[:, -1] - near.distance[:, 0],
-            "above",
-        ),
-        claim(
-            "From a random start FedSGD comes no nearer than half-way (distance at the end over that at the start)",
-            SOURCE,
-            "does not learn the representation",
-            far.distance[:, -1] / far.distance[:, 0],
-            "above",
-            0.5,
-        ),
-        _where_it_moves(settings, closer),
+    start_and_end = {
+        name: each[:, [0, -1]]
+        for name, each in (("FedSGD", near.distance), (FAR, far.distance), ("FedRep", fedrep.distance))
+    }
+    outcome.claims = [
+        *_claims_of_distances(settings, start_and_end),
+        *_claims_of_errors(settings, grid, errors, formula, signal),
     ]
     for what in ("mean", "median"):
-        outcome.figures[f"error of new clients, {what}"] = Figure(
-            "samples of the new client m_new",
-            "mean squared error on noise-free test data",
-            {
-                name: median_curve(
-                    grid, torch.stack([_middle(what, errors[name, m]) for m in grid], 1).clamp(min=1e-34)
-                )
-                for name in NAMES
-            },
-            log_y=True,
-            reads=f"Lines are medians over seeds of the {what} over new clients, bands their 95 % intervals. FedSGD "
-            "begins at FedRep's start, which knows most of the truth already and flatters it: from a random start its "
-            "representation serves new clients no better than one drawn at random.",
-        )
+        outcome.figures[f"error of new clients, {what}"] = _figure(what, grid, errors)
     outcome.add_table(
         "error of new clients",
         [
@@ -174,11 +144,32 @@ def run(request: Request) -> Outcome:
     outcome.add_table(
         "distance of the representation to B*",
         [
-            {"method": name, "start": float(each[:, 0].median()), "end": float(each[:, -1].median())}
-            for name, each in (("FedSGD", near.distance), (FAR, far.distance), ("FedRep", fedrep.distance))
+            {"method": name, "start": float(each[:, 0].median()), "end": float(each[:, 1].median())}
+            for name, each in start_and_end.items()
         ],
     )
-    outcome.notes = [
+    outcome.notes = _notes(settings, step, signal)
+    return outcome
+
+
+def _figure(what: str, grid: list[int], errors: Errors) -> Figure:
+    """The mean or median error of new clients against their number of samples."""
+    return Figure(
+        "samples of the new client m_new",
+        "mean squared error on noise-free test data",
+        {
+            name: median_curve(grid, torch.stack([_middle(what, errors[name, m]) for m in grid], 1).clamp(min=1e-34))
+            for name in NAMES
+        },
+        log_y=True,
+        reads=f"Lines are medians over seeds of the {what} over new clients, bands their 95 % intervals. FedSGD "
+        "begins at FedRep's start, which knows most of the truth already and flatters it: from a random start its "
+        "representation serves new clients no better than one drawn at random.",
+    )
+
+
+def _notes(settings: Fig4Settings, step: float, signal: float) -> list[str]:
+    return [
         "Both scales are the paper's setting; m, rounds, participation, start and step size are ours (the paper is "
         "silent).",
         f"{settings.n} training clients of m = {settings.m} samples, {settings.rounds} rounds, r = {settings.r:g}, "
@@ -189,10 +180,45 @@ def run(request: Request) -> Outcome:
         "is infinite within one sample of k (a learned representation) and of d (Local Only): read the medians there.",
         "'Expected mean' is e + (σ² + e) k/(m_new − k − 1) for m_new > k + 1, where e is what of θ lies outside the "
         "representation (it acts as noise, as x is Gaussian); for m_new < k and for Local Only see expected_error.",
+        *uneven([settings.r], [settings.n]),
+        *at_its_start([settings.m], settings.k),
     ]
-    outcome.notes += uneven([settings.r], [settings.n])
-    outcome.notes += at_its_start([settings.m], settings.k)
-    return outcome
+
+
+def _claims_of_distances(settings: Fig4Settings, start_and_end: dict[str, torch.Tensor]) -> list[Claim]:
+    """Who learns the representation.
+
+    Args:
+        settings: of the experiment.
+        start_and_end: distances to the true representation by method, [S, 2].
+    """
+    near, far, fedrep = (start_and_end[name].unbind(1) for name in ("FedSGD", FAR, "FedRep"))
+    closer = claim(
+        "FedRep ends closer than it starts (log10 of the distance at the end over that at the start)",
+        SOURCE,
+        "learns the representation",
+        (fedrep[1] / fedrep[0]).clamp(min=1e-17).log10(),
+        "below",
+    )
+    return [
+        claim(
+            "FedSGD ends no closer to the true representation than it starts (distance at the end less that at the "
+            "start, which is FedRep's)",
+            SOURCE,
+            "does not learn the representation",
+            near[1] - near[0],
+            "above",
+        ),
+        claim(
+            "From a random start FedSGD comes no nearer than half-way (distance at the end over that at the start)",
+            SOURCE,
+            "does not learn the representation",
+            far[1] / far[0],
+            "above",
+            0.5,
+        ),
+        _where_it_moves(settings, closer),
+    ]
 
 
 def _where_it_moves(settings: Fig4Settings, about_fedrep: Claim) -> Claim:
@@ -222,12 +248,8 @@ def _shown(formula: torch.Tensor) -> float | str:
     return mean if mean < math.inf else "infinite"
 
 
-def _claims(
-    settings: Fig4Settings,
-    grid: list[int],
-    errors: dict[tuple[str, int], torch.Tensor],
-    formula: dict[tuple[str, int], torch.Tensor],
-    signal: float,
+def _claims_of_errors(
+    settings: Fig4Settings, grid: list[int], errors: Errors, formula: Errors, signal: float
 ) -> list[Claim]:
     s, claims = settings, []
     m = grid[-1]
