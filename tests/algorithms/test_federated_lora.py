@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import commonground as cg
-from commonground.algorithms import Server, Update, registry
+from commonground.algorithms import Server, Update, make_algorithm, registry
 from commonground.algorithms.federated_lora import aggregation_error, factor_pairs
 from commonground.algorithms.flexlora import revived, truncated_factors
 from commonground.errors import ConfigError, ModelError
@@ -204,14 +204,15 @@ def test_every_method_runs_on_any_model_and_says_what_its_head_is(method: str, h
     assert not base  # the frozen weights never travel
 
 
-def test_without_a_head_nothing_is_personal() -> None:
+@pytest.mark.parametrize("head", ["personal", "shared", "frozen"])
+def test_without_a_head_nothing_is_personal(head: str) -> None:
     """As of language models: whatever ``head`` is, there is one model."""
-    method = registry["lora"]()
+    method = make_algorithm("lora", {"head": head})
     run = cg.train(method, scalar_data(), model=Scalar(), rounds=1, engine="serial")
     assert run.summary["head"] == "none"
     assert run.global_accuracy is not None
     assert run.summary["personal_accuracy_of"].startswith("the global model")
-    assert method.personal == ("head",)  # what the run found is no setting of the object
+    assert method.personal == (("head",) if head == "personal" else ())  # what the run found is no setting of the object
     tuned = scalar_run("lora", 1, finetune_epochs=1, finetune="all")
     assert tuned.summary["personal_accuracy_of"].startswith("the final global model after 1 epoch on all its layers")
     with pytest.raises(ConfigError, match="there is no head to tune; take --finetune all"):

@@ -53,16 +53,19 @@ class FederatedLoRA(Algorithm):
     clients_remember = True
     factors: ClassVar[tuple[str, ...]] = ("lora_A", "lora_B")
     own_error: ClassVar[str] = "how far averaging the factors is from averaging the updates"
+    _has_head: ClassVar[bool]  # whether the model has a head, once it is known
 
     def __post_init__(self) -> None:
         shared = ("lora_A", "lora_B", *(["head"] if self.head == "shared" else []))
         # Which groups travel follows from a setting, so these are the instance's own.
         object.__setattr__(self, "shared", shared)
         object.__setattr__(self, "personal", ("head",) if self.head == "personal" else ())
+        object.__setattr__(self, "_has_head", True)
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
-        own = self.head == "personal" and bool(groups.names("head"))  # which a language model has not
-        object.__setattr__(self, "personal", ("head",) if own else ())
+        if not groups.names("head"):  # as of a language model
+            object.__setattr__(self, "personal", ())
+            object.__setattr__(self, "_has_head", False)
         if "lora_A" not in groups or "lora_B" not in groups:
             adapt_linear_layers(model, groups.names("head"), self.rank or RANK, self.alpha or ALPHA)
         else:
@@ -96,8 +99,7 @@ class FederatedLoRA(Algorithm):
         return client.send(self.sends(round))
 
     def summary_fields(self) -> dict[str, Any]:
-        without = self.head == "personal" and not self.personal
-        return {"head": "none" if without else self.head, "aggregation_error_of": self.own_error}
+        return {"head": self.head if self._has_head else "none", "aggregation_error_of": self.own_error}
 
     def round_figures(self, server: Server, updates: Sequence[Update]) -> dict[str, float | Tensor | None]:
         return {"aggregation_error": aggregation_error(server, updates)}
