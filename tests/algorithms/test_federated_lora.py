@@ -212,7 +212,9 @@ def test_without_a_head_nothing_is_personal(head: str) -> None:
     assert run.summary["head"] == "none"
     assert run.global_accuracy is not None
     assert run.summary["personal_accuracy_of"].startswith("the global model")
-    assert method.personal == (("head",) if head == "personal" else ())  # what the run found is no setting of the object
+    assert method.personal == (
+        ("head",) if head == "personal" else ()
+    )  # what the run found is no setting of the object
     tuned = scalar_run("lora", 1, finetune_epochs=1, finetune="all")
     assert tuned.summary["personal_accuracy_of"].startswith("the final global model after 1 epoch on all its layers")
     with pytest.raises(ConfigError, match="there is no head to tune; take --finetune all"):

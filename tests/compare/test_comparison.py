@@ -176,6 +176,17 @@ def test_tables_fit_eighty_columns(finished):
     assert again.tuning_table() is None
 
 
+def test_only_what_is_measured_has_a_column() -> None:
+    """Other metrics than the headline are of the end alone, and no personal method has a global model."""
+    given = {**SMALL, "rounds": 1, "seeds": 1, "local_only": False}
+    shown = {}
+    for methods, metric in ((["fedrep", "fedavg"], None), (["fedrep", "fedavg"], "auc"), (["fedrep"], "auc")):
+        found = compare(methods, rank_by=metric, **given)
+        heads = " ".join(str(column.header) for column in found.cost_table().columns)
+        shown["last 10" in heads, "global" in heads] = any("last 10: mean over" in note for note in found.footnotes())
+    assert shown == {(True, True): True, (False, True): False, (False, False): False}
+
+
 def test_runs_already_done_are_taken(finished, monkeypatch):
     monkeypatch.setattr(training, "make_engine", None)  # any new round would fail
     again = compare(METHODS, out=finished.folder, target=0.3, participation=0.6, **SMALL)

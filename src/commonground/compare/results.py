@@ -391,13 +391,15 @@ def _notes(
     title = next(entry["title"] for entry in entries if entry["method"] == reference)
     many, name = len(seeds) > 1, headline.name
     among = f" with at least {min_rows} test samples" if min_rows > 1 else ""
+    by_round = any(entry["last10"]["mean"] is not None for entry in entries)  # other metrics are of the end alone
+    last10 = ("" if judged == _AT_THE_END else " up to that one") if by_round else None
     notes = [
         f"{name}: mean over clients of the {name} on each client's own test samples {judged}"
         + (", ± sample standard deviation (n - 1) over seeds; " if many else "; ")
         + ("" if headline.higher_is_better else "lower is better; ")
-        + f"worst tenth: {headline.percentile} over clients{among}; "
-        + "last 10: mean over the evaluated ones of the last 10 rounds"
-        + ("." if judged == _AT_THE_END else " up to that one."),
+        + f"worst tenth: {headline.percentile} over clients{among}"
+        + ("" if last10 is None else f"; last 10: mean over the evaluated ones of the last 10 rounds{last10}")
+        + ".",
     ]
     kinds: dict[str, list[str]] = {}
     for entry in entries:

@@ -47,20 +47,22 @@ def headline_table(result: Mapping[str, Any]) -> Table:
 
 
 def cost_table(result: Mapping[str, Any]) -> Table:
-    """The headline metric of the last rounds and of the global model, and what a run costs."""
+    """The headline metric of the last rounds and of the global model, where there is one, and what a run costs."""
     headline = Headline.of(result)
-    judged = f"last 10\nrounds{headline.sign}", f"global\n{headline.name}{headline.sign}"
-    names = (*judged, "sent by\nclients", "sent by\nserver", "\nseconds")
+    judged = {"last10": f"last 10\nrounds{headline.sign}", headline.shared: f"global\n{headline.name}{headline.sign}"}
+    none = {"mean": None, "std": None}
+    values = {key: [entry[key] or none for entry in result["methods"]] for key in judged}
+    measured = [key for key in judged if any(value["mean"] is not None for value in values[key])]
+    names = (*(judged[key] for key in measured), "sent by\nclients", "sent by\nserver", "\nseconds")
     rows = [
         (
             entry["title"],
-            headline.spread(entry["last10"]),
-            "–" if entry[headline.shared] is None else headline.spread(entry[headline.shared]),
+            *(headline.spread(values[key][index]) for key in measured),
             human_bytes(entry["bytes_up"]),
             human_bytes(entry["bytes_down"]),
             f"{entry['seconds']:.1f}",
         )
-        for entry in result["methods"]
+        for index, entry in enumerate(result["methods"])
     ]
     return _table("per run", ("method",), names, rows)
 
