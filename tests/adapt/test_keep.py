@@ -18,7 +18,7 @@ from commonground.cli import main
 from commonground.data.arrays import Preprocess
 from commonground.engine.added import AddedClients
 from commonground.engine.backends import factory
-from commonground.engine.prepare import plain_algorithm
+from commonground.engine.network import plain_algorithm
 from commonground.errors import ConfigError, DataError, RunError
 from tests.helpers import made_data
 

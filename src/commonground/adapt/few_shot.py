@@ -21,7 +21,7 @@ from commonground.counted import counted
 from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
-from commonground.engine.prepare import plain_network
+from commonground.engine.network import plain_network
 from commonground.engine.run import Run, as_run
 from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained

@@ -12,7 +12,7 @@ from commonground.algorithms import Algorithm, make_algorithm
 from commonground.algorithms.head_tuning import tuning
 from commonground.config import RunConfig
 from commonground.data.formats import read_format
-from commonground.engine.prepare import base_model, build_network
+from commonground.engine.network import base_model, build_network
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import SCHEMA, START, RunFolder

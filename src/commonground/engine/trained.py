@@ -32,8 +32,8 @@ from commonground.devices import resolve_device
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import AddedClients
 from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
+from commonground.engine.network import plain_network
 from commonground.engine.portable import PortableModel, model_inputs
-from commonground.engine.prepare import plain_network
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest

@@ -12,7 +12,7 @@ from commonground.algorithms import Algorithm
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.config import RunConfig
 from commonground.data.tables.schema import TableSchema
-from commonground.engine.prepare import plain_algorithm
+from commonground.engine.network import plain_algorithm
 from commonground.engine.run import Run
 from commonground.engine.state.folder import SCHEMA, plain_settings
 from commonground.engine.trained import Trained

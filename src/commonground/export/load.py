@@ -19,8 +19,8 @@ from commonground.data.formats import Given, read_format
 from commonground.data.tables.features import known_features
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.schema import TableSchema
+from commonground.engine.network import build_network
 from commonground.engine.portable import PortableModel
-from commonground.engine.prepare import build_network
 from commonground.engine.state.split_file import read_task
 from commonground.errors import ConfigError, DataError, ModelError, RunError
 from commonground.export.about import SCHEMA, read_about
