@@ -102,7 +102,7 @@ def test_settings_with_names_as_their_values_are_choices_or_tried_here(name: str
              "text_column", "head", "body", "loss", "aggregate", "rank_by", "ray_address"}  # fmt: skip
     free = {str(p.name) for p in cli.commands[name].params if p.type is click.STRING and isinstance(p, click.Option)}
     free -= {"assignments", "grids", "reference"}  # in the cases above
-    free -= {"data_dir", "betas", "image_size", "metric"}  # a folder, numbers, a function in a file
+    free -= {"data_dir", "init_from", "betas", "image_size", "metric"}  # folders, numbers, a function in a file
     assert free <= tried, f"{free - tried}: add a case of a typo, or say here why there is none"
 
 

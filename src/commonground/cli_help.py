@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "target client_column drop text_column kinds separator encoding scaling few_rows min_rows split_column "
         "time_column group_column test_share missing_target"
     ),
-    "Model and method": _of("model body head batch_norm assignments"),
+    "Model and method": _of("model body head batch_norm init_from assignments"),
     "Comparison": _of("seeds reference to_accuracy grids validation local_only"),
     "Rounds": _of(
         "rounds participation weighting aggregate server_optimizer server_lr server_momentum server_beta2 "

@@ -118,6 +118,8 @@ def check_early(values: dict[str, Any]) -> None:
     check_names(values)
     check_file(str(values.get("data", "")))
     check_device(str(values.get("device", "auto")))
+    if (source := values.get("init_from")) is not None and not Path(str(source)).expanduser().exists():
+        raise ConfigError(f"--init-from '{source}' does not exist")
     if (loss := values.get("loss")) is not None:
         check_code(str(loss), "loss", "loss=f")
     for metric in str(values.get("metric") or "").split(","):

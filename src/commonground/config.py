@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -104,6 +105,11 @@ class RunConfig(BaseModel):
     head: str | None = Field(None, description="name patterns of the head, separated by commas")
     batch_norm: Literal["averaged", "local"] = Field(
         "averaged", description="statistics of BatchNorm layers: averaged with the model, or kept by each client"
+    )
+    init_from: str | None = Field(
+        None,
+        description="initial weights: what the clients of a finished run share (its folder, whose table is then read "
+        "as there), or a file .safetensors",
     )
     rounds: int = Field(30, ge=1, description="communication rounds T")
     participation: float = Field(1.0, gt=0, le=1, description="share r of the clients in each round")
@@ -240,6 +246,11 @@ class RunConfig(BaseModel):
         if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation in _NUMBERS:
             raise ValueError("a number is needed, not a truth value")
         return value
+
+    @field_validator("init_from", mode="before")
+    @classmethod
+    def _path(cls, value: object) -> object:
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
 
     @field_validator("class_weights", mode="before")
     @classmethod

@@ -142,7 +142,7 @@ def test_what_a_table_needs_is_one_sentence(tmp_path: Path, capsys: pytest.Captu
         any_own_data(str(tmp_path / "arrays"), "north", None, TableWords(target="goal"))
 
 
-@pytest.mark.parametrize("name", ["task", "drop", "scaling", "engine", "ray_address"])
+@pytest.mark.parametrize("name", ["task", "drop", "scaling", "engine", "ray_address", "init_from"])
 def test_what_is_said_of_data_and_hosts_is_said_by_the_client(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} is not for a run over a network"):
         run_settings({"algorithm": "fedavg", name: "none"}, tmp_path / "run", resume=False)

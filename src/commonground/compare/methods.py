@@ -31,8 +31,8 @@ _NEXT_SETTING = re.compile(r",(?=\s*[A-Za-z_][\w.-]*=)")  # a value may hold com
 # Equal for all methods, or they would not be compared on the same data, start, client samples and tests.
 COMMON = {
     "algorithm", "options", "data", "clients", "classes_per_client", "partition", "feature_noise", "normalize",
-    "train_samples", "test_samples", "model", "model_options", "participation", "dtype", "seed", "eval_every",
-    "eval_clients", "final_eval_clients", "validation_fraction", "metric", "rank_by", "worst_min_rows",
+    "train_samples", "test_samples", "model", "model_options", "init_from", "participation", "dtype", "seed",
+    "eval_every", "eval_clients", "final_eval_clients", "validation_fraction", "metric", "rank_by", "worst_min_rows",
 }  # fmt: skip
 
 

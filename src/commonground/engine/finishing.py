@@ -16,6 +16,7 @@ from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import column_importance
+from commonground.engine.network import named_model
 from commonground.engine.private.releases import releases
 from commonground.engine.private.secret import remove_secret
 from commonground.engine.private.summary import own_privacy, privacy_summary, with_epsilons
@@ -31,7 +32,6 @@ from commonground.engine.state.split_file import describe
 from commonground.engine.trained import States, Trained
 from commonground.errors import RunError
 from commonground.models import FrozenBaseModel, reset_counters, tensors_of
-from commonground.user_code import is_code
 
 __all__ = ["finish", "trained_from"]
 
@@ -180,7 +180,7 @@ def trained_from(setup: Setup, path: Path | None, shared: Tensors, kept: States 
         setup.data.clients,
         json.loads(json.dumps(describe(setup.data))),
         kept,
-        setup.start is not None and not is_code(str(config.model)),
+        setup.start is not None and not named_model(config),
         setup.data.schema,
         None if noise is None else torch.from_numpy(noise.images),
     )

@@ -21,6 +21,7 @@ from commonground.engine.read_trained import read_trained
 from commonground.engine.run import Run, at_hand
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
+from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import RunFolder, plain_settings
 from commonground.errors import RunError
 from commonground.quoting import quoted
@@ -219,12 +220,23 @@ class Keeper:
 
     def _check_code(self, before: Mapping[str, str] | None, accept: str = "") -> None:
         """Refuse to go on with, or to tell as its own, what another text of a user's Python file would give."""
-        for file, digest in (before or {}).items():
-            if self.progress.totals["code"].get(file, digest) != digest:
+        for file, known in (before or {}).items():
+            if self.progress.totals["code"].get(file, known) != known:
                 raise RunError(
                     f"'{file}' is another one than when the run in '{self.folder.path if self.folder else ''}' was "
                     f"trained with it; put it back, {accept}or choose another --out"
                 )
+
+    def _check_start(self) -> None:
+        """Refuse to go on where other weights would be those with which clients begin."""
+        if self.setup.init_from is None or self.setup.start is None or self.folder is None:
+            return
+        before = self.folder.start()
+        if before is None or digest(before) != digest(self.setup.start):
+            raise RunError(
+                f"the run in '{self.folder.path}' began with other weights than "
+                f"'{self.setup.init_from['from']}' has now"
+            )
 
     def _check_data(self, fingerprint: str, base: str | None) -> None:
         if base != self.progress.totals["base_sha256"]:
@@ -237,6 +249,7 @@ class Keeper:
                 f"the run in '{self.folder.path if self.folder else ''}' was started on other data (fingerprint "
                 f"{fingerprint[:12]}, now {self.progress.totals['data_fingerprint'][:12]})"
             )
+        self._check_start()
         before, now = None if self.folder is None else self.folder.schema(), self.setup.data.schema
         for what in ("inputs", "targets"):
             if before is not None and now is not None and getattr(before, what) != getattr(now, what):

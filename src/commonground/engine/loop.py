@@ -120,6 +120,7 @@ class Loop:
                 self.keeper.restore(engine)
                 engine.last_rounds, engine.back_to = self.progress.heard, self.stopping.best
                 self.observer.begin(self.setup, engine.name, self.progress.done)
+                self._tell_of_start()
                 self._tell_of_nothing_shared()
                 self._tell_of_sampled_end()
                 if engine.remark:
@@ -143,6 +144,11 @@ class Loop:
                 if tuned is not None:
                     tuned[0].close()
                 engine.close()
+
+    def _tell_of_start(self) -> None:
+        if (begun := self.setup.init_from) is not None:
+            anew = "; its head is drawn anew" if begun["head"] == "drawn anew" else ""
+            self.observer.note(f"the model begins with the weights of '{begun['from']}'{anew}")
 
     def _tell_of_nothing_shared(self) -> None:
         algorithm = self.setup.algorithm

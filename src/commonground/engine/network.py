@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,11 +14,11 @@ from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.config import RunConfig
-from commonground.models import Groups, build_model, groups_of, is_pretrained, keyed_weights, prepare
+from commonground.models import Groups, available_models, build_model, groups_of, is_pretrained, keyed_weights, prepare
 from commonground.tasks import CLASSIFICATION, Task
-from commonground.user_code import failing_as
+from commonground.user_code import failing_as, is_code
 
-__all__ = ["base_model", "build_network", "plain_algorithm", "plain_network"]
+__all__ = ["base_model", "build_network", "named_groups", "named_model", "plain_algorithm", "plain_network"]
 
 
 def base_model(
@@ -66,17 +66,29 @@ def build_network(
     """
     dtype = getattr(torch, config.dtype)
     model = base_model(config, shape, classes, model, task)
-    patterns = groups_of(model)
-    if config.body or config.head:
-        patterns = {k: tuple(v.split(",")) for k, v in (("body", config.body), ("head", config.head)) if v}
-    groups = Groups(model, patterns)
+    groups = named_groups(config, model)
     with failing_as(f"the model cannot be extended for {algorithm.title}"), keyed_weights(config.seed, "extension"):
         extended = algorithm.extend_model(model, groups)
-    if extended is not model or not (config.body or config.head):
-        patterns = groups_of(extended)
     # Anew: a method may also have made a part of the model constant.
+    patterns = groups_of(extended) if extended is not model else _patterns(config, extended)
     groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")
     return prepare(extended, shape, dtype), groups
+
+
+def named_model(config: RunConfig) -> bool:
+    """Whether a configuration says how its model is built, be that by a file of a user's; else it was an object."""
+    return config.model in available_models() or is_pretrained(config.model) or is_code(str(config.model))
+
+
+def named_groups(config: RunConfig, model: nn.Module) -> Groups:
+    """A model's groups before a method extends it."""
+    return Groups(model, _patterns(config, model))
+
+
+def _patterns(config: RunConfig, model: nn.Module) -> Mapping[str, Sequence[str]]:
+    """Patterns of the groups' names: those that the configuration says, else the model's own."""
+    said = {"body": config.body, "head": config.head}
+    return {group: tuple(names.split(",")) for group, names in said.items() if names} or groups_of(model)
 
 
 def plain_network(

@@ -12,7 +12,7 @@ from commonground.algorithms import Algorithm, make_algorithm
 from commonground.algorithms.head_tuning import tuning
 from commonground.config import RunConfig
 from commonground.data.formats import read_format
-from commonground.engine.network import base_model, build_network
+from commonground.engine.network import base_model, build_network, named_model
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import SCHEMA, START, RunFolder
@@ -59,7 +59,7 @@ def read_trained(
     shape, task = read_format(split).shape, read_task(split)
     if start is not None:
         if model is None:
-            if not is_code(config.model):
+            if not named_model(config):
                 raise ConfigError(
                     f"the model of the run in '{path}', {config.model}, was given as an object: load it with "
                     "load_run(folder, model=…), a module of the same architecture"

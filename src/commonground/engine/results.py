@@ -136,6 +136,7 @@ def summarise(
         "rounds": rounds,
         **({"stopped_after": rounds} if stopped else {}),
         "seed": config.seed,
+        **({"init_from": dict(setup.init_from)} if setup.init_from else {}),
         "engine": engine,
         "task": task.name,
         "metric": metric,

@@ -57,6 +57,7 @@ class Setup:
         class_weights: of classes in the loss, from the training rows of all clients together.
         behaviour: what calls of the model do besides giving outputs.
         stacking_trial: once the engine ``batched`` was thought of: why it cannot have the model, or an empty text.
+        init_from: of a run that begins with another's weights, whose, and what of them.
         secret: the noise of ``--dp-secret-noise``; by default one that lasts as long as this object.
     """
 
@@ -72,6 +73,7 @@ class Setup:
     own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict, repr=False)
     behaviour: Behaviour = field(default=Behaviour(), repr=False)
     secret: SecretNoise | None = field(default=None, repr=False)
+    init_from: Mapping[str, str] | None = None
     stacking_trial: list[str] = field(default_factory=list, repr=False)
     _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
 

@@ -53,6 +53,8 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
         if name in values:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} is not for a run over a network: each client computes on its own host")
+    if "init_from" in values:
+        raise ConfigError("--init-from is not for a run over a network, whose clients begin with weights of their own")
     check_idle(out, resume)
     found = dict(values)
     if resume:
