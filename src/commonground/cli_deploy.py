@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from commonground.cli_help import SectionedCommand
-from commonground.cli_options import Named, listening, run_options, run_values, settings_options
+from commonground.cli_options import Finite, Named, listening, run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
 from commonground.errors import BusyError, ConfigError, Interrupted
 from commonground.extras import pip_install
@@ -119,7 +119,7 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 @click.option("--demand-dp", "demand", type=Named(["client", "example"]), help="take part in runs alone that hide all"
               " of this client's data, or single examples of them, from the server as well; and tell no statistics"
               " of them")  # fmt: skip
-@click.option("--least-noise", type=click.FloatRange(0), default=0.0, help="the least noise Z with which they have to")
+@click.option("--least-noise", type=Finite(0), default=0.0, help="the least noise Z with which they have to")
 @click.option("--insecure", is_flag=True, help="plain HTTP to a server started with --insecure")
 @click.option("--key-only", is_flag=True, help="make the key, say where it is, and stop")
 def client(
@@ -230,16 +230,14 @@ def _take_part(fleet: Fleet, answering: Answering, say: Callable[[str], None]) -
     "--expect", type=click.IntRange(1), default=2, show_default=True, help="clients to wait for; all there take part"
 )
 @click.option(
-    "--wait", type=click.FloatRange(0, min_open=True), default=300.0, show_default=True, help="seconds to wait for them"
+    "--wait", type=Finite(0, 1e9, min_open=True), default=300.0, show_default=True, help="seconds to wait for them"
 )
-@click.option("--answer-within", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True,
+@click.option("--answer-within", type=Finite(0, 1e9, min_open=True), default=600.0, show_default=True,
               help="seconds that an answer may take")  # fmt: skip
-@click.option("--absent-for", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+@click.option("--absent-for", type=Finite(0, 1e9, min_open=True), default=60.0, show_default=True,
               help="seconds that a client which is away is waited for")  # fmt: skip
 @click.option("--min-answers", type=click.IntRange(1), default=1, show_default=True, help="a round needs so many")
-@click.option(
-    "--max-update-norm", type=click.FloatRange(0, min_open=True), help="longer updates are refused  [default: none]"
-)
+@click.option("--max-update-norm", type=Finite(0, min_open=True), help="longer updates are refused  [default: none]")
 @click.option("--resume", is_flag=True, help="continue the run in --out from its last checkpoint")
 def run(
     algorithm: str | None,

@@ -17,6 +17,7 @@ from commonground.declared import NotDeclaredError
 from commonground.errors import ConfigError
 from commonground.explained import Setting, paragraphs, settings_from, settings_of
 from commonground.suggest import meant
+from commonground.user_code import is_code
 
 __all__ = ["list_"]
 
@@ -33,9 +34,13 @@ def list_(what: str, name: str | None) -> None:
 
     `list algorithms` shows all methods with their settings and papers; `list fedrep` says what FedRep is and what each
     of its settings means, what it may be and what it is by default; `list models mlp` does so for a model's options.
+    `list FILE.py:Class` runs that file and says so of a method or model of yours.
     """
     from commonground.terminal import standard_output
 
+    if is_code(name or what):
+        standard_output().print(_own(name or what))
+        return
     if name is None:
         what = _listed(what)
     elif what == "models":
@@ -147,6 +152,25 @@ def _data() -> RenderableType:
 def _one_data_set(name: str) -> RenderableType:
     entry = next(entry for entry in catalogue.data_entries() if entry.name == name)
     return Group(*_text([f"{entry.text}; from {entry.origin}."]), Text(f"commonground train fedrep --data {name}"))
+
+
+def _own(code: str) -> RenderableType:
+    """What is said of a user's method, or module, and of its settings."""
+    from commonground.algorithms import Algorithm
+    from commonground.user_code import load_object
+
+    found = load_object(code, "class", "method or a module")
+    if not isinstance(found, type):
+        raise ConfigError(f"'{code}' is no class; a method or a module is one")
+    method = issubclass(found, Algorithm)
+    settings = settings_of(found, () if method else ("shape", "classes"))
+    option, prefix = ("", "") if method else ("fedrep --model ", "model.")
+    example = "".join(f" --set {prefix}{one.name}={one.default}" for one in settings[:1])
+    return Group(
+        *_text(paragraphs(found.__dict__.get("__doc__"))),
+        _settings(settings, "It has no settings of its own."),
+        Text(f"\ncommonground train {option}{code}{example}"),
+    )
 
 
 def _model_names() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from commonground.suggest import meant
 from commonground.tracking import TRACKERS
 from commonground.user_code import check_code
 
-__all__ = ["Named", "check_early", "listening", "run_options", "run_values", "settings_options", "trust_code"]
+__all__ = ["Finite", "Named", "check_early", "listening", "run_options", "run_values", "settings_options", "trust_code"]
 
 _FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
 _COMPLETED = {"data": complete_data, "model": complete_model}
@@ -55,6 +56,17 @@ class Named(click.Choice[str]):
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
             self.fail(f"{error.message.removesuffix('.')}{meant(str(value), map(str, self.choices))}", param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A range of numbers, to which neither infinity nor what is no number belongs."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or an error."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from commonground.catalogue import check_experiment
-from commonground.cli_options import Named
+from commonground.cli_options import Finite, Named
 from commonground.completion import complete_experiment
 from commonground.counted import counted
 from commonground.errors import ConfigError, RunError
@@ -50,7 +50,7 @@ __all__ = ["report", "reproduce"]
 @click.option("--columns", multiple=True, metavar="LABEL", help="of a table: measure this column (may be repeated)")
 @click.option("--methods", help="of a table: measure these methods, separated by commas")
 @click.option("--variants", help="of a table: measure with one thing changed, separated by commas (`paper`: with none)")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="stop after so long; the same command goes on")
+@click.option("--minutes", type=Finite(0, min_open=True), help="stop after so long; the same command goes on")
 @click.option("--out", type=click.Path(path_type=Path), help="folder for results, figures and runs")
 @click.option("--data-dir", help="folder of the data files")
 @click.option("--device", default="cpu", show_default=True, metavar="auto|cpu|cuda[:i]|mps", help="what computes")

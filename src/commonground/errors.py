@@ -92,6 +92,13 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
+_WRITTEN = {
+    "tuple_type": ", written as [1, 2]",
+    "list_type": ", written as [1, 2]",
+    "string_type": "; in quotes what looks like a number is one: '\"7\"'",
+}
+
+
 def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
     """The first thing that is wrong with a set of settings, of which these are known."""
     first = error.errors()[0]
@@ -100,4 +107,4 @@ def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
         names = list(known)
         return f"unknown setting '{where}'{meant(where, names)}; known are {', '.join(names)}"
     reason = first["msg"].removeprefix("Value error, ")
-    return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}"
+    return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}{_WRITTEN.get(first['type'], '')}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import tomllib
 from pathlib import Path
@@ -20,6 +21,7 @@ from commonground import cli_deploy
 from commonground.cli import main
 from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError
+from commonground.network import Answering
 from commonground.network.deploy import Deployment
 from commonground.network.keys import check_own_certificate, make_certificates, make_node_key
 from commonground.network.limits import LARGEST, Limits
@@ -70,6 +72,38 @@ def test_a_folder_of_no_server_is_told_before_anything_is_written(
     told = capsys.readouterr().err.splitlines()[-1]
     assert "mistyped' is no server's folder; name the one of `commonground deploy server --folder …`" in told
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mistyped"] * there + ["node.pub"]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("run fedavg --expect 1 --out run --answer-within nan", "'--answer-within': nan is no finite number"),
+        (
+            "run fedavg --expect 1 --out run --answer-within 1e10",
+            "'--answer-within': 10000000000.0 is not in the range",
+        ),
+        ("run fedavg --expect 1 --out run --absent-for inf", "'--absent-for': inf is "),
+        ("run fedavg --expect 1 --out run --wait nan", "'--wait': nan is no finite number"),
+        ("run fedavg --expect 1 --out run --max-update-norm nan", "'--max-update-norm': nan is no finite number"),
+        ("client --data x.csv --server a:1 --demand-dp client --least-noise nan", "'--least-noise': nan is no finite"),
+    ],
+)
+def test_numbers_that_are_none(command: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of which each would end in a traceback, or hold nobody to anything."""
+    assert main(["deploy", *command.split(), "--folder", str(tmp_path)]) == 2
+    assert says in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="the least noise of client north must be a number of at least 0, not nan"):
+        Answering(made_data((3,)), "north", tmp_path, demand="client", least_noise=math.nan)
+
+
+def test_only_public_keys_are_registered(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "server")
+    deployment.set_up("127.0.0.1", 9, [], insecure=True)
+    make_node_key(tmp_path / "site")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    for wrong in (tmp_path / "table.csv", tmp_path / "site" / "node.key"):
+        with pytest.raises(ConfigError, match=f"'{wrong}' holds no public key; it is node.pub of the client's folder"):
+            deployment.register(wrong)
 
 
 def started(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> tuple[Job, dict[str, Any]]:

@@ -14,8 +14,9 @@ pytest.importorskip("flwr")
 from commonground.engine.state.round_lines import RoundLines
 from commonground.errors import RunError
 from commonground.network.deploy import Deployment, follow
+from commonground.network.holder import Holder
 from commonground.network.limits import Limits
-from commonground.network.server_app import Job, outcome_of
+from commonground.network.server_app import LOG, Job, _carry_out, outcome_of
 
 
 def rows(first: int, last: int, **more: Any) -> list[dict[str, Any]]:
@@ -54,6 +55,32 @@ class Server(Deployment):
             follow(self, job, "a.json", 7, lambda kind, told: heard.append((kind, told)))
         assert {kind for kind, _ in heard} <= {"round"}
         return [row["round"] for _, row in heard]
+
+
+def test_why_a_run_failed_is_in_its_log_and_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For whoever did not look on."""
+
+    def fail(*_: Any) -> None:
+        raise RunError("client 'north' offers no column 'extra'")
+
+    monkeypatch.setattr("commonground.network.server_app._train", fail)
+    out = tmp_path / "run"
+    job = Job(settings={}, clients=1, wait=1, limits=Limits(), out=str(out))
+    with pytest.raises(RunError, match="offers no column"):
+        _carry_out(Any, job, Holder(run=1, server=tmp_path))  # type: ignore[arg-type]
+    assert (out / LOG).read_text() == "failed: client 'north' offers no column 'extra'\n"
+
+    def write() -> None:
+        (out / LOG).write_text("client 'north' is there\nfailed: it cannot\n")
+        server.tell("it cannot")
+
+    (out / LOG).unlink()
+    server = Server(tmp_path, write)
+    heard: list[Any] = []
+    monkeypatch.setattr("commonground.network.deploy.time.sleep", lambda seconds: server.happens.pop(0)())
+    with pytest.raises(RunError, match="the server says: it cannot"):
+        follow(server, job, "a.json", 7, lambda kind, told: heard.append(told))
+    assert heard == ["client 'north' is there"]
 
 
 @pytest.fixture

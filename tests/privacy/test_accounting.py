@@ -92,6 +92,17 @@ def test_a_run_tells_what_it_gave_away() -> None:
     assert about_privacy(told).startswith(f"ε {told['epsilon']:.2f} at δ 0.079 for all data of one client, against")
 
 
+def test_who_sends_zero_moves_the_number_within_the_clip_by_one() -> None:
+    """Each round tells the changes with z_Δ, and with σ_b = max(n/20, Z) the number within C, which is 0 or 1 each."""
+    told = private(dp_noise=2.0, dp_adaptive_clip=0.5)
+    on_changes, on_number = told["noise_on_changes"], 2.0
+    assert on_changes == pytest.approx((1 / 4 - 1 / 16) ** -0.5)
+    both = (on_changes**-2 + on_number**-2) ** -0.5
+    assert told["epsilon_zero_out"] == pytest.approx(exact(1, both, 3, usual_delta(10)), rel=1e-6)
+    assert told["epsilon_zero_out"] > 1.5 * private(dp_noise=2.0)["epsilon_zero_out"]
+    assert told["epsilon"] == private(dp_noise=2.0)["epsilon"]
+
+
 def test_sampling_and_its_noise() -> None:
     told = private(dp_epsilon=2.0, participation=0.2, dp_delta=0.01)
     assert 1.99 < told["epsilon"] <= 2.0

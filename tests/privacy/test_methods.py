@@ -246,7 +246,10 @@ def test_whatever_else_is_sent_is_cut_and_hidden_with_the_rest() -> None:
         ({"dp_epsilon": 8.0}, r"--dp-noise 3 is not the noise of --dp-epsilon 8 in 2 rounds, which is 0\.8\d+; give"),
         ({"dp_delta": 0.25}, r"--dp-delta 0\.25 must be less than 1/4"),
         ({"model_options": {"norm": "batch"}}, r"running statistics of BatchNorm .* \(--batch-norm local\)"),
-        ({"dp_noise": None, "dp_epsilon": 1e9}, r"no noise makes 2 rounds private to just epsilon 1e\+09"),
+        (
+            {"dp_noise": None, "dp_epsilon": 1e9},
+            r"from 0.001 to 1,000,000 makes 2 rounds private to just epsilon 1e\+09",
+        ),
         ({"dp_noise": 0.0}, r"'dp_noise' is 0\.0: .*greater than 0"),
         ({"dp_clip": 1e39}, r"'dp_clip' is 1e\+39: .*float32"),
         ({"dp_adaptive_clip": 1.0}, r"'dp_adaptive_clip' is 1\.0: .*less than 1"),

@@ -26,6 +26,9 @@ def check_methods(cls: type[Algorithm]) -> None:
     Raises:
         ConfigError: names the method and its parameters.
     """
+    for name in ("name", "title"):
+        if not isinstance(getattr(cls, name, None), str):
+            raise ConfigError(f'the algorithm {cls.__name__} lacks its {name}; write {name} = "…" in the class')
     for name, count in _ROUNDS.items():
         right = inspect.signature(getattr(Algorithm, name))
         form = f"def {name}({', '.join(right.parameters)})"
@@ -60,8 +63,24 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
     known = cls.options()
     check_settings(cls.title, options, known)
     try:
-        algorithm: Algorithm = TypeAdapter(cls).validate_python(dict(options))
+        algorithm: Algorithm = _made(cls, dict(options))
     except ValidationError as error:
         raise ConfigError(f"{cls.title}: {one_sentence(error, known)}") from None
     check_numbers(vars(algorithm), cls.title)
     return algorithm
+
+
+def _made(cls: type[Algorithm], options: dict[str, Any]) -> Algorithm:
+    """An object of a class; the text ``none`` is nothing where a text will not do, as a command line has no other."""
+    make = TypeAdapter(cls).validate_python
+    try:
+        made: Algorithm = make(options)
+    except ValidationError as error:
+        nothing = {str(each["loc"][0]) for each in error.errors() if str(each["input"]).lower() == "none"}
+        if not nothing:
+            raise
+        try:
+            made = make(options | dict.fromkeys(nothing))
+        except ValidationError:
+            raise error from None
+    return made

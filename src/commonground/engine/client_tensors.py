@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from commonground.algorithms import Algorithm, Tensors
+from commonground.errors import ModelError
 from commonground.models import Groups
 
 __all__ = ["client_model", "client_start", "in_order", "places_of"]
@@ -19,10 +20,17 @@ def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tens
         groups: the model's parameter groups.
         algorithm: says what is personal.
         initial: the model's initial tensors; BatchNorm statistics that clients keep start from these as well.
+
+    Raises:
+        ModelError: the method's client state is not made of tensors.
     """
     personal = {*groups.names(algorithm.personal), *groups.local_statistics}
     common = {name: value for name, value in initial.items() if name not in groups.local_statistics}
-    return {n: initial[n] for n in groups.whole("all") if n in personal} | algorithm.client_state(common)
+    state = algorithm.client_state(common)
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ModelError(f"client_state of {algorithm.title} gives for {name!r} no tensor, but {value!r}")
+    return {n: initial[n] for n in groups.whole("all") if n in personal} | state
 
 
 def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Tensors) -> Tensors:

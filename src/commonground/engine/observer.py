@@ -85,6 +85,8 @@ def completed(observer: object, silent: S) -> S:
     """
     if observer is None:
         return silent
+    if isinstance(observer, type):
+        raise ConfigError(f"an observer is an object, such as {observer.__name__}(), and not its class")
     wanted = [name for name in dir(silent) if not name.startswith("_")]
     known = ", ".join(wanted)
     whose = f"the observer, a {type(observer).__name__},"

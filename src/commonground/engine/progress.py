@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import Which
+from commonground.engine.own_code import code_of
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.models import base_sha256_of
-from commonground.user_code import digests_of
 
 __all__ = ["Progress"]
 
@@ -63,7 +63,7 @@ class Progress:
             "seconds": 0.0,
             "data_fingerprint": setup.data.fingerprint(),
             "base_sha256": base_sha256_of(setup.model),
-            "code": digests_of((config.algorithm, config.model, config.loss, config.metric)),
+            "code": code_of(config, setup.model),
             "changed": {},
             "refused": {},
         }

@@ -13,12 +13,13 @@ from commonground.algorithms.head_tuning import tuning
 from commonground.config import RunConfig
 from commonground.data.formats import read_format
 from commonground.engine.network import base_model, build_network, named_model
+from commonground.engine.own_code import code_of
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import SCHEMA, START, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.trained import Trained
-from commonground.errors import ConfigError, RunError
+from commonground.errors import ConfigError, RunError, warn
 from commonground.models import base_sha256_of, restored
 from commonground.tasks import tasks
 from commonground.user_code import is_code, load_object
@@ -51,6 +52,8 @@ def read_trained(
     _check_code(path, config, model, algorithm, trust_code)
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
+    elif not isinstance(algorithm, Algorithm):
+        raise ConfigError(f"algorithm must be an Algorithm object, such as FedRep(), not {algorithm!r}")
     else:
         _check_same(path, config, algorithm)
     if trust_code and split["task"] not in tasks and is_code(config.data):
@@ -75,6 +78,12 @@ def read_trained(
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
         raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
     folder.check_config(checkpoint.settings)
+    now = code_of(config, network)
+    for file, before in (checkpoint.totals.get("code") or {}).items():
+        if now.get(file, before) != before:
+            warn(
+                f"'{file}' is another one than when the run in '{path}' was trained with it, and its models may be too"
+            )
     folder.rounds.check(checkpoint.round, checkpoint.files["rounds.jsonl"])
     fixed = ("split.json", SCHEMA, START)
     folder.check_files({name: checkpoint.files[name] for name in fixed if name in checkpoint.files})

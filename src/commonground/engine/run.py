@@ -27,6 +27,7 @@ from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
 from commonground.existing import as_folder, check_run
 from commonground.notebook import html_table, report_link
+from commonground.privacy import is_private_part
 from commonground.tasks import Headline
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Run:
     @property
     def shared(self) -> Tensors:
         """The server's final tensors, by name."""
-        return self.trained.shared
+        return {name: value for name, value in self.trained.shared.items() if not is_private_part(name)}
 
     def model(self, client: str | int | None = None) -> nn.Module:
         """A client's own model, or the global one, ready to use: a copy, in evaluation mode.
@@ -82,7 +83,8 @@ class Run:
         (:meth:`predict` takes samples as they are stored).
 
         Args:
-            client: its name or number; None for the global model.
+            client: its name, or its number (of two clients who might be meant neither is taken); None for the global
+                model.
 
         Raises:
             ConfigError: there is no such client, or the method has no global model.
@@ -98,7 +100,8 @@ class Run:
             x: [n, …] samples stored as the training data were: images as height × width × channels, unscaled; where the
                 data have several inputs, a mapping from their names to arrays; of a table, a DataFrame with its
                 columns.
-            client: its name or number; None for the global model.
+            client: its name, or its number (of two clients who might be meant neither is taken); None for the global
+                model.
 
         Returns:
             What the run's task predicts: class probabilities [n, classes], numbers [n, targets], probabilities of

@@ -128,6 +128,7 @@ class Setup:
             weights = class_weights(config.class_weights, data.task, totals, data.class_names)
         setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights, own_metrics or {})
         setup = replace(setup, behaviour=setup._try_model())
+        setup._try_loss()
         setup.prepare_model()
         return setup
 
@@ -145,6 +146,27 @@ class Setup:
             client = self.data.shown_name(int((self.data.test_sizes == 1).argmax()))
             trial.check_lone(self.model, client)
         return behaviour
+
+    def _try_loss(self) -> None:
+        """Refuse a loss of the user's of which a row's part hangs on other rows: engines put rows of clients together.
+
+        Raises:
+            ModelError: it does.
+        """
+        n = len(self.data.y_train)
+        if self.loss is None or n < 2 or self.folds:
+            return
+        x, y = self.inputs.rows("train", np.array([0, n - 1, n // 2]))
+        with torch.no_grad(), self.keyed("probe"):
+            out = self.wide(call(self.model, self.inputs.arrange(x)))
+            if len(out) != len(y):
+                return
+            whole, again, alone = (self.objective.loss(out[:k], y[:k])[:1] for k in (3, 3, 1))
+        if torch.equal(whole, again) and not torch.allclose(whole, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ModelError(
+                "the loss of a row changes with the rows beside it; it must be each row's own, as rows of several "
+                "clients may come together"
+            )
 
     def keyed(self, purpose: str, *ids: int) -> AbstractContextManager[Callable[[], bool]]:
         """While open, whatever code of a user draws follows from the run's seed and this key; see
@@ -269,9 +291,9 @@ class Setup:
         Raises:
             ModelError: one has the name that a tensor of a model might have.
         """
-        names = tuple(self.algorithm.client_state(self.common))
-        self._check_extra("client_state", names)
-        return names
+        state = self.algorithm.client_state(self.common)
+        self._check_extra("client_state", state)
+        return tuple(state)
 
     def _check_extra(self, hook: str, names: Iterable[str]) -> None:
         """Extra tensors are told from the model's by their names alone."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from commonground.engine.observer import Observer
 from commonground.engine.run import Run
@@ -45,8 +45,9 @@ class Tracking:
     """
 
     def __init__(self, track: Track, folder: Path | None) -> None:
-        several = [] if track is None else [track] if isinstance(track, str | Tracker) else list(track)
-        self._trackers = [make_tracker(one) for one in dict.fromkeys(several)]
+        alone = isinstance(track, str | Mapping | Tracker) or not isinstance(track, Iterable)
+        several: list[Any] = [] if track is None else [track] if alone else [*cast("Iterable[Any]", track)]
+        self._trackers = [make_tracker(one) for one in (several if alone else dict.fromkeys(several))]
         self._folder, self._note, self._whole = folder, warn, False
         for tracker in self._trackers if folder is None else ():
             if tracker.needs_folder:
@@ -106,7 +107,10 @@ class Tracking:
 
     def _begin(self, tracker: Tracker, about: Started, ids: dict[str, str]) -> None:
         self._begun.append(tracker)
-        id, where = tracker.begin(about)
+        begun = tracker.begin(about)
+        if not isinstance(begun, tuple) or len(begun) != 2:
+            raise TypeError("its begin must return what the run is known by, or None, and where it can be seen")
+        id, where = begun
         if id is not None and self._folder is not None:
             ids[tracker.name] = id
             write_atomically(self._folder / IDS, json.dumps(ids) + "\n")

@@ -169,14 +169,19 @@ class Trained:
         """A client's number, by its name, or by its number where no client has a number for its name.
 
         Args:
-            name: its name or number.
+            name: its name, or its number, which is whole and no text.
             by_number: whether a number will do.
 
         Raises:
-            ConfigError: there is no such client.
+            ConfigError: there is no such client; or a whole number is one client's name and another's number.
         """
         names, number = self.names, self._numbers.get(str(name))
         if number is not None:
+            if not isinstance(name, str) and number != name and 0 <= name < self.clients:
+                raise ConfigError(
+                    f"in {self.where} {name} is the name of one client and the number of another, "
+                    f"{quoted(names[name])}; give the name as a text: '{name}', or {quoted(names[name])}"
+                )
             return number
         if by_number and (number := self.numbered(str(name))) is not None:
             return number

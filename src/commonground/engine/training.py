@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from commonground.algorithms import Algorithm
+from commonground.algorithms import Algorithm, check_methods
 from commonground.algorithms.base import without_class_variables
 from commonground.ambient import as_usual
 from commonground.config import RunConfig
@@ -117,6 +117,8 @@ def prepared(
     """What a run needs, from what :func:`train` is given; see there."""
     if not isinstance(algorithm, str | Algorithm):
         raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
+    if isinstance(algorithm, Algorithm):
+        check_methods(type(algorithm))
     check_objects(data, model, settings)
     values = dict(settings)
     if isinstance(algorithm, Algorithm) and values.get("options"):

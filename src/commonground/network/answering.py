@@ -16,6 +16,7 @@ What a run begins with is kept beside the client's states, so that a client that
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -113,6 +114,10 @@ class Answering:
             raise ConfigError(
                 f"client {escaped(name)} demands privacy, and what its table holds would be told to agree on columns; "
                 "give --schema in place of --target"
+            )
+        if not 0 <= least_noise < math.inf:
+            raise ConfigError(
+                f"the least noise of client {escaped(name)} must be a number of at least 0, not {least_noise}"
             )
         self.data, self.name, self.folder = data, name, folder
         self.model_code = model_code
@@ -298,7 +303,7 @@ class Answering:
             raise ConfigError(
                 f"client {escaped(self.name)} takes part in runs with {wanted} alone, as its owner demands"
             )
-        if config.dp_noise is None or config.dp_noise < self.least_noise:
+        if config.dp_noise is None or not config.dp_noise >= self.least_noise:
             raise ConfigError(
                 f"client {escaped(self.name)} takes part in runs with a --dp-noise of at least {self.least_noise:g} "
                 f"alone, as its owner demands, and this one has {0 if config.dp_noise is None else config.dp_noise:g}"

@@ -18,7 +18,7 @@ from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, Interrupted, RunError
 from commonground.network.keys import check_own_certificate, make_certificates
 from commonground.network.limits import LARGEST
-from commonground.network.server_app import LOG, Job, outcome_of
+from commonground.network.server_app import FAILED, LOG, Job, outcome_of
 from commonground.network.superlink import MAX_BYTES, is_everywhere
 from commonground.quoting import escaped
 
@@ -204,8 +204,15 @@ class Deployment:
         self.flwr("stop", str(run))
 
     def register(self, public_key: Path, name: str | None = None) -> int:
-        """Let the node of a public key take part; its number."""
+        """Let the node of a public key take part; its number.
+
+        Raises:
+            ConfigError: the file holds something else.
+            RunError: Flower refuses the key.
+        """
         self.check()
+        if not _is_public_key(public_key):
+            raise ConfigError(f"'{public_key}' holds no public key; it is node.pub of the client's folder")
         named = () if name is None else ("--name", name)
         words = ("supernode", "register", str(public_key.resolve()))
         command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, *named, "--format", "json"]
@@ -278,7 +285,8 @@ def follow(
     while True:
         outcome = _outcome(outcome_file)
         for text in next(lines):
-            hear("note", text)
+            if not text.startswith(FAILED):  # which is raised
+                hear("note", text)
         for row in next(rows):
             hear("round", row)
         if outcome is not None and outcome["error"] is None:
@@ -296,6 +304,17 @@ def follow(
             if state.startswith("finished") and _outcome(outcome_file) is None:
                 raise RunError(f"the run {run} is {state}, and {_what_then(out)}")
         time.sleep(pause)
+
+
+def _is_public_key(path: Path) -> bool:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    try:
+        load_ssh_public_key(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 def _plain(said: str) -> str:

@@ -24,9 +24,11 @@ from commonground.network.limits import Limits
 from commonground.network.parent import end_with
 from commonground.network.parts import pull_patiently
 
-__all__ = ["HANDOVER", "LOG", "Job", "app", "outcome_of"]
+__all__ = ["FAILED", "HANDOVER", "LOG", "Job", "app", "outcome_of"]
 
 LOG = "network.log"
+FAILED = "failed: "
+"""Before the last line of the log of a run that ended so; whoever does not watch finds it there."""
 
 HANDOVER = 30.0  # seconds for which the process of a server that has just died may still have a run's folder
 
@@ -87,7 +89,11 @@ def _carry_out(grid: Grid, job: Job, holder: Holder) -> None:
     """The job, with the run's folder as its own from before clients are waited for until it is over."""
     out = Path(job.out)
     with holder.holding(out, HANDOVER), (out / LOG).open("a", encoding="utf-8", buffering=1) as log:
-        _train(grid, job, out, lambda text: print(text, file=log, flush=True))
+        try:
+            _train(grid, job, out, lambda text: print(text, file=log, flush=True))
+        except CommonGroundError as error:
+            print(f"{FAILED}{error}", file=log, flush=True)
+            raise
 
 
 def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:

@@ -45,6 +45,8 @@ from commonground.extras import pip_install
 
 __all__ = ["Budget", "noise_for", "usual_delta"]
 
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6  # among which a Z is looked for
+
 GAUSSIAN = "analytic Gaussian mechanism (Balle, Wang 2018)"
 ORDERS = [1.1, 1.25, 1.5, 1.75, 2, 2.25, 2.5, 3, 3.5, 4, 4.5, *range(5, 33), *range(34, 65, 2), 80, 128, 512]
 """Of the Rényi divergence. Each gives a true bound; dp-accounting's own 156 give nearly the same in more time."""
@@ -117,9 +119,12 @@ def noise_for(epsilon: float, delta: float, budget: Budget) -> float:
         return math.log(max(found, 1e-12) / epsilon)
 
     # Without sampling first, which is quick to tell and never less noise.
-    whole, low, high = replace(budget, participants=budget.clients), math.log(1e-3), math.log(1e6)
+    whole, low, high = replace(budget, participants=budget.clients), math.log(LEAST_NOISE), math.log(MOST_NOISE)
     if not excess(high, whole) < 0 < excess(low, whole):
-        raise ConfigError(f"no noise makes {budget.rounds:,} rounds private to just epsilon {epsilon:g}; take another")
+        raise ConfigError(
+            f"no --dp-noise from {LEAST_NOISE:g} to {MOST_NOISE:,.0f} makes {budget.rounds:,} rounds private to just "
+            f"epsilon {epsilon:g} at delta {delta:g}; take another epsilon, or say the noise"
+        )
     found = brentq(excess, low, high, (whole,), xtol=1e-9)
     if budget.participants < budget.clients:
         high = found + 1e-6

@@ -53,6 +53,15 @@ class ClientPrivacy:
             return self.noise
         return float((self.noise**-2 - (2 * self.bits_std(participants)) ** -2) ** -0.5)
 
+    def zero_out_noise(self, participants: int) -> float:
+        """The multiplier of one Gaussian release that tells as much of a neighbour who sends zero: Z, or less where the
+        numbers within C are released as well. The change moves by C at most, and the number within C by 1, not by a
+        half of it, as what is told of each is 0 or 1.
+        """
+        if self.quantile is None:
+            return self.noise
+        return float((self.change_noise(participants) ** -2 + self.bits_std(participants) ** -2) ** -0.5)
+
     def server_state(self, dtype: torch.dtype) -> Tensors:
         """What the server tells all clients beside the method's tensors, at its start: C, if it changes."""
         return {} if self.quantile is None else {CLIP: torch.tensor(self.clip, dtype=dtype)}

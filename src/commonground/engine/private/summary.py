@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from commonground.algorithms import Tensors
@@ -71,7 +72,7 @@ def privacy_summary(
             told["epsilon_of_models"] = central.epsilon(delta)[0]
     else:
         told["hidden_from"] = "everyone but the server"
-        if (zero := budget.zero_out(delta)) is not None:
+        if (zero := replace(budget, noise=privacy.zero_out_noise(participants)).zero_out(delta)) is not None:
             told["epsilon_zero_out"] = zero
     told |= {"clip": privacy.clip, "noise": privacy.noise}
     if privacy.quantile is not None:

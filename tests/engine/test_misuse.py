@@ -1,0 +1,202 @@
+"""What is given wrongly in Python, or was changed since: a sentence, never another model or a traceback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import commonground as cg
+from commonground.algorithms import Algorithm, Client, Tensors
+from commonground.cli import main
+from commonground.errors import ConfigError, ModelError, RunError
+from tests.helpers import digits, made_data
+
+GIVEN: dict[str, Any] = {"rounds": 1, "engine": "serial"}
+
+
+def named(*names: str) -> cg.FederatedDataset:
+    """Two clients of opposite classes."""
+    rng, rows = np.random.default_rng(0), []
+    for sign in (1, -1):
+        x = rng.normal(size=(60, 4))
+        y = (sign * x[:, 0] > 0).astype(np.int64)
+        rows.append((x[:40], y[:40], x[40:], y[40:]))
+    return cg.FederatedDataset.from_arrays(rows, client_names=names)
+
+
+def test_a_number_that_is_anothers_name_is_no_answer() -> None:
+    data = named("1", "0")
+    run = cg.train("fedrep", data, rounds=8, lr=0.1, engine="serial")
+    numbers: list[Any] = [0, np.int64(1)]
+    for number in numbers:
+        with pytest.raises(ConfigError, match=f"{number} is the name of one client and the number of another"):
+            run.predict(data.x_test, number)
+    for number, name in enumerate(("1", "0")):
+        own = data.test_indices(number)
+        right = (run.predict(data.x_test[own], name).argmax(1) == data.y_test[own]).mean()
+        assert right == run.clients[number]["personal_accuracy"]
+    assert (run.trained.client("1"), cg.train("fedrep", named("0", "1"), **GIVEN).trained.client(1)) == (0, 1)
+    # A number that no client has can only be a name.
+    assert cg.train("fedrep", named("10245", "77"), **GIVEN).trained.client(77) == 1
+
+
+@dataclass(frozen=True)
+class Nameless(Algorithm):
+    shared = ("all",)
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        client.fit("all")
+        return client.send("all")
+
+
+def test_an_algorithm_without_a_name_or_with_numbers_for_tensors() -> None:
+    with pytest.raises(ConfigError, match=r"the algorithm Nameless lacks its name; write name = \"…\" in the class"):
+        cg.train(Nameless(), digits(), **GIVEN)
+
+    class Numbered(Nameless):
+        title = "Numbered"
+
+        def client_state(self, initial: Tensors) -> Tensors:
+            return {"h/x": 0.5}  # type: ignore[dict-item]
+
+    Numbered.name = "numbered"
+    for engine in ("serial", "messages"):
+        with pytest.raises(ModelError, match=r"client_state of Numbered gives for 'h/x' no tensor, but 0.5"):
+            cg.train(Numbered(), digits(), **{**GIVEN, "engine": engine})
+
+
+class Hearing:
+    def round(self, row: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"observer": Hearing}, r"an observer is an object, such as Hearing\(\), and not its class"),
+        ({"track": Hearing}, "a tracker is a name or a Tracker object, not <class"),
+        ({"track": {}}, "a tracker is a name or a Tracker object, not {}"),
+    ],
+)
+def test_objects_of_another_kind(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        cg.train("fedrep", digits(), **GIVEN, **given)
+
+
+def test_a_loss_that_joins_rows_is_refused() -> None:
+    """Engines put rows of several clients together, and would train other models."""
+
+    def joined(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output - output.mean(0) * 3, y, reduction="none")
+
+    def drawn(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y, reduction="none") * torch.rand(len(y))
+
+    with pytest.raises(ModelError, match="the loss of a row changes with the rows beside it"):
+        cg.train("fedrep", digits(), loss=joined, **GIVEN)
+    cg.train("fedrep", digits(), loss=drawn, **GIVEN)
+
+
+def test_trying_a_loss_leaves_the_models_statistics() -> None:
+    def net() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+    def plain(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y, reduction="none")
+
+    data = made_data((6, 4, 8))
+    own, usual = (cg.train("fedavg", data, model=net(), loss=loss, lr=0.1, **GIVEN) for loss in (plain, None))
+    for name, value in usual.shared.items():
+        torch.testing.assert_close(own.shared[name], value)
+
+
+def test_layers_of_another_kind_are_told_and_do_not_go_on(tmp_path: Path) -> None:
+    """Whose tensors have the same shapes."""
+
+    def net(between: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 3))
+
+    cg.train("fedrep", made_data(), model=net(nn.Tanh()), out=tmp_path / "run", **GIVEN)
+    again = {"out": tmp_path / "run", "resume": True, **GIVEN, "rounds": 2}
+    with pytest.raises(RunError, match="'Sequential' is another one than when the run in"):
+        cg.train("fedrep", made_data(), model=net(nn.ReLU()), **again)
+    with pytest.warns(UserWarning, match="'Sequential' is another one than when .* and its models may be too"):
+        cg.load_run(tmp_path / "run", model=net(nn.ReLU()))
+    cg.load_run(tmp_path / "run", model=net(nn.Tanh()))
+    with pytest.raises(ConfigError, match=r"algorithm must be an Algorithm object, such as FedRep\(\), not 'fedrep'"):
+        cg.load_run(tmp_path / "run", model=net(nn.Tanh()), algorithm="fedrep")  # type: ignore[arg-type]
+    cg.train("fedrep", made_data(), model=net(nn.Tanh()), **again)
+
+
+OWN = '''
+from __future__ import annotations
+from dataclasses import dataclass
+from commonground.algorithms import Algorithm
+from torch import nn
+
+@dataclass(frozen=True)
+class Mine(Algorithm):
+    """What I have made.
+
+    Args:
+        weight: how much, or none.
+        sizes: several.
+        word: a word.
+    """
+    name = "mine"
+    title = "Mine"
+    shared = ("all",)
+    weight: float | None = 0.5
+    sizes: tuple[int, ...] = (1,)
+    word: str = "x"
+
+    def client_update(self, client, round):
+        client.fit("all")
+        return client.send("all")
+
+class Net(nn.Module):
+    """A net.
+
+    Args:
+        width: of its layer.
+    """
+    def __init__(self, shape, classes, width: int = 4):
+        super().__init__()
+'''
+
+
+def test_a_file_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    for words, said in (
+        ("own.py:Mine", ["What I have made.", "how much, or none.", "commonground train own.py:Mine --set weight=0.5"]),
+        ("algorithms own.py:Mine", ["What I have made."]),
+        ("models own.py:Net", ["of its layer.", "train fedrep --model own.py:Net --set model.width=4"]),
+    ):
+        assert main(["list", *words.split()]) == 0
+        told = capsys.readouterr().out
+        assert all(part in told for part in said)
+    train = ["train", "own.py:Mine", "--rounds", "1", "--quiet", "--out"]
+    for number, value in enumerate(("none", "None", "0.25")):
+        assert main([*train, f"run{number}", "--set", f"weight={value}", "--set", "sizes=[3, 4]"]) == 0
+    assert cg.load_run("run0", trust_code=True).trained.algorithm.weight is None  # type: ignore[attr-defined]
+    for given, says in (
+        ("sizes=3,4", "input should be a valid tuple, written as [1, 2]"),
+        ("word=7", "input should be a valid string; in quotes what looks like a number is one: '\"7\"'"),
+        ("sizes=none", "'sizes' is 'none'"),
+    ):
+        assert main([*train, "refused", "--set", given]) == 2
+        assert says in capsys.readouterr().err
+    assert main([*train, "word", "--set", 'word="7"']) == 0
+    Path("own.py").write_text(OWN.replace("client.fit", "client.fit  "))
+    with pytest.warns(UserWarning, match="'own.py' is another one than when the run in 'run0' was trained with it"):
+        cg.load_run("run0", trust_code=True)
