@@ -11,8 +11,10 @@ or remove one, or where a client is replaced by one that sends zero, the sensiti
 papers state that ε, which is about half as large. It is :meth:`Budget.zero_out`, and only where all clients take
 part: below.)
 
-The bits of adaptive clipping fit in: b_i − ½ is ±½, so a client's part in Σ (b_i − ½) has the length ½ against zero,
-and 1 against another. Both parts double together, and Z/2 stays the multiplier of the pair.
+The bits of adaptive clipping fit in: b_i − ½ is ±½, so a client's part in Σ (b_i − ½) moves by 1 against another, by ½
+against none. Both parts double together, and Z/2 stays the multiplier of the pair (Andrew et al. 2021). A client that
+does take part and sends zero is within C, however, and moves Σ b_i by 1 as well: its multiplier is less than Z
+(:meth:`~commonground.privacy.mechanism.ClientPrivacy.zero_out_noise`).
 
 *Sampling.* Each round draws n of N clients without replacement, always n of them, anew in each round. dp-accounting's
 ``SampledWithoutReplacementDpEvent`` is just that, and knows replace-one alone; its bound is Theorem 27 of Wang,

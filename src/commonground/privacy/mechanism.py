@@ -55,8 +55,8 @@ class ClientPrivacy:
 
     def zero_out_noise(self, participants: int) -> float:
         """The multiplier of one Gaussian release that tells as much of a neighbour who sends zero: Z, or less where the
-        numbers within C are released as well. The change moves by C at most, and the number within C by 1, not by a
-        half of it, as what is told of each is 0 or 1.
+        numbers within C are released as well. The change moves by C at most and the number within C by 1, as who sends
+        zero is within it (and not by ½, as for one who is left out of Σ (b_i − ½)).
         """
         if self.quantile is None:
             return self.noise
