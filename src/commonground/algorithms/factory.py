@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,13 +20,17 @@ __all__ = ["check_methods", "make_algorithm"]
 _ROUNDS = {"client_update": 2, "server_update": 3}  # what an engine gives to a method's two halves
 
 
-def check_methods(cls: type[Algorithm]) -> None:
+def check_methods(cls: type[Algorithm], known_by: Sequence[str] = ("title",)) -> None:
     """Refuse a class that lacks a half of a round, or whose halves take something else than an engine gives.
+
+    Args:
+        cls: the class.
+        known_by: what it has to be called by: an object, which no file names, by its ``name`` as well.
 
     Raises:
         ConfigError: names the method and its parameters.
     """
-    for name in ("name", "title"):
+    for name in known_by:
         if not isinstance(getattr(cls, name, None), str):
             raise ConfigError(f'the algorithm {cls.__name__} lacks its {name}; write {name} = "…" in the class')
     for name, count in _ROUNDS.items():

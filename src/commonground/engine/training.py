@@ -118,7 +118,7 @@ def prepared(
     if not isinstance(algorithm, str | Algorithm):
         raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
     if isinstance(algorithm, Algorithm):
-        check_methods(type(algorithm))
+        check_methods(type(algorithm), ("name", "title"))
     check_objects(data, model, settings)
     values = dict(settings)
     if isinstance(algorithm, Algorithm) and values.get("options"):
