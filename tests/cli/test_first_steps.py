@@ -90,7 +90,7 @@ def test_resuming_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_clients_with_names_have_numbers_too(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str | int, int], tuple[str | int, ...]]] = [
         ("c", {"a": 0, "1": 1, 1: 1, "2": 2, "c": 2}, ("3", "-1", "d")),
-        ("0", {"a": 0, "0": 2, 0: 2}, ("1", 1, "2", "3", "-1", "c")),  # a number of no name
+        ("0", {"a": 0, "0": 2}, ("1", 1, "2", "3", "-1", "c")),  # a number of no name
     ]
     for last, known, wrongs in cases:
         data = made_data((4, 5, 6), client_names=["a", "b", last])
@@ -100,6 +100,19 @@ def test_clients_with_names_have_numbers_too(tmp_path: Path) -> None:
         for wrong in wrongs:
             with pytest.raises(ConfigError, match="has no client"):
                 run.trained.client(wrong)
+    with pytest.raises(ConfigError, match="0 is the name of one client and the number of another, 'a'"):
+        run.trained.client(0)
+
+
+def test_samples_are_answered_by_the_client_of_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where names are other clients' numbers."""
+    data = made_data((4, 5, 6, 7), client_names=["1", "2", "3", "4"])
+    run = cg.train("local", data, model="linear", rounds=3, lr=0.5, out=tmp_path / "run")
+    np.save(tmp_path / "x.npy", data.x_test[:3])
+    for name in ("1", "2", "4"):
+        assert main(["predict", str(tmp_path / "run"), "--client", name, "--input", str(tmp_path / "x.npy")]) == 0
+        told = [float(line.split(",")[-1]) for line in capsys.readouterr().out.splitlines()[1:]]
+        assert told == pytest.approx(run.predict(data.x_test[:3], name).max(1), abs=1e-5)
 
 
 def test_predict_names_the_cell_and_the_unfinished_run(

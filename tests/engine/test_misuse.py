@@ -103,6 +103,18 @@ def test_a_loss_that_joins_rows_is_refused() -> None:
     cg.train("fedrep", digits(), loss=drawn, **GIVEN)
 
 
+def test_losses_that_take_no_single_row(tmp_path: Path) -> None:
+    """Which no batch here is."""
+
+    def squeezed(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output.squeeze(), y.squeeze(), reduction="none")
+
+    data = made_data((20, 20))
+    assert cg.train("fedavg", data, loss=squeezed, **GIVEN).config.batch_size == 10
+    with pytest.raises(ModelError, match="the loss failed: ZeroDivisionError"):
+        cg.train("fedavg", data, loss=lambda output, y: output.sum(1) / (1 // 0), **GIVEN)
+
+
 def test_trying_a_loss_leaves_the_models_statistics() -> None:
     def net() -> nn.Module:
         torch.manual_seed(0)
@@ -190,6 +202,7 @@ def test_a_file_of_ones_own(
         assert main([*train, f"run{number}", "--set", f"weight={value}", "--set", "sizes=[3, 4]"]) == 0
     assert cg.load_run("run0", trust_code=True).trained.algorithm.weight is None  # type: ignore[attr-defined]
     for given, says in (
+        ('sizes=[1, "none"]', "'sizes.1' is 'none'"),
         ("sizes=3,4", "input should be a valid tuple, written as [1, 2]"),
         ("word=7", "input should be a valid string; in quotes what looks like a number is one: '\"7\"'"),
         ("sizes=none", "'sizes' is 'none'"),

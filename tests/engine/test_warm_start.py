@@ -201,6 +201,94 @@ def test_what_cannot_be_begun_with_is_refused(
         run("fedavg", init_from=str(copied))
 
 
+class Tied(nn.Module):
+    """A layer used twice, and a weight held by two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.two, self.other.weight = self.one, self.one.weight
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.other(self.two(torch.relu(self.one(x.flatten(1)))))))
+        return out
+
+
+def test_tensors_of_several_names_begin_as_well(tmp_path: Path) -> None:
+    first = cg.train("fedavg", made_data(), model=Tied(), rounds=3, out=tmp_path, lr=0.3)
+    given = Tied()
+    before = {name: value.clone() for name, value in given.state_dict().items()}
+    begun = cg.train("fedrep", made_data(), model=given, init_from=tmp_path, **STILL)
+    assert equal(begun.trained.values_of(2), first.shared, set(first.shared))
+    assert all(torch.equal(value, before[name]) for name, value in given.state_dict().items()), "it is the caller's own"
+
+
+@pytest.mark.parametrize("method", ["fedrod", "fedcp"])
+def test_of_methods_that_extend_the_model_the_body_is_taken(method: str, tmp_path: Path) -> None:
+    first = run(method, tmp_path)
+    begun = run("fedavg", init_from=tmp_path, **STILL)
+    assert equal(begun.shared, first.shared, set(begun.shared) - HEAD)
+
+
+def test_what_only_code_of_anothers_knows_is_not_run(runs: dict[str, cg.Run], tmp_path: Path) -> None:
+    """Whichever setting names it."""
+    (tmp_path / "code.py").write_text("import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n")
+    code = f"{tmp_path / 'code.py'}:thing"
+    for setting, was in (("algorithm", '"fedavg"'), ("data", '"made"')):
+        copied = Path(shutil.copytree(str(runs["fedavg"].folder), tmp_path / setting))
+        config, split = copied / "config.toml", copied / "split.json"
+        assert f"{setting} = {was}" in config.read_text()
+        config.write_text(config.read_text().replace(f"{setting} = {was}", f'{setting} = "{code}"'))
+        if setting == "data":
+            split.write_text(split.read_text().replace('"task": "classification"', '"task": "mine"'))
+        with pytest.raises(ConfigError, match=f"has the {setting} '.*code.py:thing', whose code would be run"):
+            run("fedavg", init_from=copied)
+    assert not (tmp_path / "code.ran").exists()
+
+
+def test_runs_that_are_none_to_begin_with(runs: dict[str, cg.Run], tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(str(runs["fedavg"].folder), tmp_path / "m.safetensors"))
+    assert run("fedavg", init_from=copied, **STILL).summary["init_from"]["head"] == "the same"
+    other = made_data(shape=(5,))
+    with pytest.raises(cg.errors.DataError, match=r"5"):
+        cg.train("fedavg", other, model="mlp", init_from=copied)
+    config = copied / "config.toml"
+    config.write_text(config.read_text().replace('"mlp"', '"hf:some"'))
+    with pytest.raises(ConfigError, match="adapts a pretrained model; others begin with its adapter: commonground exp"):
+        cg.train("fedavg", made_data(), init_from=copied)
+    cg.train("fedavg", made_data(), rounds=4, on_round=lambda row: row["round"] < 2, out=tmp_path / "left")
+    with pytest.raises(ConfigError, match=r"left' is not finished; let it end, or continue it with --resume"):
+        run("fedavg", init_from=tmp_path / "left")
+
+
+def test_options_given_here_count_more(runs: dict[str, cg.Run], tmp_path: Path) -> None:
+    source = run("fedavg", tmp_path, body="fc1", head="head").folder
+    begun = cg.train("fedavg", made_data(), init_from=source, rounds=1)
+    assert (begun.config.body, begun.config.head) == ("fc1", "head")
+    with pytest.raises(ModelError, match="is 9 × 4"):
+        cg.train("fedavg", made_data(), init_from=source, model_options={"hidden": [9]}, rounds=1)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_another_target_begins_with_a_head_and_scales_of_its_own(task: str, tmp_path: Path) -> None:
+    """Though its classes have the same names, or its numbers are as many."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    number = task == "regression"
+    frame = pd.DataFrame({"x": x, "y": 100 + 3 * x if number else np.where(x > 0, "yes", "no")})
+    frame["w"] = 20 * frame["y"] + 3000 if number else np.where(x > 0, "no", "yes")
+    first, other = (cg.load_data(frame.drop(columns=drop), 4, target=target, task=task)
+                    for target, drop in (("y", "w"), ("w", "y")))  # fmt: skip
+    source = cg.train("fedavg", first, rounds=3, out=tmp_path)
+    read = cg.load_data(frame.drop(columns="y"), 4, target="w", task=task, schema=source.trained.schema)
+    begun, plain = cg.train("fedavg", read, init_from=tmp_path, **STILL), cg.train("fedavg", other, **STILL)
+    assert begun.summary["init_from"]["head"] == "drawn anew"
+    assert begun.trained.task == plain.trained.task
+    same = cg.load_data(frame.drop(columns="w"), 4, target="y", task=task, schema=source.trained.schema)
+    assert cg.train("fedavg", same, init_from=tmp_path, **STILL).trained.task == source.trained.task
+
+
 def test_factors_are_no_body(tmp_path: Path) -> None:
     run("lora", tmp_path)
     with pytest.raises(ModelError, match=r"has no weights for 'fc1.weight', .* \(there it is mlp, trained by LoRA\)"):

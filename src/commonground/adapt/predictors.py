@@ -67,7 +67,7 @@ class SamplePredictor(_Scores):
     """Of samples of numbers."""
 
     def _predicted(self, path: Path, client: int | None, note: Note) -> npt.NDArray[np.float64]:
-        return self.run.predict(read_samples(path, self.separator, self.encoding), client)
+        return self.run.trained.predict(read_samples(path, self.separator, self.encoding), client)
 
 
 class TextPredictor(_Scores):

@@ -80,7 +80,8 @@ def _made(cls: type[Algorithm], options: dict[str, Any]) -> Algorithm:
     try:
         made: Algorithm = make(options)
     except ValidationError as error:
-        nothing = {str(each["loc"][0]) for each in error.errors() if str(each["input"]).lower() == "none"}
+        wrong = {str(each["loc"][0]) for each in error.errors()}
+        nothing = {name for name in wrong if str(options.get(name)).lower() == "none"}
         if not nothing:
             raise
         try:

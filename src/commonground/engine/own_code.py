@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 
 from torch import nn
 
@@ -12,8 +11,6 @@ from commonground.engine.network import named_model
 from commonground.user_code import digests_of
 
 __all__ = ["code_of"]
-
-_PLACE = re.compile(r" at 0x[0-9a-f]+")  # in memory, which says nothing of what is there
 
 
 def code_of(config: RunConfig, network: nn.Module) -> dict[str, str]:
@@ -27,4 +24,11 @@ def code_of(config: RunConfig, network: nn.Module) -> dict[str, str]:
     files = digests_of((config.algorithm, config.model, config.loss, config.metric))
     if named_model(config):
         return files
-    return files | {str(config.model): hashlib.sha256(_PLACE.sub("", repr(network)).encode()).hexdigest()}
+    layers = "\n".join(f"{name}: {_said(module)}" for name, module in network.named_modules())
+    return files | {str(config.model): hashlib.sha256(layers.encode()).hexdigest()}
+
+
+def _said(module: nn.Module) -> str:
+    """A layer's kind, and of PyTorch's own what it says of itself; a user's may say another thing every time."""
+    kind = type(module)
+    return f"{kind.__qualname__}({module.extra_repr() if kind.__module__.startswith('torch.') else ''})"

@@ -36,6 +36,7 @@ from commonground.models.behaviour import Behaviour, held_generators
 from commonground.precision import autocast, check_precision
 from commonground.privacy import ClientPrivacy, ExamplePrivacy, KeyedNoise, NoiseSource, SecretNoise
 from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
+from commonground.user_code import failing_as
 
 __all__ = ["Setup"]
 
@@ -154,15 +155,16 @@ class Setup:
             ModelError: it does.
         """
         n = len(self.data.y_train)
-        if self.loss is None or n < 2 or self.folds:
+        if self.loss is None or n < 3 or self.folds:
             return
         x, y = self.inputs.rows("train", np.array([0, n - 1, n // 2]))
-        with torch.no_grad(), self.keyed("probe"):
+        with torch.no_grad(), self.keyed("probe"), failing_as("the loss failed"):
             out = self.wide(call(self.model, self.inputs.arrange(x)))
             if len(out) != len(y):
                 return
-            whole, again, alone = (self.objective.loss(out[:k], y[:k])[:1] for k in (3, 3, 1))
-        if torch.equal(whole, again) and not torch.allclose(whole, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
+            # Not of one row, of which a batch may never be, nor a loss be made for it.
+            whole, again, part = (self.objective.loss(out[:k], y[:k])[:2] for k in (3, 3, 2))
+        if torch.equal(whole, again) and not torch.allclose(whole, part, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise ModelError(
                 "the loss of a row changes with the rows beside it; it must be each row's own, as rows of several "
                 "clients may come together"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, ModelError
-from commonground.models import Groups, is_pretrained, own_copy
+from commonground.models import Groups, aliases_of, is_pretrained, own_copy
 from commonground.suggest import meant
+from commonground.tasks import tasks
 from commonground.user_code import is_code
 
 __all__ = ["WarmStart", "warm_start"]
@@ -79,7 +80,9 @@ class WarmStart:
         if self.trained is None:
             return data
         self.trained.format.check_like(data.format, data.name, self.trained.where)
-        return self.trained.as_read(data)
+        # Other targets have other units, in which the run's scales would be wrong.
+        read = self.trained.as_read(data)
+        return read if self._same_targets(data) else replace(read, task=data.task)
 
     def put_into(self, model: nn.Module, groups: Groups, data: FederatedDataset) -> tuple[nn.Module, dict[str, str]]:
         """A copy of a model with these weights, and what a run's summary says of them.
@@ -95,7 +98,7 @@ class WarmStart:
             ModelError: a tensor of the body is missing or of another shape, or a file has one that is not the model's.
         """
         own, head = model.state_dict(), set(groups.whole("head"))
-        self._check_names(own, groups.trainable("body"))
+        self._check_names(own, groups.whole("body"))
         fits = self._head_fits(own, head, data)
         taken = {name: value for name, value in self.tensors.items() if name in own and (fits or name not in head)}
         for name, value in taken.items():
@@ -105,7 +108,9 @@ class WarmStart:
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 raise ModelError(f"'{self.source}' has weights that are no finite numbers: '{name}'")
         model = own_copy(model)
-        model.load_state_dict({**own, **taken})
+        # A tensor that a module holds under several names is known by the first of them, and loaded under each.
+        first = aliases_of(model)
+        model.load_state_dict({name: taken.get(first.get(name, name), value) for name, value in own.items()})
         told = "none" if not head else "the same" if fits else "drawn anew"
         return model, {"from": self.source, "sha256": digest(taken), "head": told}
 
@@ -120,12 +125,18 @@ class WarmStart:
             if name not in own:
                 raise ModelError(f"'{self.source}' has a tensor {name!r}, and the model has none{meant(name, own)}")
 
+    def _same_targets(self, data: FederatedDataset) -> bool:
+        """Whether what is predicted is the same as far as anybody can tell: task, classes, and a table's columns."""
+        if self.trained is None:
+            return True
+        columns = {schema.targets for schema in (self.trained.schema, data.schema) if schema is not None}
+        told = self.trained.task.name, self.trained.split["class_names"]
+        return told == (data.task.name, list(data.class_names)) and len(columns) < 2
+
     def _head_fits(self, own: Mapping[str, Tensor], head: set[str], data: FederatedDataset) -> bool:
         """Whether all of a head is there, for the same answers."""
-        if self.trained is not None:
-            same = self.trained.task.name == data.task.name
-            if not same or self.trained.split["class_names"] != list(data.class_names):
-                return False
+        if not self._same_targets(data):
+            return False
         return all(name in self.tensors and self.tensors[name].shape == own[name].shape for name in head)
 
 
@@ -148,7 +159,7 @@ def warm_start(source: str, config: RunConfig, model: nn.Module | None = None) -
             "--init-from is for models that are trained whole; one that adapts pretrained weights begins with an "
             "adapter: --set model.adapter=FOLDER"
         )
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" and path.is_file():
         try:
             return WarmStart(source, load_file(path))
         except (OSError, SafetensorError) as error:
@@ -162,7 +173,11 @@ def warm_start(source: str, config: RunConfig, model: nn.Module | None = None) -
             f"the run in '{source}' adapts a pretrained model; others begin with its adapter: commonground export "
             f"{source}, then --set model.adapter=FOLDER"
         )
-    for what in ("model", "algorithm"):
+    if not folder.finished:
+        raise ConfigError(f"the run in '{source}' is not finished; let it end, or continue it with --resume")
+    # A file that made the data is run for a task that only it knows.
+    known = folder.split()["task"] in tasks
+    for what in ("model", "algorithm", *(() if known else ("data",))):
         if is_code(code := str(getattr(other, what))) and getattr(config, what) != code:
             raise ConfigError(
                 f"the run in '{source}' has the {what} '{code}', whose code would be run; if you trust that file, take "
