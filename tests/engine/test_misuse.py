@@ -80,8 +80,8 @@ class Hearing:
     ("given", "says"),
     [
         ({"observer": Hearing}, r"an observer is an object, such as Hearing\(\), and not its class"),
-        ({"track": Hearing}, "a tracker is a name or a Tracker object, not <class"),
-        ({"track": {}}, "a tracker is a name or a Tracker object, not {}"),
+        ({"track": Hearing}, "unknown tracker <class .*Hearing'>; known are .* and Tracker objects"),
+        ({"track": {}}, "unknown tracker {}; known are"),
     ],
 )
 def test_objects_of_another_kind(given: dict[str, Any], says: str) -> None:

@@ -53,14 +53,13 @@ class FederatedLoRA(Algorithm):
     clients_remember = True
     factors: ClassVar[tuple[str, ...]] = ("lora_A", "lora_B")
     own_error: ClassVar[str] = "how far averaging the factors is from averaging the updates"
-    _has_head: ClassVar[bool]  # whether the model has a head, once it is known
+    _has_head: ClassVar[bool] = True  # until the model is known to have none
 
     def __post_init__(self) -> None:
         shared = ("lora_A", "lora_B", *(["head"] if self.head == "shared" else []))
         # Which groups travel follows from a setting, so these are the instance's own.
         object.__setattr__(self, "shared", shared)
         object.__setattr__(self, "personal", ("head",) if self.head == "personal" else ())
-        object.__setattr__(self, "_has_head", True)
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
         if not groups.names("head"):  # as of a language model

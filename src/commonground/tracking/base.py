@@ -86,8 +86,6 @@ def make_tracker(tracker: str | Tracker) -> Tracker:
     """
     if isinstance(tracker, Tracker):
         return tracker
-    if not isinstance(tracker, str):
-        raise ConfigError(f"a tracker is a name or a Tracker object, not {tracker!r}")
     if tracker not in TRACKERS:
         near = meant(str(tracker), TRACKERS)
         raise ConfigError(f"unknown tracker {tracker!r}{near}; known are {', '.join(TRACKERS)} and Tracker objects")
