@@ -159,8 +159,8 @@ def train(
 
 def _dealt(config: RunConfig, data: FederatedDataset) -> list[str]:
     """Of a table: that nobody said whose its rows are."""
-    said = (config.clients, config.client_column, config.partition, config.classes_per_client)
-    if data.schema is None or any(said):
+    said = (config.clients, config.partition, config.classes_per_client)
+    if data.schema is None or data.schema.client_column is not None or any(said):
         return []
     return [f"rows are dealt at random to {data.clients} clients; --client-column NAME says whose each row is"]
 

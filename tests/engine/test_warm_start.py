@@ -170,6 +170,8 @@ def test_another_table_is_read_as_the_runs_was(tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr()
     assert f"the model begins with the weights of '{first}'" in said.err
     assert "anew" not in said.err
+    assert "dealt at random" not in said.err, "the run's column says whose rows are"
+    assert f"begun with the weights of {first}" in (tmp_path / "b" / "report.html").read_text("utf-8")
     old, new = (cg.load_run(tmp_path / name).trained for name in "ab")
     assert old.schema is not None
     assert new.schema is not None

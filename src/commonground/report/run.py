@@ -129,6 +129,7 @@ def _subtitle(run: RunFiles) -> str:
         counted(s["rounds"], "round") if "rounds" in s else "",
         f"model {s['model']}" if "model" in s else "",
         f"seed {s['seed']}" if "seed" in s else "",
+        f"begun with the weights of {s['init_from']['from']}" if "init_from" in s else "",
         f"finished on {day(s['finished'])}" if "finished" in s else "",
     ]
     return ", ".join(part for part in parts if part) + "."
