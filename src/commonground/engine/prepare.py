@@ -24,13 +24,13 @@ from commonground.data import (
 from commonground.data.normalization import normalize
 from commonground.data.tables.options import TableOptions
 from commonground.engine.clients.optimizers import OptimizerName
-from commonground.engine.network import base_model, build_network, named_groups
+from commonground.engine.network import base_model, build_network
 from commonground.engine.option_checks import check_in_vain, check_updates
 from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.private.examples import with_noise_found
 from commonground.engine.private.settings import resolve_privacy
 from commonground.engine.setup import Setup
-from commonground.engine.warm_start import warm_start
+from commonground.engine.warm_start import start_for
 from commonground.errors import ConfigError, ModelError
 from commonground.models import (
     Groups,
@@ -193,9 +193,8 @@ def prepare_setup(
     algorithm = checked_algorithm(config, algorithm)
     if isinstance(algorithm, FederatedLoRA):
         algorithm = copy(algorithm)  # whether its network has a head, which it notes, is a matter of this run alone
-    begun = None if config.init_from is None else warm_start(config.init_from, config, model)
-    if begun is not None:
-        config = begun.fill(config)
+    start = start_for(config, model)
+    config = start.fill(config)
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = kind_of(config.data).partition if config.classes_per_client is None else ""
@@ -212,10 +211,9 @@ def prepare_setup(
             task=config.task,
             **config.table_settings(),
             **reading(config),
-            **({} if begun is None else begun.reading(config)),
+            **start.reading(config),
         )
-    if begun is not None:
-        data = begun.as_read(data)
+    data = start.as_read(data)
     if config.task not in (None, data.task.name):
         raise ConfigError(f"--task {config.task} is not what the data are for, which is {data.task.name}")
     if config.train_samples is not None:
@@ -251,10 +249,8 @@ def prepare_setup(
         raise ConfigError(f"the model '{config.model}' {why[is_pretrained(config.model)]}")
     own = model is not None or is_code(str(config.model))
     model = base_model(config, data.format.shape, data.classes, model, data.task)
-    about = None
-    if begun is not None:
-        model, about = begun.put_into(model, named_groups(config, model), data)
-    start = start_of(model) if own or begun is not None else None
+    begun = start.put_into(model, config, data)
+    first = start_of(model) if own or begun is not None else None
     network, groups = build_network(config, algorithm, data.format.shape, data.classes, model, data.task)
     _check_tuned(config, algorithm, groups)
     vocabulary = vocab_size_of(network)
@@ -263,8 +259,8 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
-    setup = Setup.build(config, data, network, groups, algorithm, start, loss or _named_loss(config), metrics)
-    return with_noise_found(replace(setup, init_from=about))
+    setup = Setup.build(config, data, network, groups, algorithm, first, loss or _named_loss(config), metrics)
+    return with_noise_found(replace(setup, init_from=begun))
 
 
 def _named_loss(config: RunConfig) -> OwnLoss | None:

@@ -149,11 +149,7 @@ class Setup:
         return behaviour
 
     def _try_loss(self) -> None:
-        """Refuse a loss of the user's of which a row's part hangs on other rows: engines put rows of clients together.
-
-        Raises:
-            ModelError: it does.
-        """
+        """See whether a loss of the user's is each row's own (:meth:`~commonground.tasks.Objective.check_rows`)."""
         n = len(self.data.y_train)
         if self.loss is None or n < 3 or self.folds:
             return
@@ -162,13 +158,7 @@ class Setup:
             out = self.wide(call(self.model, self.inputs.arrange(x)))
             if len(out) != len(y):
                 return
-            # Not of one row, of which a batch may never be, nor a loss be made for it.
-            whole, again, part = (self.objective.loss(out[:k], y[:k])[:2] for k in (3, 3, 2))
-        if torch.equal(whole, again) and not torch.allclose(whole, part, rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise ModelError(
-                "the loss of a row changes with the rows beside it; it must be each row's own, as rows of several "
-                "clients may come together"
-            )
+            self.objective.check_rows(out, y)
 
     def keyed(self, purpose: str, *ids: int) -> AbstractContextManager[Callable[[], bool]]:
         """While open, whatever code of a user draws follows from the run's seed and this key; see

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from commonground.errors import ConfigError, ModelError
@@ -51,6 +52,22 @@ class Objective:
         if self.own is not None and (not isinstance(rows, Tensor) or rows.shape != y.shape[:1]):
             raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {what_is(rows)}")
         return rows if self.weights is None else rows * self.weights[y]
+
+    def check_rows(self, output: Tensor, y: Tensor) -> None:
+        """Refuse a loss of which a row's part hangs on those beside it: engines put rows of several clients together.
+
+        Args:
+            output, y: of at least three rows. Never is one tried alone, of which a batch, and the loss, may never be.
+
+        Raises:
+            ModelError: it does; a loss that draws something is not judged.
+        """
+        whole, again, part = (self.loss(output[:rows], y[:rows])[:2] for rows in (3, 3, 2))
+        if torch.equal(whole, again) and not torch.allclose(whole, part, rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ModelError(
+                "the loss of a row changes with the rows beside it; it must be each row's own, as rows of several "
+                "clients may come together"
+            )
 
     def mean_loss(self, output: Tensor, y: Tensor) -> Tensor:
         """The mean of :meth:`loss`."""
