@@ -113,6 +113,19 @@ def test_a_file_of_weights(runs: dict[str, cg.Run], tmp_path: Path) -> None:
         run("fedrep", init_from=str(file))
 
 
+def test_a_file_has_the_whole_body_also_what_is_not_trained(tmp_path: Path) -> None:
+    """Frozen weights, and statistics."""
+    net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    net[1].weight.requires_grad_(False)
+    file = tmp_path / "w.safetensors"
+    for name in ("0.running_var", "1.weight"):
+        save_file({key: value for key, value in net.state_dict().items() if key != name}, file)
+        with pytest.raises(ModelError, match=f"has no weights for '{name}', of the model's body"):
+            cg.train("fedavg", made_data((6, 4, 8)), model=net, init_from=file, **STILL)
+    save_file(net.state_dict(), file)
+    cg.train("fedavg", made_data((6, 4, 8)), model=net, init_from=file, **STILL)
+
+
 def test_it_goes_on_as_it_would_have_unbroken(runs: dict[str, cg.Run], tmp_path: Path) -> None:
     source = Path(shutil.copytree(str(runs["fedavg"].folder), tmp_path / "source"))
     given: dict[str, Any] = {"init_from": str(source), "participation": 0.5}
@@ -178,6 +191,10 @@ def test_another_table_is_read_as_the_runs_was(tmp_path: Path, capsys: pytest.Ca
     assert new.schema.features == old.schema.features
     assert new.schema.preprocess == old.schema.preprocess
     assert new.names == ["s0", "s1", "s2", "s3"]
+    for more, clients in ((["--clients", "3"], 3), (["--partition", "iid", "--clients", "5"], 5)):
+        out = str(tmp_path / f"dealt{clients}")
+        assert main([*on, *more, "--rounds", "1", "--quiet", "--out", out]) == 0
+        assert cg.load_run(out).trained.clients == clients, "the column is the run's only where nobody says otherwise"
     assert main([*on, "--scaling", "none", "--out", str(tmp_path / "c")]) == 2
     assert "--scaling says how a table's columns become inputs, and --init-from" in capsys.readouterr().err
     other = cg.load_data(tmp_path / "new.csv", client_column="site", target="bought")
