@@ -99,6 +99,8 @@ def test_a_file_of_weights(runs: dict[str, cg.Run], tmp_path: Path) -> None:
     assert equal(begun.trained.values_of(3), whole, set(whole))
     save_file({name: value for name, value in whole.items() if name not in HEAD}, file)
     assert run("fedrep", init_from=str(file), **STILL).summary["init_from"]["head"] == "drawn anew"
+    save_file(whole | {"head.weight": torch.zeros(5, 8), "head.bias": torch.zeros(5)}, file)
+    assert run("fedrep", init_from=str(file), **STILL).summary["init_from"]["head"] == "drawn anew", "of five classes"
     first, bias = whole["fc1.weight"].clone(), whole["fc1.bias"]
     for wrong, says in (
         ({**whole, "fc1.wieght": first}, r"has a tensor 'fc1.wieght', .* \(did you mean 'fc1.weight'\?\)"),
