@@ -185,6 +185,15 @@ def test_only_what_is_measured_has_a_column() -> None:
         heads = " ".join(str(column.header) for column in found.cost_table().columns)
         shown["last 10" in heads, "global" in heads] = any("last 10: mean over" in note for note in found.footnotes())
     assert shown == {(True, True): True, (False, True): False, (False, False): False}
+    ends = {}
+    for patience in (None, 1):
+        kept = {**given, "validation_fraction": 0.3, "early_stopping": patience, "rounds": 3}
+        (note,) = (note for note in compare(["fedavg"], **kept).footnotes() if "last 10" in note)
+        ends[patience] = note.partition("; last 10: ")[2]
+    assert ends == {
+        None: "mean over the evaluated ones of the last 10 rounds.",
+        1: "mean over the evaluated ones of the last 10 rounds up to that one.",
+    }
 
 
 def test_runs_already_done_are_taken(finished, monkeypatch):

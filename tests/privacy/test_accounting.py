@@ -103,6 +103,14 @@ def test_who_sends_zero_moves_the_number_within_the_clip_by_one() -> None:
     assert told["epsilon"] == private(dp_noise=2.0)["epsilon"]
 
 
+def test_a_run_shares_the_methods_tensors_alone() -> None:
+    plain, adaptive = (
+        train("fedavg", "digits", **SMALL, dp_noise=2.0, dp_adaptive_clip=share) for share in (None, 0.5)
+    )
+    assert set(adaptive.shared) == set(plain.shared)
+    assert set(adaptive.trained.shared) == {*plain.shared, "dp/clip"}, "whose length is kept, to go on"
+
+
 def test_sampling_and_its_noise() -> None:
     told = private(dp_epsilon=2.0, participation=0.2, dp_delta=0.01)
     assert 1.99 < told["epsilon"] <= 2.0

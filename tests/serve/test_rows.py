@@ -217,6 +217,15 @@ def test_bytes_that_are_no_request(content: bytes, status: int, service: tuple[T
     assert (response.json()["detail"] == "the body is nested too deeply") is (b"[[" in content)
 
 
+def test_a_body_that_is_not_said_to_be_json(service: tuple[TestClient, Tokens]) -> None:
+    """As curl sends it by default."""
+    client, tokens = service
+    headers = {**bearer(tokens.issue("north")), "content-type": "application/x-www-form-urlencoded"}
+    response = client.post("/v1/predict", content=json.dumps({"rows": features(rows(0, 1))}).encode(), headers=headers)
+    assert response.status_code == 415
+    assert response.json() == {"detail": "send the header Content-Type: application/json"}
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),

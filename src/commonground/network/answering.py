@@ -303,7 +303,7 @@ class Answering:
             raise ConfigError(
                 f"client {escaped(self.name)} takes part in runs with {wanted} alone, as its owner demands"
             )
-        if config.dp_noise is None or not config.dp_noise >= self.least_noise:
+        if config.dp_noise is None or config.dp_noise < self.least_noise:
             raise ConfigError(
                 f"client {escaped(self.name)} takes part in runs with a --dp-noise of at least {self.least_noise:g} "
                 f"alone, as its owner demands, and this one has {0 if config.dp_noise is None else config.dp_noise:g}"
