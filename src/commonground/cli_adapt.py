@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
-from commonground.cli_options import Named, trust_code
+from commonground.cli_options import Named, kinds_option, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_folder, check_run
@@ -49,6 +49,7 @@ def _numbers(text: str, flag: str) -> list[int]:
 @click.option("--client-column", help="a table's column that says whose a row is  [default: as the run]")
 @click.option("--separator", help="between a table's cells  [default: found]")
 @click.option("--encoding", help="of a table's file  [default: found]")
+@kinds_option
 @click.option(
     "--missing-target",
     type=Named(["refuse", "drop"]),
@@ -82,6 +83,7 @@ def adapt(
     client_column: str | None,
     separator: str | None,
     encoding: str | None,
+    kinds: str | None,
     missing_target: str | None,
     feature_noise: float | None,
     shots: str | None,
@@ -128,7 +130,7 @@ def adapt(
             "file, say so with --trust-code, or name other data with --data"
         )
     reads = _table_settings(run, data, partition, classes_per_client, client_column)
-    said = {"separator": separator, "encoding": encoding, "missing_target": missing_target}
+    said = {"separator": separator, "encoding": encoding, "kinds": kinds, "missing_target": missing_target}
     reads |= {name: value for name, value in said.items() if value is not None}
     by_column = "client_column" in reads or (partition or "").startswith("column")
     tokens = reading(run.config, data)

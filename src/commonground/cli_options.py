@@ -27,6 +27,11 @@ _COMPLETED = {"data": complete_data, "model": complete_model}
 _SET_ELSEWHERE = {"algorithm", "options", "model_options"}
 
 
+kinds_option = click.option(
+    "--kinds",
+    help="how a table's columns are written, where that is not as in training: NAME=comma-number,NAME=date:%d.%m.%Y,…",
+)
+
 trust_code = click.option(
     "--trust-code", is_flag=True, help="run the Python files that the run names (file.py:…); they can do anything"
 )

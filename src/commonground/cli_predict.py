@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commonground.cli_options import trust_code
+from commonground.cli_options import kinds_option, trust_code
 from commonground.errors import ConfigError
 from commonground.existing import check_run
 from commonground.spreadsheet import cell
@@ -40,6 +40,7 @@ __all__ = ["predict"]
 )
 @click.option("--separator", help="between a table's cells  [default: found]")
 @click.option("--encoding", help="of a table's file  [default: found]")
+@kinds_option
 @click.option(
     "--max-new-tokens", type=click.IntRange(1), help="most tokens of a language model's answer  [default: 64]"
 )
@@ -53,6 +54,7 @@ def predict(
     input_file: Path | None,
     separator: str | None,
     encoding: str | None,
+    kinds: str | None,
     max_new_tokens: int | None,
     out: Path | None,
     trust_code: bool,
@@ -87,6 +89,8 @@ def predict(
 
     run = load_run(run_dir, trust_code=trust_code)
     number = None if client is None else run.trained.client(client)
+    if kinds is not None and run.trained.schema is None:
+        raise ConfigError(f"--kinds says how a table's columns are written, and the run in '{run_dir}' has none")
     if run.unfinished:
         say(run.unfinished)
     if run.trained.remark and not use_global:
@@ -95,7 +99,7 @@ def predict(
     writer = csv.writer(text, lineterminator="\n")
     answers = None
     if max_new_tokens is None:
-        answers = _row_by_row(run, file, Whose(number, use_global), separator, encoding)
+        answers = _row_by_row(run, file, Whose(number, use_global), separator, encoding, kinds)
     if answers is not None:
         writer.writerows(_cells([answers.header, *answers.rows]))
         for line in answers.metric.splitlines():
@@ -112,7 +116,9 @@ def predict(
         print(text.getvalue(), end="")
 
 
-def _row_by_row(run: Run, file: Path, whose: Whose, separator: str | None, encoding: str | None) -> TableAnswers | None:
+def _row_by_row(
+    run: Run, file: Path, whose: Whose, separator: str | None, encoding: str | None, kinds: str | None
+) -> TableAnswers | None:
     """What is said of a table or of pictures, where each row may be a client's of its own; None of other samples."""
     from commonground.adapt.pictures import holds_pictures, predict_pictures
     from commonground.adapt.tables import predict_table
@@ -121,7 +127,7 @@ def _row_by_row(run: Run, file: Path, whose: Whose, separator: str | None, encod
     from commonground.data.tables.textfile import check_unsaid
 
     if run.trained.schema is not None:
-        return predict_table(run.trained, file, whose, say, separator=separator, encoding=encoding)
+        return predict_table(run.trained, file, whose, say, separator=separator, encoding=encoding, kinds=kinds)
     texts = schema_of_texts(run.trained)
     if texts is not None and is_table(str(file)):
         return predict_text_table(run, file, texts, whose, say, separator=separator, encoding=encoding)

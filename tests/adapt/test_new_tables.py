@@ -87,6 +87,22 @@ def test_the_command_knows_the_target_of_a_run_made_in_python(
     assert "RMSE" in capsys.readouterr().out
 
 
+def test_newcomers_that_write_numbers_otherwise_than_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path / "run", "regression")
+    new = rows("n", 80, 10, 1)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    new.to_csv(tmp_path / "german.csv", index=False, decimal=",", sep=";")
+    asked = ["adapt", str(tmp_path / "run"), "--shots", "5", "--repeats", "1", "--epochs", "2", "--quiet"]
+    assert main([*asked, "--data", str(tmp_path / "new.csv"), "--out", str(tmp_path / "a")]) == 0
+    german = [*asked, "--data", str(tmp_path / "german.csv"), "--out", str(tmp_path / "b")]
+    assert main(german) == 2
+    assert "is not a finite number" in capsys.readouterr().err
+    assert main([*german, "--kinds", "x=comma-number,z=comma-number,y=comma-number"]) == 0
+    assert (tmp_path / "a" / "adapt.csv").read_bytes() == (tmp_path / "b" / "adapt.csv").read_bytes()
+
+
 def test_clients_with_scales_of_their_own_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run", "classification", scaling="client")
     new = rows("n", 80, 500, 1, "classification")

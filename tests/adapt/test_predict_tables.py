@@ -234,3 +234,29 @@ def test_newcomers_of_test_rows_alone(folder: Path, tmp_path: Path, capsys: pyte
     frame().assign(who="new", split="test").to_csv(tmp_path / "t.csv", index=False)
     assert main(["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "t.csv"), "--quiet"]) == 2
     assert "no client has both training and test rows; to train, take --few-rows pool" in capsys.readouterr().err
+
+
+def test_numbers_that_are_written_otherwise_than_in_training(ask: Any) -> None:
+    table = frame()
+    german = table.assign(income=[f"{value:,.1f}".translate(str.maketrans(",.", ".,")) for value in table.income])
+    answers, said, _ = ask(german, "--kinds", "income=comma-number")
+    assert (answers, said.splitlines()[-2:]) == (ask(table)[0], ask(table)[1].splitlines()[-2:])
+    assert "column 'income': '" in ask(german)[1]
+    prices = table.assign(price=german.income)
+    asked, said, _ = ask(prices, "--kinds", "price=comma-number", run="prices")
+    assert asked == ask(table.assign(price=table.income), run="prices")[0]
+    assert said == ask(table.assign(price=table.income), run="prices")[1]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "match"),
+    [
+        ("income=category", "the column 'income' cannot be read as category: it was read as number in training"),
+        ("income=nombre", "the kind of the column 'income' is 'nombre'"),
+        ("salary=number", "has no column 'salary'"),
+    ],
+)
+def test_kinds_that_do_not_fit_the_run_are_refused(kinds: str, match: str, ask: Any) -> None:
+    _, said, code = ask(frame(), "--kinds", kinds)
+    assert code == 2
+    assert match in said

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import commonground as cg
+from commonground.adapt.tables import Whose, predict_table
 from commonground.config import RunConfig
 from commonground.data import load_data
 from commonground.data.own_table import OwnTable, table_data
@@ -51,6 +52,7 @@ def made_frame(name: str, rows: int, **more: Any) -> pd.DataFrame:
 
 def written(folder: Path, frames: dict[str, pd.DataFrame]) -> dict[str, Path]:
     paths = {}
+    folder.mkdir(exist_ok=True)
     for name, frame in frames.items():
         paths[name] = folder / f"{name}.csv"
         frame.to_csv(paths[name], index=False)
@@ -173,7 +175,6 @@ def test_the_most_frequent_of_too_many_categories_have_inputs(tmp_path: Path) ->
     [
         ({"age": "old"}, r"'east' and 'south' do not agree on the column 'age': it is number and category there; say "
                          r"--kinds age=KIND"),
-        ({"since": "03.05.2011"}, "do not agree on the column 'since': it is date as ISO8601 and date as %d.%m.%Y"),
         ({"more": 1}, "client 'east' offers no column 'more', and client 'south' does"),
     ],
 )  # fmt: skip
@@ -181,10 +182,90 @@ def test_who_does_not_agree_is_named(change: dict[str, Any], match: str, tmp_pat
     frames = made_frames()
     for name, value in change.items():
         frames["south"][name] = [f"{value} x" if value == "old" and i % 2 else value for i in range(52)]
-        if name == "since":
-            frames["south"].loc[frames["south"].index[0], name] = "13.05.2011"
     with pytest.raises(DataError, match=match):
         gather(town_of(tmp_path, frames), 3, 10)
+
+
+def in_german(frame: pd.DataFrame, *numbers: str) -> pd.DataFrame:
+    """The same table with decimal commas and days before months."""
+    said = {name: [str(value).replace(".", ",") for value in frame[name]] for name in numbers}
+    return frame.assign(**said, since=[".".join(day.split("-")[::-1]) for day in frame["since"]])
+
+
+def test_each_client_reads_numbers_and_dates_as_its_file_writes_them(tmp_path: Path) -> None:
+    """What the clients tell, what they agree on and their rows are those of tables that are all written alike."""
+    frames = made_frames() | {"north": made_frame("north", 44, paid=[f"1,{i:03d}.5" for i in range(44)])}
+    alike = {n: frame.assign(paid=[1000.5 + i for i in range(len(frame))]) for n, frame in frames.items()}
+    frames = alike | {"south": in_german(alike["south"], "age", "paid"), "north": frames["north"]}
+    plain, unlike = town_of(tmp_path / "a", alike), town_of(tmp_path / "b", frames)
+    agreed = agreed_on(unlike)
+    assert agreed == agreed_on(plain)
+    for client, (one, other) in enumerate(zip(plain.data, unlike.data, strict=True)):
+        assert one.load(agreed).fingerprint() == other.load(agreed).fingerprint(), client
+    schema = unlike.data[2].load(agreed).schema
+    assert {f.name: f.decimal or f.order for f in schema.of_kind("number")} == {
+        "age": "comma", "income": "point", "paid": "comma"
+    }  # fmt: skip
+    assert [f.order for f in schema.of_kind("date")] == ["%d.%m.%Y"]
+
+
+def test_the_model_that_a_client_keeps_reads_its_own_tables(tmp_path: Path) -> None:
+    frames = made_frames()
+    frames = {name: in_german(frame, "age", "income") if name == "north" else frame for name, frame in frames.items()}
+    config = RunConfig.make({"algorithm": "fedavg", "rounds": 1, "model": "mlp", "seed": 0})
+    town = town_of(tmp_path, frames)
+    run = train_over(town, config, gather(town, 3, 10), Limits(seconds=20, patience=0.2, pause=0.01), tmp_path / "run")
+    folder = next((tmp_path / "sites" / "client-1" / "models").iterdir())
+    own, notes = cg.load_run(folder), list[str]()
+    north, as_others = tmp_path / "north.csv", tmp_path / "as-others.csv"
+    made_frames()["north"].to_csv(as_others, index=False)
+    answers = predict_table(own.trained, north, Whose(0), notes.append)
+    assert answers.metric.startswith("accuracy")
+    with pytest.raises(DataError, match=r"column 'age': '.*' is not a finite number"):
+        predict_table(own.trained, as_others, Whose(0), notes.append)
+    kinds = "age=number,income=number,since=date:ISO8601"
+    assert predict_table(own.trained, as_others, Whose(0), notes.append, kinds=kinds) == answers
+    ours, shared = run.trained, Whose(shared=True)  # as most clients write
+    kinds = "age=comma-number,income=comma-number,since=date:%d.%m.%Y"
+    theirs = predict_table(ours, north, shared, notes.append, kinds=kinds)
+    assert theirs == predict_table(ours, as_others, shared, notes.append)
+
+
+@pytest.mark.parametrize("kind", [None, "date:%m/%d/%Y", "date:%d/%m/%Y"])
+def test_dates_that_another_client_writes_otherwise_may_not_be_in_doubt(kind: str | None, tmp_path: Path) -> None:
+    frames = made_frames()
+    frames["south"]["since"] = [f"0{1 + i % 9}/0{1 + i % 8}/2024" for i in range(52)]
+    options = TableOptions(drop=("site",), kinds={} if kind is None else {"since": kind})
+    town = town_of(tmp_path, frames)
+    town.data[2] = OwnTable(tmp_path / "south.csv", "south", "goal", options=options)
+    town.restart(102)
+    if kind is not None:
+        data = town.data[2].load(agreed_on(town))
+        assert data.schema is not None
+        assert f"date:{data.schema.of_kind('date')[0].order}" == kind
+        return
+    with pytest.raises(
+        DataError,
+        match=r"^client 'south' takes its column 'since' to be written as %d/%m/%Y, which its cells leave open, and "
+        r"client 'east' writes ISO8601; start 'south' with --kinds since=date:%d/%m/%Y if that is so, or with --kinds "
+        r"since=date:ISO8601$",
+    ):
+        gather(town, 3, 10)
+
+
+def test_what_most_clients_write_is_how_the_run_reads(tmp_path: Path) -> None:
+    frames = {name: in_german(frame, "age") if name != "south" else frame for name, frame in made_frames().items()}
+    schema = agreed_on(town_of(tmp_path, frames)).schema_of_all()
+    assert {f.name: f.decimal for f in schema.of_kind("number")} == {"age": "comma", "income": "point"}
+
+
+def test_a_table_with_a_schema_is_written_as_its_owner_says(tmp_path: Path) -> None:
+    frames = made_frames()
+    schema = agreed_on(town_of(tmp_path, frames)).schema_of_all()
+    paths = written(tmp_path, {"north": frames["north"], "commas": in_german(frames["north"], "age")})
+    kinds = TableOptions(kinds={"age": "comma-number", "since": "date:%d.%m.%Y"})
+    data = table_data(paths["commas"], schema, kinds)
+    assert data.fingerprint() == table_data(paths["north"], schema).fingerprint()
 
 
 def test_a_column_that_is_always_the_same_at_one_client_is_what_others_say(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from torch import Tensor
 from commonground.counted import counted
 from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
-from commonground.data.tables.features import ignored, known_features
+from commonground.data.tables.features import check_columns, ignored, known_features
 from commonground.data.tables.notation import column_of
+from commonground.data.tables.options import table_options
 from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
@@ -77,6 +78,7 @@ def predict_table(
     *,
     separator: str | None = None,
     encoding: str | None = None,
+    kinds: str | None = None,
 ) -> TableAnswers:
     """What the clients' own models say of the rows of a table.
 
@@ -86,9 +88,11 @@ def predict_table(
         whose: models are asked; rows say their clients by the run's client column.
         note: hears what is worth knowing of the file.
         separator, encoding: of a text file.
+        kinds: how columns of numbers or dates are written (``a=comma-number,b=date:%d.%m.%Y``), where that is not as
+            in training.
 
     Raises:
-        ConfigError: nobody said whose model to ask.
+        ConfigError: nobody said whose model to ask, or there is no such kind.
         DataError: a column is missing, a cell does not fit (line and column named), or a client is unknown.
     """
     schema = trained.schema
@@ -96,6 +100,9 @@ def predict_table(
     if not is_table(str(path)):
         raise DataError(f"'{path}' is no table with names of columns, which {trained.where} needs")
     raw = read_raw(path, separator, encoding)
+    said = table_options({"kinds": kinds}).readings
+    check_columns(path, raw.columns, said)
+    schema = schema.written(said)
     x, strange = known_features(raw, schema)
     for sentence in (*raw.notes, *ignored(raw.names, schema), *strange):
         note(f"{path.name}: {sentence}")

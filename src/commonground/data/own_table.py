@@ -23,7 +23,7 @@ from commonground.data.tables.features import (
 )
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.load import load_table
-from commonground.data.tables.notation import check_points
+from commonground.data.tables.notation import check_points, leaves_open
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
@@ -103,6 +103,7 @@ class OwnTable:
             "task": targets.task.name,
             "class_names": targets.names,
             "target_decimals": targets.decimals,
+            "doubtful": self._doubtful({**readings_of(features), **targets.readings}),
         }
         self.columns = Columns.model_validate(about)
 
@@ -126,6 +127,14 @@ class OwnTable:
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]
         plain = [{"name": name, "kind": r.kind, "decimal": r.decimal, "order": r.order} for name, r in looks]
         return tuple(map(ColumnTold.model_validate, plain))
+
+    def _doubtful(self, readings: Mapping[str, Reading]) -> tuple[str, ...]:
+        """Columns whose cells leave open how they are written, and of which the owner does not say."""
+        return tuple(
+            name
+            for name, reading in readings.items()
+            if name not in self.options.kinds and leaves_open(self._raw.columns[name], reading)
+        )
 
     def statistics(self, asked: Asked) -> Statistics:
         """What the server needs to know of the training rows.
@@ -152,11 +161,22 @@ class OwnTable:
         if min(places, default=0) < 0 or len({*places}) < len(places):
             raise UpdateError("the server leaves out classes of this client's, or takes several for one")
         try:
-            data = table_data(self._raw, agreed.schema_of_all(), self.options)
+            data = table_data(self._raw, self._as_written(agreed), self.options)
         except DataError as error:
             raise UpdateError("its table cannot be read as agreed; its own log says where") from error
         assert data.schema is not None
         return replace(data, schema=replace(data.schema, missing_targets=self._lacking))
+
+    def _own(self, asked: ColumnTold) -> Reading:
+        """How this client writes a column that holds what is asked for."""
+        own = next(column for column in self.columns.columns if column.name == asked.name)
+        return own.reading if own.kind == asked.kind else asked.reading
+
+    def _as_written(self, agreed: Agreed) -> TableSchema:
+        """What all have agreed on, with numbers and dates as this client writes them."""
+        own = {feature.name: self._own(feature) for feature in agreed.features if feature.kind in ("number", "date")}
+        decimals = zip(self.columns.targets, self.columns.target_decimals, strict=False)
+        return agreed.schema_of_all().written(own | {name: Reading("number", decimal) for name, decimal in decimals})
 
     def _check(self, columns: tuple[ColumnTold, ...]) -> None:
         """Nothing is read that the client's owner has dropped, and no text or identifier as categories."""
@@ -173,7 +193,7 @@ class OwnTable:
     def _of(self, asked: ColumnTold, counted: bool) -> ColumnStatistics:
         raw, name = self._raw, asked.name
         try:
-            column = read_column(raw.path, name, raw.columns[name], asked.reading, raw.where)
+            column = read_column(raw.path, name, raw.columns[name], self._own(asked), raw.where)
         except DataError as error:
             raise UpdateError(
                 f"its column {quoted(name)} cannot be read as {asked.kind}; its own log says where"
@@ -216,13 +236,13 @@ class OwnTable:
 
 def may_become(own: ColumnTold, asked: ColumnTold) -> bool:
     """Whether a column that looks like one kind to a client may be read as another: one that is always the same, or
-    empty, as any; truths as categories.
+    empty, as any; truths as categories. How numbers and dates are written is the client's own.
     """
     if own.kind in ("id", "text") or asked.kind in ("id", "text", "constant"):
         return False
     if own.kind == "constant" or (own.kind, asked.kind) == ("boolean", "category"):
         return True
-    return own.reading == asked.reading
+    return own.kind == asked.kind
 
 
 def _stamp_of(path: Path) -> tuple[tuple[str, int, int, int], ...]:

@@ -111,13 +111,22 @@ def test_another_table_s_times_are_read_as_the_run_s(tmp_path: Path) -> None:
     assert numbered.schema.asked["kinds"] == {"t": "point-number"}
 
 
-def test_clients_that_write_the_target_differently_do_not_agree(tmp_path: Path) -> None:
+def test_a_target_that_another_client_writes_otherwise_may_not_be_in_doubt(tmp_path: Path) -> None:
+    """8.520 is eight and a half, until another client writes 8.520,0."""
     x, y = [f"{v:.0f}" for v in values()], np.round(values(1))
     one = write(tmp_path / "a.csv", x=x, y=[german(v) for v in y])
     other = write(tmp_path / "b.csv", x=x, y=[german(v)[:-2] for v in y])
     first, second = (OwnTable(path, path.stem, "y", task="regression").columns for path in (one, other))
-    with pytest.raises(DataError, match=r"'a' and 'b' do not agree on how the target 'y' is written: as 1\.234,5 and"):
+    assert (first.doubtful, second.doubtful) == ((), ("y",))
+    with pytest.raises(
+        DataError,
+        match=r"^client 'b' takes its column 'y' to be written as 1234\.5, which its cells leave open, and client 'a' "
+        r"writes 1\.234,5; start 'b' with --kinds y=number if that is so, or with --kinds y=comma-number$",
+    ):
         agreed_readings([first, second])
+    for kind in ("number", "comma-number"):
+        said = TableOptions(kinds={"y": kind})
+        agreed_readings([first, OwnTable(other, "b", "y", task="regression", options=said).columns])
 
 
 def test_naming_the_column_of_times_again_changes_nothing(tmp_path: Path) -> None:

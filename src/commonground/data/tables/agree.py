@@ -1,5 +1,7 @@
 """What a server makes of what clients tell of their tables: how all are read, and what their columns become.
 
+What a column holds is the same for all; how its numbers or dates are written each client's file says for itself.
+
 Categories, classes, means and deviations are those of all clients' training rows together. A missing number is filled
 with their mean, since a median cannot be found from sums, and lowest and highest values are not asked for.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from commonground.data.names import sorted_names
 from commonground.data.tables.cells import one_spelling, spelt_like
 from commonground.data.tables.encode import MOST_CATEGORIES
 from commonground.data.tables.features import WHY_NOT
+from commonground.data.tables.kinds import Reading, kind_of
 from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
 from commonground.errors import DataError
 from commonground.quoting import quoted
@@ -24,17 +27,20 @@ from commonground.single_precision import rounding_shows
 __all__ = ["agreed_columns", "agreed_readings", "check_statistics", "too_many"]
 
 _NOTATION = {"point": "1234.5", "comma": "1.234,5", "thousands": "1,234.5"}
+_WRITTEN = ("number", "date")  # kinds that each client writes in its own way
 
 
 def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...], dict[str, str]]:
     """How all clients are to read their columns, and which columns become no inputs, with why.
 
     Raises:
-        DataError: two clients do not agree on columns, kinds, targets or the task; both are named.
+        DataError: two clients do not agree on columns, kinds, targets or the task, or one may have misread a column
+            that another writes otherwise; both are named.
     """
     first = clients[0]
     for other in clients[1:]:
         _check_alike(first, other)
+    _check_targets(clients)
     asked: list[ColumnTold] = []
     dropped: dict[str, str] = {}
     for column in first.columns:
@@ -48,7 +54,7 @@ def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...],
         if kinds == {"constant"}:
             dropped[column.name] = "is always the same at every client"
         else:
-            asked.append(_reading(looks))
+            asked.append(_reading(looks, {client.name for client in clients if column.name in client.doubtful}))
     if not asked:
         raise DataError("the clients' tables have no column that can become an input")
     return tuple(asked), dropped
@@ -59,12 +65,6 @@ def _check_alike(first: Columns, other: Columns) -> None:
     for what, one, two in (("the targets", first.targets, other.targets), ("the task", first.task, other.task)):
         if one != two:
             raise DataError(f"{both} {what}: {one!r} and {two!r} (--target and --task of each client)")
-    for name, one, two in zip(first.targets, first.target_decimals, other.target_decimals, strict=False):
-        if one != two:
-            raise DataError(
-                f"{both} how the target {quoted(name)} is written: as {_NOTATION[one]} and as {_NOTATION[two]}; say "
-                f"--kinds {name}=KIND at one of them"
-            )
     for more, less in ((first, other), (other, first)):
         known = {column.name for column in less.columns}
         for column in more.columns:
@@ -79,25 +79,47 @@ def _named(client: Columns, name: str) -> ColumnTold:
     return next(column for column in client.columns if column.name == name)
 
 
-def _reading(looks: Sequence[tuple[str, ColumnTold]]) -> ColumnTold:
-    """The one reading of a column that is a feature to some client."""
+def _check_targets(clients: Sequence[Columns]) -> None:
+    """Numbers to be predicted may be written in several ways, if nobody may have misread them."""
+    for place, name in enumerate(clients[0].targets):
+        written = [(c.name, Reading("number", c.target_decimals[place])) for c in clients if c.target_decimals]
+        _check_written(name, written, {client.name for client in clients if name in client.doubtful})
+
+
+def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str]) -> ColumnTold:
+    """The one reading of a column that is a feature to some client; of how it is written, the most frequent way."""
     telling = [(name, look) for name, look in looks if look.kind != "constant"]
     if {look.kind for _, look in telling} == {"boolean", "category"}:
         return next(look for _, look in telling if look.kind == "category")
     name, look = telling[0]
     for other, seen in telling[1:]:
-        if seen.reading != look.reading:
+        if seen.kind != look.kind:
             raise DataError(
                 f"the clients {quoted(name)} and {quoted(other)} do not agree on the column {quoted(look.name)}: it is "
-                f"{_shown(look)} and {_shown(seen)} there; say --kinds {look.name}=KIND at one "
-                "of them if its file can be read so, or write the column alike in both"
+                f"{look.kind} and {seen.kind} there; say --kinds {look.name}=KIND at one of them if its file can be "
+                "read so, or write the column alike in both"
             )
-    return look
+    if look.kind in _WRITTEN:
+        _check_written(look.name, [(name, look.reading) for name, look in telling], doubtful)
+    (most, _), *_ = Counter(look for _, look in telling).most_common(1)
+    return most
 
 
-def _shown(look: ColumnTold) -> str:
-    how = look.order or ("" if look.decimal == "point" else _NOTATION[look.decimal])
-    return f"{look.kind} as {how}" if how else look.kind
+def _check_written(column: str, written: Sequence[tuple[str, Reading]], doubtful: Collection[str]) -> None:
+    """Refuse a column that one client writes otherwise than another whose cells may be meant so too."""
+    for name, reading in written:
+        for other, seen in written if name in doubtful else ():
+            if seen != reading:
+                raise DataError(
+                    f"client {quoted(name)} takes its column {quoted(column)} to be written as {_shown(reading)}, "
+                    f"which its cells leave open, and client {quoted(other)} writes {_shown(seen)}; start "
+                    f"{quoted(name)} with --kinds {column}={kind_of(reading)} if that is so, or with "
+                    f"--kinds {column}={kind_of(seen)}"
+                )
+
+
+def _shown(reading: Reading) -> str:
+    return reading.order or _NOTATION[reading.decimal]
 
 
 def check_statistics(told: Statistics, asked: Asked, train: int) -> None:

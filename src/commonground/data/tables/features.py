@@ -156,15 +156,12 @@ def _empty(column: Column, training: npt.NDArray[np.bool_]) -> bool:
     return bool((column.cells.codes[training] < 0).all())
 
 
-def known_features(
-    raw: RawTable, schema: TableSchema, readings: Mapping[str, Reading] | None = None
-) -> tuple[Rows, list[str]]:
+def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]:
     """A table's rows as a run's inputs before scaling, and sentences about what is strange in them.
 
     Args:
         raw: the table.
         schema: of the run.
-        readings: what the user says of columns (``--kinds``); of those, truths may be numbers.
 
     Raises:
         DataError: a column is missing, or a cell is not what the column held in training (line and column named).
@@ -177,7 +174,7 @@ def known_features(
                 f"{raw.path}: the column {quoted(known.name)} holds durations, and an earlier version, by which this "
                 "run was trained, took them for numbers of the unit that they were stored in; write it as such numbers"
             )
-        column = _read(raw, known, truths=known.truths or known.name in (readings or {}))
+        column = _read(raw, known)
         columns[known.name] = column
         if column.missing and not known.missing:
             filled = "none of the categories" if known.kind == "category" else _shown(known.kind, known.fill)
@@ -203,17 +200,16 @@ def known_features(
     return encode(schema, columns, raw.rows), strange
 
 
-def _read(raw: RawTable, known: ColumnSchema, *, truths: bool) -> Column:
+def _read(raw: RawTable, known: ColumnSchema) -> Column:
     """A feature's column as the run has read it."""
-    reading = Reading(known.kind, known.decimal, known.order)
-    return read_column(raw.path, known.name, raw.columns[known.name], reading, raw.where, truths=truths)
+    return read_column(raw.path, known.name, raw.columns[known.name], known.reading, raw.where, truths=known.truths)
 
 
 def read_as_none(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
     """Of each row [N] the columns, with the words, that hold a category without an input of its own."""
     found: list[list[str]] = [[] for _ in range(raw.rows)]
     for known in schema.of_kind("category"):
-        cells = _read(raw, known, truths=known.truths).cells
+        cells = _read(raw, known).cells
         assert cells is not None
         unknown = np.array([*(place < 0 for place in places_of(cells.words, known.categories, known.apart)), False])
         for row in np.flatnonzero(unknown[cells.codes]):

@@ -181,7 +181,7 @@ def _as_in_run(
     raw: RawTable, about: TableSchema, rows: Rows, schema: TableSchema, options: TableOptions
 ) -> tuple[TableSchema, npt.NDArray[np.float32]]:
     """All rows as a run's inputs, and its schema for these rows."""
-    x, strange = known_features(raw, schema, options.readings)
+    x, strange = known_features(raw, schema.written(options.readings))
     about = replace(
         schema,
         targets=about.targets,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from commonground.data.tables.cells import thousands_or_not
+from commonground.data.tables.cells import is_text, thousands_or_not
 from commonground.data.tables.kinds import Column, Reading, read_column, understand
 from commonground.data.tables.read import RawTable
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["check_points", "column_of"]
+__all__ = ["check_points", "column_of", "leaves_open"]
 
 
 def column_of(raw: RawTable, name: str, said: Mapping[str, Reading] | None = None) -> Column:
@@ -27,6 +28,15 @@ def column_of(raw: RawTable, name: str, said: Mapping[str, Reading] | None = Non
     if said and name in said:
         return read_column(raw.path, name, raw.columns[name], said[name], raw.where)
     return understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+
+
+def leaves_open(array: Any, reading: Reading) -> bool:
+    """Whether a column's cells may be written in another way than they are taken to be: all its points may mark
+    thousands (1.234), or days and months may change places.
+    """
+    if reading.kind == "number":
+        return reading.decimal == "point" and is_text(array.type) and thousands_or_not(array) is not None
+    return bool(reading.note)
 
 
 def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[str, Reading]) -> None:

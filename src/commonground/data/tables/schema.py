@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from commonground.access import reason
 from commonground.counted import counted
 from commonground.data.arrays import Preprocess
+from commonground.data.tables.kinds import Reading
 from commonground.errors import ConfigError, DataError
+from commonground.quoting import quoted
 
 __all__ = ["ColumnSchema", "TableSchema"]
 
@@ -56,6 +58,19 @@ class ColumnSchema:
     seconds: bool | None = False
     apart: tuple[str, ...] = ()
     offset: float = 0.0
+
+    @property
+    def reading(self) -> Reading:
+        """How cells are read."""
+        return Reading(self.kind, self.decimal, self.order)
+
+    def written(self, said: Reading) -> ColumnSchema:
+        """The same column where numbers and dates are written as somebody says; its truths may be numbers then."""
+        if said.kind != self.kind:
+            raise ConfigError(
+                f"the column {quoted(self.name)} cannot be read as {said.kind}: it was read as {self.kind} in training"
+            )
+        return replace(self, decimal=said.decimal, order=said.order or self.order, truths=True)
 
     @property
     def parts(self) -> list[str]:
@@ -111,6 +126,22 @@ class TableSchema:
     filled: tuple[str, ...] = ()
     missing_targets: int = 0
     notes: tuple[str, ...] = ()
+
+    def written(self, said: Mapping[str, Reading]) -> TableSchema:
+        """The same columns in a file that writes numbers and dates in its own way.
+
+        Args:
+            said: how columns are written there, by name; of all others, as here.
+
+        Raises:
+            ConfigError: one is said to hold something else.
+        """
+        ways = zip(self.targets, self.target_decimals, strict=False)
+        return replace(
+            self,
+            features=tuple(one.written(said[one.name]) if one.name in said else one for one in self.features),
+            target_decimals=tuple(said[name].decimal if name in said else decimal for name, decimal in ways),
+        )
 
     def of_kind(self, *kinds: str) -> list[ColumnSchema]:
         """The features of some kinds, in the table's order."""

@@ -54,7 +54,8 @@ class ColumnTold(_Told):
 
     Attributes:
         name: its name.
-        kind, decimal, order: see :class:`~commonground.data.tables.kinds.Reading`.
+        kind, decimal, order: see :class:`~commonground.data.tables.kinds.Reading`. A client whose numbers or dates are
+            written otherwise reads them as its own are.
     """
 
     name: Name
@@ -82,6 +83,8 @@ class Columns(_Told):
         task: by name.
         class_names: of a classification, those that it has; else the targets.
         target_decimals: how the numbers of each target are written; empty for classes.
+        doubtful: columns and targets whose cells leave open how they are written (1.234 may be more than a thousand,
+            and 03/04/2024 a day of March), where the client's owner does not say.
     """
 
     name: Name
@@ -91,6 +94,7 @@ class Columns(_Told):
     task: Name
     class_names: Classes
     target_decimals: tuple[Decimal, ...]
+    doubtful: Annotated[tuple[Name, ...], Field(max_length=MOST_COLUMNS)] = ()
 
     @model_validator(mode="after")
     def _once(self) -> Self:
