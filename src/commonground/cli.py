@@ -235,11 +235,25 @@ def main(args: list[str] | None = None) -> int:
         print("commonground: this needs more memory than there is; take smaller sizes", file=sys.stderr)
         return 2
     except OSError as error:
+        if error.filename is None and _output_is_full():
+            taken = f"standard output took no more ({error.strerror}); what goes to files is there"
+            print(f"commonground: {taken}", file=sys.stderr)
+            return 2
         # A full disk, a folder that may not be written to, ….
         where = f"'{error.filename}': " if error.filename else ""
         why = reason(error, error.filename) if isinstance(error.filename, str) else error.strerror or error
         print(f"commonground: {visible(f'{where}{why}')}", file=sys.stderr)
         return 2
+
+
+def _output_is_full() -> bool:
+    """Whether standard output takes nothing more; what is left for it is dropped then, which Python would try again."""
+    try:
+        print(flush=True)  # what failed to be flushed is not tried again by flushing alone
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _cut(text: str) -> str:

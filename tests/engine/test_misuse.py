@@ -103,6 +103,22 @@ def test_a_loss_that_joins_rows_is_refused() -> None:
     cg.train("fedrep", digits(), loss=drawn, **GIVEN)
 
 
+def test_losses_from_which_nothing_can_be_learnt() -> None:
+    """It is the loss that is named, and not the model or the learning rate."""
+
+    def detached(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y, reduction="none").detach()
+
+    def nothing(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y, reduction="none") * float("nan")
+
+    for engine in ("serial", "batched"):
+        with pytest.raises(ModelError, match="the loss does not depend on the model's outputs: it is detached"):
+            cg.train("fedrep", digits(), loss=detached, **GIVEN | {"engine": engine})
+        with pytest.raises(ModelError, match=r"the loss is no number \(NaN\) for a row of the training data"):
+            cg.train("fedrep", digits(), loss=nothing, **GIVEN | {"engine": engine})
+
+
 def test_losses_that_take_no_single_row(tmp_path: Path) -> None:
     """Which no batch here is."""
 

@@ -175,6 +175,11 @@ def test_returning_false_stops_and_leaves_a_run(algorithm: str, engine: str, tmp
     assert cg.load_run(tmp_path).finished
 
 
+def never() -> bool:
+    """Takes no row."""
+    return False
+
+
 def test_only_false_stops() -> None:
     for value in (None, 0, True, "", np.True_):
         assert go("fedrep", 2, None, on_round=lambda row, value=value: value).finished
@@ -183,6 +188,10 @@ def test_only_false_stops() -> None:
     assert go("fedrep", 1, None, on_round=lambda row: False).finished  # after the last round nothing is left to stop
     with pytest.raises(ConfigError, match="on_round must be a function of a round's row, not 3"):
         go("fedrep", 1, None, on_round=3)
+    with pytest.raises(ConfigError, match=r"a round's row alone, and never\(\) .*says: too many positional arguments"):
+        go("fedrep", 1, None, on_round=never)
+    with pytest.raises(ConfigError, match=r"and <lambda>\(row, more\) says: missing a required argument: 'more'"):
+        go("fedrep", 1, None, on_round=[print, lambda row, more: None])
 
 
 def test_a_callback_that_raises_ends_the_run_with_its_checkpoint(tmp_path: Path) -> None:

@@ -187,6 +187,25 @@ def test_what_no_seed_keys_is_refused(draw: Draw) -> None:
         train("fedavg", made_data(), model=seeded(Noisy, draw), engine="serial", rounds=1)
 
 
+class Counting(nn.Module):
+    """Counts its calls, in training or in evaluation as well."""
+
+    def __init__(self, training_only: bool) -> None:
+        super().__init__()
+        self.head, self.calls, self.training_only = nn.Linear(4, 3), 0, training_only
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training or not self.training_only
+        return self.head(x) * (1 + 0.001 * self.calls)
+
+
+def test_a_test_may_not_depend_on_what_a_forward_counts() -> None:
+    """In training it may: the count begins anew with every client and round."""
+    train("fedavg", made_data(), model=Counting(True), engine="serial", rounds=1)
+    with pytest.raises(ModelError, match=r"same seed: it draws .* or depends on what its forward changes, which tests"):
+        train("fedavg", made_data(), model=Counting(False), engine="serial", rounds=1)
+
+
 class OneDropout(nn.Module):
     """One dropout layer in two places of different width."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,14 +52,28 @@ def as_one(functions: OnRound | Sequence[OnRound] | None) -> OnRound | None:
     """One function in place of several, which returns False if one of them does; all are called.
 
     Raises:
-        ConfigError: one of them is no function.
+        ConfigError: one of them is no function of one argument.
     """
     several = [functions] if callable(functions) else functions
     if several is None:
         return None
     if not isinstance(several, list | tuple) or not all(map(callable, several)):
         raise ConfigError(f"on_round must be a function of a round's row, not {functions!r}")
+    for each in several:
+        _check_takes_a_row(each)
     return several[0] if len(several) == 1 else lambda row: _all_hear(several, row)
+
+
+def _check_takes_a_row(function: OnRound) -> None:
+    try:
+        how = inspect.signature(function)
+    except (ValueError, TypeError):  # one that Python does not know
+        return
+    try:
+        how.bind({})
+    except TypeError as error:
+        called = getattr(function, "__name__", type(function).__name__)
+        raise ConfigError(f"on_round is called with a round's row alone, and {called}{how} says: {error}") from None
 
 
 def _all_hear(functions: Sequence[OnRound], row: dict[str, Any]) -> bool:

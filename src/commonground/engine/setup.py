@@ -149,7 +149,7 @@ class Setup:
         return behaviour
 
     def _try_loss(self) -> None:
-        """See whether a loss of the user's is each row's own (:meth:`~commonground.tasks.Objective.check_rows`)."""
+        """See whether a loss of the user's can be trained with (:meth:`~commonground.tasks.Objective.check`)."""
         n = len(self.data.y_train)
         if self.loss is None or n < 3 or self.folds:
             return
@@ -158,7 +158,7 @@ class Setup:
             out = self.wide(call(self.model, self.inputs.arrange(x)))
             if len(out) != len(y):
                 return
-            self.objective.check_rows(out, y)
+            self.objective.check(out, y)
 
     def keyed(self, purpose: str, *ids: int) -> AbstractContextManager[Callable[[], bool]]:
         """While open, whatever code of a user draws follows from the run's seed and this key; see

@@ -192,7 +192,7 @@ def _in_evaluation(model: nn.Module, trial: Trial) -> tuple[bool, bool, dict[tup
             f"the model's forward changes '{travelling[0]}' in evaluation as well; change it only where self.training "
             "is true"
         )
-    _check_same(outs, "in evaluation")
+    _check_same(outs, "in evaluation", "or depends on what its forward changes, which tests leave as it is")
     put_back(model, changed)
     joins = False
     if not drew:  # with draws each client is tested by itself anyway
@@ -215,7 +215,7 @@ def _in_training(model: nn.Module, trial: Trial, tested: Behaviour, more: dict[t
         outs.append(out.detach())
         changed |= changes(model, before)
         put_back(model, changed)
-    _check_same(outs, "in training")
+    _check_same(outs, "in training", "or counts its calls outside of itself", " and its attributes back")
     travelling, rest = named(model, {**more, **changed})
     return replace(tested, draws=drew or tested.draws_tested, changed=tuple(travelling), start=tuple(rest))
 
@@ -236,8 +236,15 @@ def _check_gradient(model: nn.Module, out: Tensor) -> None:
         parameter.grad = None
 
 
-def _check_same(outs: list[Tensor], when: str) -> None:
-    """Refuse a model that answers otherwise when it is asked the same again, with the same draws."""
+def _check_same(outs: list[Tensor], when: str, otherwise: str, more: str = "") -> None:
+    """Refuse a model that answers otherwise when it is asked the same again, with the same draws.
+
+    Args:
+        outs: both answers.
+        when: in training or in evaluation.
+        otherwise: what it may do that makes it so, beside drawing.
+        more: what was set back beside generators.
+    """
     one, other = outs
     if one.device.type == "cpu":
         same = torch.equal(one, other)
@@ -246,6 +253,6 @@ def _check_same(outs: list[Tensor], when: str) -> None:
     if not same:
         raise ModelError(
             f"the model gives other outputs when it is asked the same again {when}, though PyTorch's, NumPy's and "
-            "Python's generators and its own were set to the same seed and its attributes back: it draws from what no "
-            "seed keys (a generator made without a seed, the system, the clock) or counts its calls outside of itself"
+            f"Python's generators and its own were set to the same seed{more}: it draws from what no seed keys (a "
+            f"generator made without a seed, the system, the clock) {otherwise}"
         )

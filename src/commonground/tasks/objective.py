@@ -53,15 +53,25 @@ class Objective:
             raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {what_is(rows)}")
         return rows if self.weights is None else rows * self.weights[y]
 
-    def check_rows(self, output: Tensor, y: Tensor) -> None:
-        """Refuse a loss of which a row's part hangs on those beside it: engines put rows of several clients together.
+    def check(self, output: Tensor, y: Tensor) -> None:
+        """Refuse a loss from which nothing can be learnt, or of which a row's part hangs on those beside it: engines
+        put rows of several clients together.
 
         Args:
             output, y: of at least three rows. Never is one tried alone, of which a batch, and the loss, may never be.
 
         Raises:
-            ModelError: it does; a loss that draws something is not judged.
+            ModelError: it is one; of a loss that draws something it is not judged whether rows hang together.
         """
+        with torch.enable_grad():
+            rows = self.loss(output.detach().requires_grad_(), y)
+        if not rows.requires_grad:
+            raise ModelError(
+                "the loss does not depend on the model's outputs: it is detached from them (by detach, no_grad, item, "
+                "argmax or NumPy), so that nothing can be trained"
+            )
+        if bool(rows.isnan().any()) and bool(output.isfinite().all()):
+            raise ModelError("the loss is no number (NaN) for a row of the training data, though the outputs are")
         whole, again, part = (self.loss(output[:rows], y[:rows])[:2] for rows in (3, 3, 2))
         if torch.equal(whole, again) and not torch.allclose(whole, part, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise ModelError(
