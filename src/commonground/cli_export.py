@@ -25,7 +25,9 @@ __all__ = ["export"]
 )
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="the folder to write; new or empty")
-@click.option("--client", metavar="ID|all", help="a client's own model  [default: the global one]")
+@click.option(
+    "--client", metavar="ID|all", help="a client's own model  [default: the global one, or of one client its own]"
+)
 @click.option(
     "--format",
     "format_",
@@ -52,17 +54,17 @@ def export(
     if merge and format_ not in (None, "safetensors"):
         raise ConfigError(f"--merge writes a plain transformers model as safetensors, not as {format_}")
     from commonground.engine import load_run
-    from commonground.export import export_model
+    from commonground.export import export_adapter, export_model
 
+    run = load_run(run_dir, trust_code=trust_code)
+    if client is None and len(run.trained.names) == 1 and "all" not in run.trained.names:
+        client = run.trained.names[0]  # as on a client's own host, which has no use for a head that nobody trained
     if merge:
-        from commonground.export import export_adapter
-
-        written = export_adapter(load_run(run_dir, trust_code=trust_code), out, client=client, merge=True)
+        written = export_adapter(run, out, client=client, merge=True)
     else:
         written = export_model(run_dir, out, client=client, format=format_, trust_code=trust_code)
     if quiet:
         return
-    run = load_run(run_dir, trust_code=trust_code)
     trained, called = run.trained, run.trained.called
     if run.unfinished:
         say(run.unfinished)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import commonground as cg
 from commonground.adapt import load_run
@@ -214,6 +215,30 @@ def test_adapt_fits_heads_for_new_clients_of_texts(algorithm: str, place: Path, 
         (method, shots) for method in ("frozen body", "local only") for shots in (3, 6)
     }
     assert all(0 <= r["mean"] <= 1 for r in results)
+
+
+def test_whoever_has_one_client_exports_its_own_model(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a client's own host, where a global adapter has a head that nobody has trained."""
+    data = ["--data", str(place / "pairs.tsv"), "--model", f"hf:{place / 'bert'}", "--clients", "1", "--rounds", "1"]
+    assert main(["train", "lora", *data, *SET, "--quiet", "--out", str(tmp_path / "one")]) == 0
+    for given in ([], ["--client", "0"]):
+        out = tmp_path / f"out{len(given)}"
+        assert main(["export", str(tmp_path / "one"), "--out", str(out), *given]) == 0
+        assert ["untrained" in line for line in capsys.readouterr().out.splitlines() if "client 0" in line] == [False]
+    one, other = (load_file(tmp_path / f"out{n}" / "adapter_model.safetensors") for n in (0, 2))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_classes_of_a_table_of_texts_are_named_as_not_covered(place: Path, tmp_path: Path) -> None:
+    """One row's class shows in the shape of every client's model."""
+    data = ["--data", str(place / "pairs.tsv"), "--model", f"hf:{place / 'bert'}", "--clients", "4", "--rounds", "1"]
+    private = ["--dp", "client", "--dp-clip", "1", "--dp-noise", "1", "--quiet", "--out", str(tmp_path / "run")]
+    assert main(["train", "lora", *data, *SET, *private]) == 0
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]["not_covered"]
+    assert "classes of the table's label" in told
 
 
 def test_export_by_the_command(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

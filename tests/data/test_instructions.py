@@ -162,7 +162,7 @@ def test_answers_are_read_back() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"drop": "input"}, "no table; there are no columns to drop, read or split by"),
+        ({"drop": "input"}, "of which the fields instruction, input and output are read; there are no columns to drop"),
         ({"label": "answer"}, "no table, so that there is no target column 'answer'"),
     ],
 )

@@ -199,6 +199,8 @@ def test_texts_in_columns_of_any_name_and_in_any_file(tmp_path: Path) -> None:
         assert np.array_equal(other.y_test, first.y_test), name
     with pytest.raises(DataError, match="has no column 'word'"):
         load_data(tmp_path / "t.csv", **{**given, "text_column": "word"})
+    with pytest.raises(ConfigError, match="text_column names 'words' twice; two columns make a pair of texts"):
+        load_data(tmp_path / "t.csv", **{**given, "text_column": "words,words"})
     with pytest.raises(DataError, match="a text or a pair of texts is read, and 3 columns are named"):
         load_data(tmp_path / "t.csv", **{**given, "text_column": "words,kind,who"})
 
@@ -208,6 +210,8 @@ def test_lines_of_json_are_texts_only_if_they_look_so(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text('{"text": "a", "label": "b"}\n', "utf-8")
     (tmp_path / "n.jsonl").write_text('{"a": 1, "label": "b"}\n', "utf-8")
     (tmp_path / "n.tsv").write_text("a\tlabel\n1\t2\n", "utf-8")
+    with pytest.raises(ConfigError, match="are instructions and answers, of which the fields instruction, input and"):
+        load_data(tmp_path / "i.jsonl", 1, tokenizer=tokenizer(), text_column="instruction", label="output")
     assert [kind_of(tmp_path / name).texts for name in ("i.jsonl", "t.jsonl", "n.jsonl", "n.tsv")] == [
         True,
         True,

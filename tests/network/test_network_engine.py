@@ -257,6 +257,39 @@ def test_a_round_of_lora_sends_the_scheduled_factor_alone(tmp_path: Path) -> Non
     assert max(map(len, asked)) < 1_000_000  # of a model of 90 MB
 
 
+def test_texts_of_clients_are_as_long_as_the_longest_of_all(tmp_path: Path) -> None:
+    """Each host reads its own table, and the run is that on one machine with the joined one."""
+    pytest.importorskip("peft")
+    read: dict[str, Any] = {"client_column": "site", "text_column": "text", "label": "label"}
+    read |= {"tokenizer": f"hf:{minilm()}"}
+    lines = ["site\ttext\tlabel\tsplit"]
+    for site, longest in (("north", 3), ("south", 9), ("west", 6)):
+        for row in range(6):
+            words = " ".join(["good" if row % 2 else "bad"] * (1 + row * longest // 5))
+            lines.append(f"{site}\t{words}\t{'yes' if row % 2 else 'no'}\t{'test' if row > 3 else 'train'}")
+    joined = tmp_path / "joined.tsv"
+    joined.write_text("\n".join(lines))
+    data = cg.load_data(joined, **read)
+    town = Town(data, tmp_path / "sites")
+    for client, name in enumerate(data.client_names or ()):
+        own = tmp_path / f"{name}.tsv"
+        own.write_text("\n".join(line for line in lines if line.startswith((f"{name}\t", "site\t"))))
+        town.data[client] = replace(cg.load_data(own, **read), name=data.name)
+        town.restart(100 + client)
+    assert len({own.x_train.shape[1] for own in town.data}) == 3
+    settings: dict[str, Any] = {
+        **SETTINGS, "model": f"hf:{minilm()}", "rounds": 1, "model_options": {"rank": 2}, "batch_size": 4,
+    }  # fmt: skip
+    here = cg.train("lora", data, engine="serial", **settings)
+    there = over(town, tmp_path / "run", algorithm="lora", **settings)
+    assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
+    assert there.personal_accuracy == here.personal_accuracy
+    town.restart(101)  # a client that is started again pads its texts again
+    more = over(town, tmp_path / "run", resume=True, algorithm="lora", **settings | {"rounds": 2})
+    here = cg.train("lora", data, engine="serial", **settings | {"rounds": 2})
+    assert more.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
 @pytest.mark.parametrize("algorithm", ["fedrep", "scaffold"])
 def test_a_finished_run_goes_on_with_more_rounds(algorithm: str, tmp_path: Path) -> None:
     data, settings = data_of(), {**SETTINGS, "algorithm": algorithm}

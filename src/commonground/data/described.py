@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from commonground.data.arrays import Array, Preprocess
 from commonground.data.federated import FederatedDataset
+from commonground.data.text.tokens import pad_tokens
 from commonground.errors import DataError
 from commonground.quoting import quoted
 from commonground.tasks import Regression, Task, tasks
@@ -21,6 +22,7 @@ __all__ = ["Description", "as_agreed", "describe_client", "described_dataset", "
 LARGEST_SAMPLE, MOST_DESCRIBED = 1 << 26, 1 << 29
 MOST_ROWS = 1 << 40
 
+Fields = Sequence[tuple[str, str, tuple[int, ...]]]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Side = Annotated[int, Field(ge=0, le=LARGEST_SAMPLE)]
 
@@ -60,10 +62,15 @@ class Description(BaseModel):
     std: tuple[float, ...]
 
     @property
+    def tokens(self) -> int | None:
+        """Of texts, of how many tokens the longest is; else None."""
+        return _tokens_of(self.fields)
+
+    @property
     def agreed(self) -> dict[str, Any]:
         """What has to be the same for all clients."""
         return {
-            "the samples": self.fields,
+            "the samples": tuple((name, kind) for name, kind, _ in self.fields) if self.tokens else self.fields,
             # Who demands privacy does not tell mean and deviation of its targets; then the others' count.
             "the task": (self.task, sorted(n for n, v in self.task_settings.items() if v and n not in ("mean", "std"))),
             "the number of targets": self.classes if self.task == Regression.name else None,
@@ -121,7 +128,8 @@ def read_description(text: str | bytes) -> Description:
 def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
     """A data set with the clients' names and sizes, whose samples are zero.
 
-    Classes are those of the client that knows the most; the others' names have to be the first of them.
+    Classes are those of the client that knows the most; the others' names have to be the first of them. Texts are as
+    long as the longest of all clients.
 
     Args:
         descriptions: one per client, in their order.
@@ -129,7 +137,7 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
     Raises:
         DataError: names two clients who do not agree, and in what.
     """
-    first = descriptions[0]
+    first, longest = descriptions[0], max(descriptions, key=lambda d: d.tokens or 0)
     most = max(descriptions, key=lambda d: d.classes)
     for other in descriptions:
         for what, value in first.agreed.items():
@@ -148,7 +156,7 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
             f"the clients say that they have {train + test:,} rows together, {large.train + large.test:,} of them "
             f"client {quoted(large.name)}; a server takes up to {MOST_DESCRIBED:,}"
         )
-    x_train, x_test = _zeros(first.fields, train, 0), _zeros(first.fields, test, train)
+    x_train, x_test = _zeros(longest.fields, train, 0), _zeros(longest.fields, test, train)
     y_train, y_test = (task.neutral_targets(n, most.classes) for n in (train, test))
     offsets = {s: np.cumsum([0, *(getattr(d, s) for d in descriptions)]) for s in ("train", "test")}
     return FederatedDataset(
@@ -212,19 +220,35 @@ def task_of(name: str, settings: Mapping[str, Any]) -> Task:
         raise DataError(f"this is no task: {quoted(name)} ({error})") from None
 
 
-def as_agreed(data: FederatedDataset, class_names: Sequence[str], settings: Mapping[str, Any]) -> FederatedDataset:
-    """A client's own data with what all clients agreed on: classes, and the task's settings."""
+def as_agreed(
+    data: FederatedDataset, class_names: Sequence[str], settings: Mapping[str, Any], tokens: int | None = None
+) -> FederatedDataset:
+    """A client's own data with what all clients agreed on: classes, the task's settings, and of texts the most tokens.
+
+    Raises:
+        DataError: there is no such task, or it has longer texts than has been agreed on.
+    """
     task = task_of(data.task.name, settings)
-    return replace(data, classes=len(class_names), class_names=tuple(class_names), task=task)
+    data = replace(data, classes=len(class_names), class_names=tuple(class_names), task=task)
+    if tokens is None:
+        return data
+    return replace(data, x_train=pad_tokens(data.x_train, tokens), x_test=pad_tokens(data.x_test, tokens))
 
 
-def _zeros(fields: Sequence[tuple[str, str, tuple[int, ...]]], rows: int, first: int) -> Array:
+def _tokens_of(fields: Fields) -> int | None:
+    """How many tokens a sample of these arrays has; None if it is none of tokens."""
+    (name, kind, shape), *more = fields
+    texts = not (name or more) and np.dtype(kind) == np.int32 and len(shape) == 2 and shape[0] > 1 and shape[1] == 2
+    return shape[0] - 1 if texts else None
+
+
+def _zeros(fields: Fields, rows: int, first: int) -> Array:
     """Samples of these arrays; of tokens, rows of one marked token, numbered from ``first``."""
     if len(fields) > 1 or fields[0][0]:
         return np.zeros(rows, np.dtype([(name, kind, shape) for name, kind, shape in fields]))
     _, kind, shape = fields[0]
     x: Array = np.zeros((rows, *shape), np.dtype(kind))  # untouched pages take no memory
-    if np.dtype(kind) == np.int32 and len(shape) == 2 and shape[1] == 2:
+    if _tokens_of(fields) is not None:
         x[:, 0] = np.stack([np.arange(first, first + rows), np.ones(rows)], 1)
         x[:, 1, 1] = 1
         x[:, 2:, 0] = -1

@@ -55,6 +55,9 @@ DATA = "data.sha256"
 """Beside what a run begins with: which data the client began it with. It is told to nobody."""
 
 
+LONGEST_TEXT = 1 << 17  # tokens, up to which a server may have texts padded
+
+
 class Begin(BaseModel):
     """What a server tells a client of a run before its first question.
 
@@ -64,6 +67,7 @@ class Begin(BaseModel):
         number: the client's.
         class_names: of all clients together.
         task_settings: likewise.
+        tokens: of texts, of how many the longest is; shorter ones are padded.
         table: what all clients' tables become, if they have agreed on that.
         tuning: what it begins with, if it tunes another run's heads.
     """
@@ -75,6 +79,7 @@ class Begin(BaseModel):
     number: Annotated[int, Field(ge=0)]
     class_names: tuple[str, ...]
     task_settings: dict[str, Any] = {}
+    tokens: Annotated[int, Field(ge=1, le=LONGEST_TEXT)] | None = None
     table: Agreed | None = None
     tuning: Tuning | None = None
 
@@ -258,7 +263,7 @@ class Answering:
         self._check_privacy(config)
         own = self._own(begin.table)
         self._check_data(own, begin)
-        data = replace(as_agreed(own, begin.class_names, begin.task_settings), client_names=(self.name,))
+        data = replace(as_agreed(own, begin.class_names, begin.task_settings, begin.tokens), client_names=(self.name,))
         if config.validation_fraction:
             share, by_class = config.validation_fraction, config.draws_by_class
             data = hold_out(data, share, config.seed, [begin.number], by_class=by_class)

@@ -266,6 +266,7 @@ def begin_of(setup: Setup, members: Members, client: int, tuning: Tuning | None 
         number=client,
         class_names=data.class_names,
         task_settings=asdict(data.task),
+        tokens=data.x_train.shape[1] - 1 if data.tokens else None,
         table=members.table,
         tuning=tuning,
     )

@@ -157,6 +157,14 @@ class Instructions(DataKind):
 
     texts = needs_tokenizer = takes_tokenizer = True
 
+    def _refused(self, asked: Asked, options: TableOptions, tokenizer: Any) -> Iterator[str]:
+        if replace(options, client_column=None) != TableOptions():
+            yield (
+                "instructions and answers, of which the fields instruction, input and output are read; there are no "
+                "columns to drop, read or split by"
+            )
+        yield from super()._refused(asked, options, tokenizer)
+
     def load(self, asked: Asked) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_instructions(self.path, client_column=asked.client_column, seed=asked.seed)

@@ -75,6 +75,10 @@ class TableOptions:
             )
         if self.scaling.startswith("bounds:"):
             assert self.bounds
+        if len({*self.text_column}) < len(self.text_column):
+            raise ConfigError(
+                f"text_column names {quoted(self.text_column[0])} twice; two columns make a pair of texts"
+            )
         if self.few_rows not in _FEW_ROWS:
             raise ConfigError(f"few_rows is {quoted(self.few_rows)}; it is one of {', '.join(_FEW_ROWS)}")
         if self.missing_target not in ("refuse", "drop"):

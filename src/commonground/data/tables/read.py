@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -270,7 +271,7 @@ def _bad_object(file: TextFile, reason: str) -> str:
             return f"line {number} is no JSON"
         if not isinstance(row, dict):
             return f"line {number} is no JSON object"
-    return quoted(reason)
+    return quoted(re.sub(r" in row \d+", "", reason))  # which counts from 0, and in each part of the file anew
 
 
 def _line_of_object(lines: Callable[[], list[int]], row: int) -> str:

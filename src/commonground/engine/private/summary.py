@@ -127,8 +127,10 @@ def _pooled(setup: Setup) -> list[str]:
         found.append(f"{'means' if setup.data.described else 'medians'}, which stand for missing cells")
     if isinstance(task, Regression) and task.mean:
         found.append("mean and deviation of what is predicted")
-    if task.softmax and schema is not None:
+    if task.softmax and (schema is not None or "label_column" in setup.data.about):
         found.append("classes of the table's label")
+    elif task.softmax and (setup.data.about or setup.data.described):
+        found.append("classes")
     return found
 
 
