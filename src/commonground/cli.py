@@ -236,8 +236,7 @@ def main(args: list[str] | None = None) -> int:
         return 2
     except OSError as error:
         if error.filename is None and _output_is_full():
-            taken = f"standard output took no more ({error.strerror}); what goes to files is there"
-            print(f"commonground: {taken}", file=sys.stderr)
+            print(f"commonground: standard output took no more: {error.strerror}", file=sys.stderr)
             return 2
         # A full disk, a folder that may not be written to, ….
         where = f"'{error.filename}': " if error.filename else ""

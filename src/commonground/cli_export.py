@@ -14,6 +14,7 @@ from commonground.existing import check_run
 from commonground.terminal import human_bytes, say, standard_output
 
 if TYPE_CHECKING:
+    from commonground.engine.run import Run
     from commonground.export.models import Format
 
 __all__ = ["export"]
@@ -57,8 +58,8 @@ def export(
     from commonground.export import export_adapter, export_model
 
     run = load_run(run_dir, trust_code=trust_code)
-    if client is None and len(run.trained.names) == 1 and "all" not in run.trained.names:
-        client = run.trained.names[0]  # as on a client's own host, which has no use for a head that nobody trained
+    if client is None:
+        client = _only_client(run)
     if merge:
         written = export_adapter(run, out, client=client, merge=True)
     else:
@@ -78,3 +79,17 @@ def export(
     console = standard_output()
     console.print(table)
     console.print(f"files: {out}", soft_wrap=True, highlight=False)
+
+
+def _only_client(run: Run) -> str | None:
+    """The name of a run's one client, if its own model is here, as on its own host; there nobody has a use for a global
+    one with a head that was never trained.
+    """
+    name, *others = run.trained.names
+    if others or name == "all":
+        return None
+    try:
+        run.trained.own(0)
+    except ConfigError:  # it is on the client's own host
+        return None
+    return name

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commonground import load_run, train
+from commonground import load_data, load_run, train
+from commonground.adapt.tables import Whose, predict_table
 from commonground.cli import main
 from commonground.errors import ConfigError, DataError
 
@@ -246,6 +247,40 @@ def test_numbers_that_are_written_otherwise_than_in_training(ask: Any) -> None:
     asked, said, _ = ask(prices, "--kinds", "price=comma-number", run="prices")
     assert asked == ask(table.assign(price=table.income), run="prices")[0]
     assert said == ask(table.assign(price=table.income), run="prices")[1]
+
+
+def test_dates_keep_the_run_s_order_unless_another_is_said(tmp_path: Path) -> None:
+    day = [f"0{1 + i % 9}/0{1 + i % 8}/2024" for i in range(120)]
+    table = frame().assign(day=day)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    run = train("fedavg", load_data(table, client_column="who", label="label", kinds="day=date:%m/%d/%Y"), rounds=1)
+    asked: list[Any] = [run.trained, tmp_path / "t.csv", Whose(shared=True), lambda text: None]
+    ways = (None, "day=date", "day=date:%m/%d/%Y", "day=date:%d/%m/%Y")
+    answers = {kinds: predict_table(*asked, kinds=kinds) for kinds in ways}
+    same = answers.pop("day=date:%d/%m/%Y")
+    assert all(answer == answers[None] for answer in answers.values())
+    assert same != answers[None]
+
+
+def test_truths_may_be_numbers_if_somebody_says_so(tmp_path: Path) -> None:
+    table = frame().assign(far=[i % 2 for i in range(120)])
+    run = train("fedavg", load_data(table, client_column="who", label="label"), rounds=1)
+    table.assign(far=table.far == 1).to_parquet(tmp_path / "t.parquet")
+    asked: list[Any] = [run.trained, tmp_path / "t.parquet", Whose(shared=True), lambda text: None]
+    with pytest.raises(DataError, match="column 'far': 'false' is not a finite number"):
+        predict_table(*asked)
+    table.to_parquet(tmp_path / "n.parquet")
+    numbers = predict_table(asked[0], tmp_path / "n.parquet", *asked[2:])
+    assert predict_table(*asked, kinds="far=number").rows == numbers.rows
+
+
+def test_kinds_are_of_tables_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train("fedavg", "digits", clients=2, rounds=1, out=tmp_path / "run")
+    np.save(tmp_path / "x.npy", np.zeros((2, 8, 8)))
+    asked = ["predict", str(tmp_path / "run"), str(tmp_path / "x.npy"), "--client", "0"]
+    assert main(asked) == 0
+    assert main([*asked, "--kinds", "x=number"]) == 2
+    assert "--kinds says how a table's columns are written, and the run in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -331,5 +331,5 @@ def test_output_to_a_closed_pipe_is_no_error() -> None:
 def test_output_that_takes_no_more_is_told_apart_from_a_full_disk() -> None:
     command = f"{sys.executable} -m commonground list algorithms > /dev/full"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ, check=False)
-    said = "commonground: standard output took no more (No space left on device); what goes to files is there\n"
+    said = "commonground: standard output took no more: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, said)

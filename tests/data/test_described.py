@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from commonground.data.described import describe_client, described_dataset
+from commonground.data.described import as_agreed, describe_client, described_dataset
 from commonground.data.part import part_of
 from commonground.errors import DataError
 from tests.helpers import made_data
@@ -29,6 +29,13 @@ def test_texts_alone_may_be_of_several_lengths() -> None:
     longer = other.model_copy(update={"fields": (("", "<i4", (41, 2)),)})
     for told in ([one, longer], [longer, one]):
         assert described_dataset(told).x_train.shape[1:] == (41, 2)
+    endless = other.model_copy(update={"fields": (("", "<i4", (1 << 18, 2)),)})
+    many = longer.model_copy(update={"train": 1 << 28})
+    for told in ([one, endless], [one, many]):
+        with pytest.raises(DataError, match=r"client 'site 1' says that its longest text has .* tokens; a server"):
+            described_dataset(told)
+    with pytest.raises(DataError, match="all clients have texts, and 'made' is none"):
+        as_agreed(made_data((6,)), ("a", "b", "c"), {}, 40)
     for fields in ((("", "<i4", (1, 2)),), (("", "<i4", (41, 3)),), (("", "<f4", (41, 2)),), (("x", "<i4", (41, 2)),)):
         odd = other.model_copy(update={"fields": fields})
         assert odd.tokens is None

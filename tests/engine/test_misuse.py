@@ -112,7 +112,16 @@ def test_losses_from_which_nothing_can_be_learnt() -> None:
     def nothing(output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y, reduction="none") * float("nan")
 
+    def sometimes(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output, y, reduction="none") * torch.where(y == y[0], float("nan"), 1.0)
+
+    def in_place(output: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(output.clamp_(-30, 30), y, reduction="none")
+
     for engine in ("serial", "batched"):
+        cg.train("fedrep", digits(), loss=in_place, **GIVEN | {"engine": engine})
+        with pytest.raises(ModelError, match=r"the loss is no number \(NaN\) for a row of the training data"):
+            cg.train("fedrep", digits(), loss=sometimes, **GIVEN | {"engine": engine})
         with pytest.raises(ModelError, match="the loss does not depend on the model's outputs: it is detached"):
             cg.train("fedrep", digits(), loss=detached, **GIVEN | {"engine": engine})
         with pytest.raises(ModelError, match=r"the loss is no number \(NaN\) for a row of the training data"):

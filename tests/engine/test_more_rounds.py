@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -173,6 +176,20 @@ def test_returning_false_stops_and_leaves_a_run(algorithm: str, engine: str, tmp
     np.testing.assert_array_equal(loaded.predict(DATA.x_test, client=2), run.predict(DATA.x_test, client=2))
     assert_same_results(go(algorithm, 6, tmp_path, resume=True, **more), go(algorithm, 6, None, **more))
     assert cg.load_run(tmp_path).finished
+
+
+def logged(function: Callable[[dict[str, Any], list[int]], None], log: list[int]) -> Callable[[dict[str, Any]], None]:
+    @functools.wraps(function)
+    def inner(row: dict[str, Any]) -> None:
+        function(row, log)
+
+    return inner
+
+
+def test_callbacks_are_judged_by_what_they_take_themselves() -> None:
+    log: list[int] = []
+    go("fedrep", 2, None, on_round=[logged(lambda row, to: to.append(row["round"]), log), dict, Mock()])
+    assert log == [1, 2]
 
 
 def never() -> bool:

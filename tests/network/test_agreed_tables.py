@@ -21,7 +21,7 @@ from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.scale import deviations
 from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Statistics
+from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Statistics, read_told
 from commonground.errors import DataError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter
@@ -231,26 +231,106 @@ def test_the_model_that_a_client_keeps_reads_its_own_tables(tmp_path: Path) -> N
     assert theirs == predict_table(ours, as_others, shared, notes.append)
 
 
-@pytest.mark.parametrize("kind", [None, "date:%m/%d/%Y", "date:%d/%m/%Y"])
-def test_dates_that_another_client_writes_otherwise_may_not_be_in_doubt(kind: str | None, tmp_path: Path) -> None:
+def one_of(folder: Path, frames: dict[str, pd.DataFrame], name: str, kinds: dict[str, str]) -> Town:
+    """A town in which one client says something of its columns."""
+    town, client = town_of(folder, frames), list(frames).index(name)
+    options = TableOptions(drop=("site",), kinds=kinds)
+    town.data[client] = OwnTable(folder / f"{name}.csv", name, "goal", options=options)
+    town.restart(100 + client)
+    return town
+
+
+@pytest.mark.parametrize("mark", ["/", "-"])
+@pytest.mark.parametrize("kind", [None, "date", "date:%m{}%d{}%Y", "date:%d{}%m{}%Y"])
+def test_dates_that_another_client_writes_otherwise_may_not_be_in_doubt(
+    kind: str | None, mark: str, tmp_path: Path
+) -> None:
     frames = made_frames()
-    frames["south"]["since"] = [f"0{1 + i % 9}/0{1 + i % 8}/2024" for i in range(52)]
-    options = TableOptions(drop=("site",), kinds={} if kind is None else {"since": kind})
-    town = town_of(tmp_path, frames)
-    town.data[2] = OwnTable(tmp_path / "south.csv", "south", "goal", options=options)
-    town.restart(102)
-    if kind is not None:
+    frames["south"]["since"] = [f"0{1 + i % 9}{mark}0{1 + i % 8}{mark}2024" for i in range(52)]
+    said = None if kind is None else kind.format(mark, mark)
+    town = one_of(tmp_path, frames, "south", {} if said is None else {"since": said})
+    if said not in (None, "date"):
         data = town.data[2].load(agreed_on(town))
         assert data.schema is not None
-        assert f"date:{data.schema.of_kind('date')[0].order}" == kind
+        assert f"date:{data.schema.of_kind('date')[0].order}" == said
         return
+    taken = f"%d{mark}%m{mark}%Y"
     with pytest.raises(
         DataError,
-        match=r"^client 'south' takes its column 'since' to be written as %d/%m/%Y, which its cells leave open, and "
-        r"client 'east' writes ISO8601; start 'south' with --kinds since=date:%d/%m/%Y if that is so, or with --kinds "
+        match=rf"^client 'south' takes its column 'since' to be written as {taken}, which its cells leave open, and "
+        rf"client 'east' writes ISO8601; start 'south' with --kinds since=date:{taken} if that is so, or with --kinds "
         r"since=date:ISO8601$",
     ):
         gather(town, 3, 10)
+
+
+def test_numbers_that_another_client_writes_otherwise_may_not_be_in_doubt(tmp_path: Path) -> None:
+    """A feature's as a target's; numbers of a file that knows their type are in no doubt."""
+    frames = made_frames()
+    frames["south"]["income"] = [f"{1 + i % 9}.{100 + i}" for i in range(52)]
+    frames["north"]["income"] = [f"{i % 9},5" for i in range(44)]
+    with pytest.raises(
+        DataError, match=r"^client 'south' takes its column 'income' to be written as 1234\.5, which its"
+    ):
+        gather(town_of(tmp_path, frames), 3, 10)
+    agreed = agreed_on(one_of(tmp_path, frames, "south", {"income": "comma-number"}))
+    assert next(f for f in agreed.features if f.name == "income").decimal == "comma"  # as two of three write
+    typed = frames["south"].assign(income=pd.to_numeric(frames["south"]["income"]))
+    typed.to_parquet(tmp_path / "south.parquet")
+    own = OwnTable(tmp_path / "south.parquet", "south", "goal", options=TableOptions(drop=("site",)))
+    assert own.columns.doubtful == ()
+    german = frames["south"].assign(income=[f"{1 + i % 9}.{100 + i},5" for i in range(52)])
+    german.to_csv(tmp_path / "german.csv", index=False)
+    assert OwnTable(tmp_path / "german.csv", "south", "goal").columns.doubtful == ()
+
+
+def test_a_single_date_may_not_be_in_doubt_where_others_write_theirs_in_several_ways(tmp_path: Path) -> None:
+    frames = made_frames()
+    frames["east"]["since"] = [f"{13 + i % 9}/0{1 + i % 8}/2024" for i in range(60)]
+    frames["south"]["since"] = "03/04/2024"
+    frames["north"]["since"] = frames["east"]["since"][:44]
+    alike = one_of(tmp_path, frames, "south", {}).data[2].load(agreed_on(town_of(tmp_path, frames)))
+    assert alike.schema is not None
+    assert alike.schema.of_kind("date")[0].order == "%d/%m/%Y"
+    frames["north"]["since"] = [f"0{1 + i % 8}/{13 + i % 9}/2024" for i in range(44)]
+    with pytest.raises(
+        DataError,
+        match=r"^client 'south' has one date in its column 'since', whose cells leave open how it is written, and "
+        r"clients 'east' and 'north' write %d/%m/%Y and %m/%d/%Y; start 'south' with --kinds since=date:%d/%m/%Y or",
+    ):
+        gather(town_of(tmp_path, frames), 3, 10)
+    agreed = agreed_on(one_of(tmp_path, frames, "south", {"since": "date:%m/%d/%Y"}))
+    assert next(f for f in agreed.features if f.name == "since").order == "%m/%d/%Y"
+
+
+def test_truths_that_are_categories_to_others_are_read_as_these(tmp_path: Path) -> None:
+    """Whatever their owner says of them."""
+    frames = made_frames()
+    frames["east"]["member"] = ["yes", "no", "perhaps"] * 20
+    town = one_of(tmp_path, frames, "south", {"member": "boolean"})
+    data = town.data[2].load(agreed_on(town))
+    assert [feature.kind for feature in data.schema.features if feature.name == "member"] == ["category"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_targets_are_read_as_each_client_writes_them(name: str, tmp_path: Path) -> None:
+    """The run's own notation is that of most, whoever comes first."""
+    frames = {n: frame.assign(goal=[f"{i}.5" for i in range(len(frame))]) for n, frame in made_frames().items()}
+    asked: dict[str, Any] = {"task": "regression"}
+    plain = town_of(tmp_path / "a", frames, **asked)
+    frames[name] = frames[name].assign(goal=[f"{i},5" for i in range(len(frames[name]))])
+    unlike = town_of(tmp_path / "b", frames, **asked)
+    agreed = agreed_on(unlike)
+    assert agreed == agreed_on(plain)
+    assert agreed.target_decimals == ("point",)
+    for one, other in zip(plain.data, unlike.data, strict=True):
+        assert one.load(agreed).fingerprint() == other.load(agreed).fingerprint()
+
+
+def test_targets_are_as_many_as_what_is_told_of_them(tmp_path: Path) -> None:
+    told = json.loads(town_of(tmp_path, made_frames()).data[0].columns.model_dump_json())
+    with pytest.raises(DataError, match="the targets are not as many as what is told of them"):
+        read_told(Columns, json.dumps(told | {"target_decimals": ["point", "point"]}))
 
 
 def test_what_most_clients_write_is_how_the_run_reads(tmp_path: Path) -> None:
@@ -266,6 +346,11 @@ def test_a_table_with_a_schema_is_written_as_its_owner_says(tmp_path: Path) -> N
     kinds = TableOptions(kinds={"age": "comma-number", "since": "date:%d.%m.%Y"})
     data = table_data(paths["commas"], schema, kinds)
     assert data.fingerprint() == table_data(paths["north"], schema).fingerprint()
+    # By it the client's own model reads its tables.
+    assert data.schema is not None
+    assert [(f.name, f.decimal, f.order) for f in data.schema.of_kind("number", "date")] == [
+        ("age", "comma", ""), ("income", "point", ""), ("since", "point", "%d.%m.%Y"),
+    ]  # fmt: skip
 
 
 def test_a_column_that_is_always_the_same_at_one_client_is_what_others_say(tmp_path: Path) -> None:

@@ -257,6 +257,26 @@ def test_a_round_of_lora_sends_the_scheduled_factor_alone(tmp_path: Path) -> Non
     assert max(map(len, asked)) < 1_000_000  # of a model of 90 MB
 
 
+def test_a_loss_is_tried_on_rows_of_clients_alone(tmp_path: Path) -> None:
+    """A server has no rows, and what it has in their place may have no loss: here log(y) of y = 0."""
+    code = tmp_path / "deviance.py"
+    code.write_text(
+        "def deviance(output, y):\n    mu = output.exp()\n    return (y * (y / mu).log() - y + mu).sum(1)\n"
+    )
+    rng = np.random.default_rng(0)
+    x = [rng.normal(size=(20, 4)).astype(np.float32) for _ in range(3)]
+    y = [(1 + rng.random((20, 1))).astype(np.float32) for _ in range(3)]
+    arrays = [(one[:15], two[:15], one[15:], two[15:]) for one, two in zip(x, y, strict=True)]
+    data = cg.FederatedDataset.from_arrays(arrays, task="regression", client_names=("a", "b", "c"))
+    settings = {**SETTINGS, "model": "mlp", "rounds": 1, "loss": f"{code}:deviance"}
+    here = cg.train("fedavg", data, engine="serial", **settings)
+    town = Town(data, tmp_path / "sites")
+    for desk in town.desks.values():
+        desk.answering.model_code = True
+    there = over(town, tmp_path / "run", algorithm="fedavg", **settings)
+    assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
 def test_texts_of_clients_are_as_long_as_the_longest_of_all(tmp_path: Path) -> None:
     """Each host reads its own table, and the run is that on one machine with the joined one."""
     pytest.importorskip("peft")

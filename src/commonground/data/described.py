@@ -16,10 +16,11 @@ from commonground.errors import DataError
 from commonground.quoting import quoted
 from commonground.tasks import Regression, Task, tasks
 
-__all__ = ["Description", "as_agreed", "describe_client", "described_dataset", "read_description"]
+__all__ = ["LONGEST_TEXT", "Description", "as_agreed", "describe_client", "described_dataset", "read_description"]
 
 # A description cannot make a server allocate what nobody has: numbers of a sample, and rows of all clients together.
 LARGEST_SAMPLE, MOST_DESCRIBED = 1 << 26, 1 << 29
+LONGEST_TEXT, MOST_TOKENS = 1 << 17, 1 << 31  # tokens of a text, and of as many texts as are described
 MOST_ROWS = 1 << 40
 
 Fields = Sequence[tuple[str, str, tuple[int, ...]]]
@@ -156,6 +157,12 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
             f"the clients say that they have {train + test:,} rows together, {large.train + large.test:,} of them "
             f"client {quoted(large.name)}; a server takes up to {MOST_DESCRIBED:,}"
         )
+    tokens = longest.tokens or 0
+    if tokens > LONGEST_TEXT or tokens * (train + test) > MOST_TOKENS:
+        raise DataError(
+            f"client {quoted(longest.name)} says that its longest text has {tokens:,} tokens; a server takes texts of "
+            f"up to {LONGEST_TEXT:,}, and {MOST_TOKENS:,} tokens where all are as long"
+        )
     x_train, x_test = _zeros(longest.fields, train, 0), _zeros(longest.fields, test, train)
     y_train, y_test = (task.neutral_targets(n, most.classes) for n in (train, test))
     offsets = {s: np.cumsum([0, *(getattr(d, s) for d in descriptions)]) for s in ("train", "test")}
@@ -232,6 +239,8 @@ def as_agreed(
     data = replace(data, classes=len(class_names), class_names=tuple(class_names), task=task)
     if tokens is None:
         return data
+    if not data.tokens:
+        raise DataError(f"all clients have texts, and {data.name!r} is none")
     return replace(data, x_train=pad_tokens(data.x_train, tokens), x_test=pad_tokens(data.x_test, tokens))
 
 

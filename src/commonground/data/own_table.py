@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ class OwnTable:
             "task": targets.task.name,
             "class_names": targets.names,
             "target_decimals": targets.decimals,
-            "doubtful": self._doubtful({**readings_of(features), **targets.readings}),
+            "doubtful": self._doubtful({**readings_of(features), **targets.readings}, dropped),
         }
         self.columns = Columns.model_validate(about)
 
@@ -128,12 +129,15 @@ class OwnTable:
         plain = [{"name": name, "kind": r.kind, "decimal": r.decimal, "order": r.order} for name, r in looks]
         return tuple(map(ColumnTold.model_validate, plain))
 
-    def _doubtful(self, readings: Mapping[str, Reading]) -> tuple[str, ...]:
+    def _doubtful(self, readings: Mapping[str, Reading], dropped: Mapping[str, str]) -> tuple[str, ...]:
         """Columns whose cells leave open how they are written, and of which the owner does not say."""
+        constant = {name: Reading("constant") for name, why in dropped.items() if KIND_OF.get(why) == "constant"}
+        # That a column holds dates (--kinds since=date) does not say how they are written.
+        said = {name for name, reading in self.options.readings.items() if reading != Reading("date")}
         return tuple(
             name
-            for name, reading in readings.items()
-            if name not in self.options.kinds and leaves_open(self._raw.columns[name], reading)
+            for name, reading in (constant | dict(readings)).items()
+            if name not in said and leaves_open(self._raw.columns[name], reading)
         )
 
     def statistics(self, asked: Asked) -> Statistics:
@@ -161,15 +165,23 @@ class OwnTable:
         if min(places, default=0) < 0 or len({*places}) < len(places):
             raise UpdateError("the server leaves out classes of this client's, or takes several for one")
         try:
-            data = table_data(self._raw, self._as_written(agreed), self.options)
+            schema = self._as_written(agreed)
+            # What features hold and how they are written is in it by now; truths may be categories to all others.
+            kinds = {n: kind for n, kind in self.options.kinds.items() if n not in {f.name for f in schema.features}}
+            data = table_data(self._raw, schema, replace(self.options, kinds=kinds))
         except DataError as error:
             raise UpdateError("its table cannot be read as agreed; its own log says where") from error
         assert data.schema is not None
         return replace(data, schema=replace(data.schema, missing_targets=self._lacking))
 
+    @cached_property
+    def _offered(self) -> dict[str, ColumnTold]:
+        """The columns that may become inputs, by name."""
+        return {column.name: column for column in self.columns.columns}
+
     def _own(self, asked: ColumnTold) -> Reading:
         """How this client writes a column that holds what is asked for."""
-        own = next(column for column in self.columns.columns if column.name == asked.name)
+        own = self._offered[asked.name]
         return own.reading if own.kind == asked.kind else asked.reading
 
     def _as_written(self, agreed: Agreed) -> TableSchema:
@@ -180,9 +192,8 @@ class OwnTable:
 
     def _check(self, columns: tuple[ColumnTold, ...]) -> None:
         """Nothing is read that the client's owner has dropped, and no text or identifier as categories."""
-        known = {column.name: column for column in self.columns.columns}
         for column in columns:
-            own = known.get(column.name)
+            own = self._offered.get(column.name)
             if own is None:
                 raise UpdateError(f"the server asks for the column {quoted(column.name)}, which is not offered here")
             if not may_become(own, column):
@@ -279,4 +290,5 @@ def table_data(path: Path | RawTable, schema: TableSchema, options: TableOptions
     own = found.schema
     assert own is not None
     # What became of this client's rows is for its owner; nothing of it is told.
-    return replace(data, schema=replace(schema, few_rows={}, missing_targets=own.missing_targets, notes=own.notes))
+    kept = schema.written({} if options is None else options.readings)  # by which its own model reads its tables
+    return replace(data, schema=replace(kept, few_rows={}, missing_targets=own.missing_targets, notes=own.notes))

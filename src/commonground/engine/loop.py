@@ -66,7 +66,7 @@ def as_one(functions: OnRound | Sequence[OnRound] | None) -> OnRound | None:
 
 def _check_takes_a_row(function: OnRound) -> None:
     try:
-        how = inspect.signature(function)
+        how = inspect.signature(function, follow_wrapped=False)  # a decorator may give what is wrapped more
     except (ValueError, TypeError):  # one that Python does not know
         return
     try:

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.described import as_agreed, describe_client
+from commonground.data.described import LONGEST_TEXT, as_agreed, describe_client
 from commonground.data.own_table import OwnTable
 from commonground.data.tables.told import Agreed, Asked, read_told
 from commonground.data.validation import hold_out
@@ -53,9 +53,6 @@ __all__ = ["Answering", "Begin", "failed"]
 
 DATA = "data.sha256"
 """Beside what a run begins with: which data the client began it with. It is told to nobody."""
-
-
-LONGEST_TEXT = 1 << 17  # tokens, up to which a server may have texts padded
 
 
 class Begin(BaseModel):
@@ -333,7 +330,7 @@ def _lasting(begin: Begin) -> Begin:
     """What a run cannot go on without; it may have more rounds, after which other heads are tuned."""
     config = {name: value for name, value in begin.config.items() if name not in FREE | NUMERIC_SETTINGS}
     tuning = None if begin.tuning is None else begin.tuning.model_copy(update={"head": ""})
-    return begin.model_copy(update={"config": config, "tuning": tuning})
+    return begin.model_copy(update={"config": config, "tuning": tuning, "tokens": None})  # follow from the clients'
 
 
 def failed(error: Exception) -> bytes:

@@ -270,7 +270,7 @@ def begin_of(setup: Setup, members: Members, client: int, tuning: Tuning | None 
         table=members.table,
         tuning=tuning,
     )
-    return begin.model_dump_json().encode()
+    return begin.model_dump_json(exclude={"tokens"} if begin.tokens is None else None).encode()
 
 
 def _described(answer: Letter | UpdateError) -> Description | Columns:

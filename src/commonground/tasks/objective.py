@@ -64,7 +64,7 @@ class Objective:
             ModelError: it is one; of a loss that draws something it is not judged whether rows hang together.
         """
         with torch.enable_grad():
-            rows = self.loss(output.detach().requires_grad_(), y)
+            rows = self.loss(output.detach().requires_grad_().clone(), y)  # which it may change in place
         if not rows.requires_grad:
             raise ModelError(
                 "the loss does not depend on the model's outputs: it is detached from them (by detach, no_grad, item, "

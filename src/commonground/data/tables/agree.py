@@ -100,7 +100,11 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str])
                 "read so, or write the column alike in both"
             )
     if look.kind in _WRITTEN:
-        _check_written(look.name, [(name, look.reading) for name, look in telling], doubtful)
+        written = [(name, look.reading) for name, look in telling]
+        _check_written(look.name, written, doubtful)
+        _check_constants(
+            look.name, written, [name for name, one in looks if one.kind == "constant" and name in doubtful]
+        )
     (most, _), *_ = Counter(look for _, look in telling).most_common(1)
     return most
 
@@ -116,6 +120,19 @@ def _check_written(column: str, written: Sequence[tuple[str, Reading]], doubtful
                     f"{quoted(name)} with --kinds {column}={kind_of(reading)} if that is so, or with "
                     f"--kinds {column}={kind_of(seen)}"
                 )
+
+
+def _check_constants(column: str, written: Sequence[tuple[str, Reading]], constants: Sequence[str]) -> None:
+    """Refuse a column in which one client has a single date, where others write theirs in several ways."""
+    ways = {reading: name for name, reading in written}
+    if constants and len(ways) > 1:
+        (one, first), (other, second), *_ = ways.items()
+        raise DataError(
+            f"client {quoted(constants[0])} has one date in its column {quoted(column)}, whose cells leave open how it "
+            f"is written, and clients {quoted(first)} and {quoted(second)} write {_shown(one)} and {_shown(other)}; "
+            f"start {quoted(constants[0])} with --kinds {column}={kind_of(one)} or with --kinds "
+            f"{column}={kind_of(other)}"
+        )
 
 
 def _shown(reading: Reading) -> str:
@@ -209,9 +226,11 @@ def _agreed(
     if first.task == "classification":
         spelling = one_spelling([client.class_names for client in clients])
         classes = sorted_names(np.array(list(spelling.values()), dtype=np.str_))
+    ways = zip(*(client.target_decimals for client in clients if client.target_decimals), strict=True)
+    written = tuple(Counter(way).most_common(1)[0][0] for way in ways)
     plain = Agreed.model_construct(
         features=tuple(features), dropped=dict(dropped), targets=first.targets, task=first.task, class_names=classes,
-        target_decimals=first.target_decimals, mean=(), std=(),
+        target_decimals=written, mean=(), std=(),
     )  # fmt: skip
     scaled = [scales[column.name] for column in features if column.kind in ("number", "date")]
     others = len(plain.schema_of_all().inputs) - len(scaled)

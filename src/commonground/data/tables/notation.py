@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from commonground.data.tables.cells import is_text, thousands_or_not
+from commonground.data.tables.cells import is_text, thousands_or_not, words_of
 from commonground.data.tables.kinds import Column, Reading, read_column, understand
 from commonground.data.tables.read import RawTable
 from commonground.errors import DataError
 from commonground.quoting import quoted
+
+# Points stand between day and month alone.
+_DAY_OR_MONTH = re.compile(r"\s*(0?[1-9]|1[0-2])([/-])(0?[1-9]|1[0-2])\2")
 
 __all__ = ["check_points", "column_of", "leaves_open"]
 
@@ -32,11 +36,14 @@ def column_of(raw: RawTable, name: str, said: Mapping[str, Reading] | None = Non
 
 def leaves_open(array: Any, reading: Reading) -> bool:
     """Whether a column's cells may be written in another way than they are taken to be: all its points may mark
-    thousands (1.234), or days and months may change places.
+    thousands (1.234), or days and months may change places (03/04/2024, 03-04-2024).
     """
+    if not is_text(array.type):
+        return False
     if reading.kind == "number":
-        return reading.decimal == "point" and is_text(array.type) and thousands_or_not(array) is not None
-    return bool(reading.note)
+        return reading.decimal == "point" and thousands_or_not(array) is not None
+    words = words_of(array).words if reading.kind in ("date", "constant") else []
+    return bool(words) and all(map(_DAY_OR_MONTH.match, words))
 
 
 def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[str, Reading]) -> None:

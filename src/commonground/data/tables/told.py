@@ -100,6 +100,8 @@ class Columns(_Told):
     def _once(self) -> Self:
         if len({column.name for column in self.columns}) < len(self.columns):
             raise ValueError("a column is named twice")
+        if len(self.target_decimals) not in (0, len(self.targets)):
+            raise ValueError("the targets are not as many as what is told of them")
         return self
 
 
