@@ -98,7 +98,7 @@ def test_newcomers_that_write_numbers_otherwise_than_the_run(
     assert main([*asked, "--data", str(tmp_path / "new.csv"), "--out", str(tmp_path / "a")]) == 0
     german = [*asked, "--data", str(tmp_path / "german.csv"), "--out", str(tmp_path / "b")]
     assert main(german) == 2
-    assert "is not a finite number" in capsys.readouterr().err
+    assert "say --kinds x=comma-number,z=comma-number,y=comma-number" in capsys.readouterr().err
     assert main([*german, "--kinds", "x=comma-number,z=comma-number,y=comma-number"]) == 0
     assert (tmp_path / "a" / "adapt.csv").read_bytes() == (tmp_path / "b" / "adapt.csv").read_bytes()
 

@@ -242,7 +242,10 @@ def test_numbers_that_are_written_otherwise_than_in_training(ask: Any) -> None:
     german = table.assign(income=[f"{value:,.1f}".translate(str.maketrans(",.", ".,")) for value in table.income])
     answers, said, _ = ask(german, "--kinds", "income=comma-number")
     assert (answers, said.splitlines()[-2:]) == (ask(table)[0], ask(table)[1].splitlines()[-2:])
-    assert "column 'income': '" in ask(german)[1]
+    refused = ask(german)[1].strip()
+    assert "column 'income': '" in refused
+    assert refused.endswith("; if it writes them otherwise than in training, say --kinds income=comma-number")
+    assert "--kinds" not in ask(table.assign(income=["high", *map(str, table.income[1:])]))[1]
     prices = table.assign(price=german.income)
     asked, said, _ = ask(prices, "--kinds", "price=comma-number", run="prices")
     assert asked == ask(table.assign(price=table.income), run="prices")[0]

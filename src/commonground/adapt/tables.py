@@ -16,7 +16,7 @@ from torch import Tensor
 from commonground.counted import counted
 from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
-from commonground.data.tables.features import check_columns, ignored, known_features
+from commonground.data.tables.features import check_columns, ignored, known_features, telling_ways
 from commonground.data.tables.notation import column_of
 from commonground.data.tables.options import table_options
 from commonground.data.tables.read import RawTable, is_table, read_raw
@@ -103,7 +103,8 @@ def predict_table(
     said = table_options({"kinds": kinds}).readings
     check_columns(path, raw.columns, said)
     schema = schema.written(said)
-    x, strange = known_features(raw, schema)
+    with telling_ways(raw, schema):
+        x, strange = known_features(raw, schema)
     for sentence in (*raw.notes, *ignored(raw.names, schema), *strange):
         note(f"{path.name}: {sentence}")
     return answers_of(trained, raw, schema, x, whose, note)

@@ -22,6 +22,7 @@ from commonground.data.tables.features import (
     readings_of,
     said_of_counting,
     said_of_rounding,
+    telling_ways,
 )
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.notation import check_points
@@ -100,7 +101,8 @@ def load_table(
     said = options.readings
     known = as_run_read(raw, labels, schema.target_decimals) if schema and labels == list(schema.targets) else {}
     classes = schema.class_names if schema else ()
-    targets = read_targets(raw, labels, task, classes, said={**known, **said}, scaled=schema is None)
+    with telling_ways(raw, schema):
+        targets = read_targets(raw, labels, task, classes, said={**known, **said}, scaled=schema is None)
     rows = divided(raw, targets, given, options, seed)
     if found is not None:
         check_points(raw, said, readings_of(found[0]), targets.readings, rows.readings)
@@ -181,7 +183,9 @@ def _as_in_run(
     raw: RawTable, about: TableSchema, rows: Rows, schema: TableSchema, options: TableOptions
 ) -> tuple[TableSchema, npt.NDArray[np.float32]]:
     """All rows as a run's inputs, and its schema for these rows."""
-    x, strange = known_features(raw, schema.written(options.readings))
+    here = schema.written(options.readings)
+    with telling_ways(raw, here):
+        x, strange = known_features(raw, here)
     about = replace(
         schema,
         targets=about.targets,
