@@ -16,8 +16,8 @@ from torch import Tensor
 from commonground.counted import counted
 from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
-from commonground.data.tables.features import check_columns, ignored, known_features, telling_ways
-from commonground.data.tables.notation import column_of
+from commonground.data.tables.features import check_columns, ignored, known_features
+from commonground.data.tables.notation import column_of, telling_ways
 from commonground.data.tables.options import table_options
 from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema

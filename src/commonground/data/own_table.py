@@ -22,7 +22,7 @@ from commonground.data.tables.features import (
     readings_said,
     said_of_counting,
 )
-from commonground.data.tables.kinds import Column, Reading, read_column
+from commonground.data.tables.kinds import WRITTEN, Column, Reading, read_column
 from commonground.data.tables.load import load_table
 from commonground.data.tables.notation import check_points, leaves_open
 from commonground.data.tables.options import TableOptions
@@ -186,7 +186,7 @@ class OwnTable:
 
     def _as_written(self, agreed: Agreed) -> TableSchema:
         """What all have agreed on, with numbers and dates as this client writes them."""
-        own = {feature.name: self._own(feature) for feature in agreed.features if feature.kind in ("number", "date")}
+        own = {feature.name: self._own(feature) for feature in agreed.features if feature.kind in WRITTEN}
         decimals = zip(self.columns.targets, self.columns.target_decimals, strict=False)
         return agreed.schema_of_all().written(own | {name: Reading("number", decimal) for name, decimal in decimals})
 

@@ -18,7 +18,7 @@ from commonground.data.names import sorted_names
 from commonground.data.tables.cells import one_spelling, spelt_like
 from commonground.data.tables.encode import MOST_CATEGORIES
 from commonground.data.tables.features import WHY_NOT
-from commonground.data.tables.kinds import Reading, kind_of
+from commonground.data.tables.kinds import WRITTEN, Reading, kind_of
 from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
 from commonground.errors import DataError
 from commonground.quoting import quoted
@@ -27,7 +27,6 @@ from commonground.single_precision import rounding_shows
 __all__ = ["agreed_columns", "agreed_readings", "check_statistics", "too_many"]
 
 _NOTATION = {"point": "1234.5", "comma": "1.234,5", "thousands": "1,234.5"}
-_WRITTEN = ("number", "date")  # kinds that each client writes in its own way
 
 
 def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...], dict[str, str]]:
@@ -99,7 +98,7 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str])
                 f"{look.kind} and {seen.kind} there; say --kinds {look.name}=KIND at one of them if its file can be "
                 "read so, or write the column alike in both"
             )
-    if look.kind in _WRITTEN:
+    if look.kind in WRITTEN:
         written = [(name, look.reading) for name, look in telling]
         _check_written(look.name, written, doubtful)
         _check_constants(

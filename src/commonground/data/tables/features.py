@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from commonground.data.tables.cells import places_of, rounded_away, spelt_twice
 from commonground.data.tables.encode import encode, learn_columns, unseen
-from commonground.data.tables.kinds import Column, Reading, kind_of, read_column
+from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.notation import column_of
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
@@ -32,7 +31,6 @@ __all__ = [
     "readings_said",
     "said_of_counting",
     "said_of_rounding",
-    "telling_ways",
 ]
 
 Rows = npt.NDArray[np.float32]
@@ -200,37 +198,6 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
                     f"({_shown(known.kind, known.low)} to {_shown(known.kind, known.high)}); is it in another unit?"
                 )
     return encode(schema, columns, raw.rows), strange
-
-
-@contextmanager
-def telling_ways(raw: RawTable, schema: TableSchema | None) -> Iterator[None]:
-    """While open, an error says how the file writes numbers and dates, where that is not as in training.
-
-    Args:
-        raw: the file's table.
-        schema: of the run that reads it, if one does.
-    """
-    try:
-        yield
-    except DataError as error:
-        ways = [] if schema is None else _ways(raw, schema)
-        if not ways:
-            raise
-        hint = f"if it writes them otherwise than in training, say --kinds {','.join(ways)}"
-        raise DataError(f"{error}; {hint}") from None
-
-
-def _ways(raw: RawTable, schema: TableSchema) -> list[str]:
-    """How columns seem to be written, as ``--kinds`` takes it, where that is not as in training."""
-    known = {column.name: column.reading for column in schema.of_kind("number", "date")}
-    decimals = zip(schema.targets, schema.target_decimals, strict=False)
-    ways = []
-    for name, reading in (known | {name: Reading("number", decimal) for name, decimal in decimals}).items():
-        with suppress(DataError, KeyError):  # a column that is not there, or can be read in no way
-            seen = column_of(raw, name).reading
-            if seen.kind == reading.kind and (seen.decimal, seen.order) != (reading.decimal, reading.order):
-                ways.append(f"{name}={kind_of(seen)}")
-    return ways
 
 
 def _read(raw: RawTable, known: ColumnSchema) -> Column:

@@ -23,10 +23,13 @@ from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
-__all__ = ["KINDS", "TRUTHS", "Column", "Reading", "kind_of", "parse_kind", "read_column", "understand"]
+__all__ = ["KINDS", "TRUTHS", "WRITTEN", "Column", "Reading", "kind_of", "parse_kind", "read_column", "understand"]
 
 KINDS = ("number", "comma-number", "point-number", "category", "boolean", "date", "text", "id")
 """As ``--kinds NAME=KIND`` takes them; ``date:FORMAT`` as well."""
+
+WRITTEN = ("number", "date")
+"""Kinds whose cells may be written in several ways."""
 
 TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
 _PAIRS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})

@@ -22,10 +22,9 @@ from commonground.data.tables.features import (
     readings_of,
     said_of_counting,
     said_of_rounding,
-    telling_ways,
 )
 from commonground.data.tables.kinds import Column
-from commonground.data.tables.notation import check_points
+from commonground.data.tables.notation import check_points, telling_ways
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from commonground.data.tables.cells import is_text, thousands_or_not, words_of
-from commonground.data.tables.kinds import Column, Reading, read_column, understand
+from commonground.data.tables.kinds import WRITTEN, Column, Reading, kind_of, read_column, understand
 from commonground.data.tables.read import RawTable
+from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
+__all__ = ["check_points", "column_of", "leaves_open", "telling_ways"]
+
 # Points stand between day and month alone.
 _DAY_OR_MONTH = re.compile(r"\s*(0?[1-9]|1[0-2])([/-])(0?[1-9]|1[0-2])\2")
-
-__all__ = ["check_points", "column_of", "leaves_open"]
 
 
 def column_of(raw: RawTable, name: str, said: Mapping[str, Reading] | None = None) -> Column:
@@ -67,3 +69,34 @@ def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[
                 f"{raw.path}, column {quoted(name)}: the point in {quoted(word)} may be a decimal one or mark "
                 f"thousands, in a file with decimal commas; say --kinds {name}=number or --kinds {name}=comma-number"
             )
+
+
+@contextmanager
+def telling_ways(raw: RawTable, schema: TableSchema | None) -> Iterator[None]:
+    """While open, an error says how the file writes numbers and dates, where that is not as in training.
+
+    Args:
+        raw: the file's table.
+        schema: of the run that reads it, if one does.
+    """
+    try:
+        yield
+    except DataError as error:
+        ways = [] if schema is None else _ways(raw, schema)
+        if not ways:
+            raise
+        hint = f"if it writes them otherwise than in training, say --kinds {','.join(ways)}"
+        raise DataError(f"{error}; {hint}") from None
+
+
+def _ways(raw: RawTable, schema: TableSchema) -> list[str]:
+    """How columns seem to be written, as ``--kinds`` takes it, where that is not as in training."""
+    known = {column.name: column.reading for column in schema.of_kind(*WRITTEN)}
+    decimals = zip(schema.targets, schema.target_decimals, strict=False)
+    ways = []
+    for name, reading in (known | {name: Reading("number", decimal) for name, decimal in decimals}).items():
+        with suppress(DataError, KeyError):  # a column that is not there, or can be read in no way
+            seen = column_of(raw, name).reading
+            if seen.kind == reading.kind and (seen.decimal, seen.order) != (reading.decimal, reading.order):
+                ways.append(f"{name}={kind_of(seen)}")
+    return ways
