@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -304,6 +305,10 @@ def test_texts_of_clients_are_as_long_as_the_longest_of_all(tmp_path: Path) -> N
     there = over(town, tmp_path / "run", algorithm="lora", **settings)
     assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
     assert there.personal_accuracy == here.personal_accuracy
+    begun = next((tmp_path / "sites" / "client-1" / "runs").glob("*/begin.json"))
+    told = json.loads(begun.read_text())
+    del told["tokens"]  # as an earlier version kept it
+    begun.write_text(json.dumps(told))
     town.restart(101)  # a client that is started again pads its texts again
     more = over(town, tmp_path / "run", resume=True, algorithm="lora", **settings | {"rounds": 2})
     here = cg.train("lora", data, engine="serial", **settings | {"rounds": 2})

@@ -84,7 +84,7 @@ def test_dates_that_another_client_writes_otherwise_may_not_be_in_doubt(
 def test_numbers_that_another_client_writes_otherwise_may_not_be_in_doubt(tmp_path: Path) -> None:
     """A feature's as a target's; numbers of a file that knows their type are in no doubt."""
     frames = made_frames()
-    frames["south"]["income"] = [f"{1 + i % 9}.{100 + i}" for i in range(52)]
+    frames["south"]["income"] = [f"{1 + i % 9}.{125 + 100 * (i % 8)}" for i in range(52)]
     frames["north"]["income"] = [f"{i % 9},5" for i in range(44)]
     with pytest.raises(
         DataError, match=r"^client 'south' takes its column 'income' to be written as 1234\.5, which its"
@@ -96,7 +96,7 @@ def test_numbers_that_another_client_writes_otherwise_may_not_be_in_doubt(tmp_pa
     typed.to_parquet(tmp_path / "south.parquet")
     own = OwnTable(tmp_path / "south.parquet", "south", "goal", options=TableOptions(drop=("site",)))
     assert own.columns.doubtful == ()
-    german = frames["south"].assign(income=[f"{1 + i % 9}.{100 + i},5" for i in range(52)])
+    german = frames["south"].assign(income=[f"{i % 9},5" if i % 2 else "1.125" for i in range(52)])
     german.to_csv(tmp_path / "german.csv", index=False)
     assert OwnTable(tmp_path / "german.csv", "south", "goal").columns.doubtful == ()
 
