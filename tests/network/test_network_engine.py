@@ -15,9 +15,11 @@ import pytest
 from rich.console import Console
 
 import commonground as cg
+from commonground.cli import main
 from commonground.config import RunConfig
 from commonground.console import result_table
 from commonground.data import FederatedDataset
+from commonground.data.part import part_of
 from commonground.engine import loop
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.observer import Silent
@@ -256,6 +258,24 @@ def test_a_round_of_lora_sends_the_scheduled_factor_alone(tmp_path: Path) -> Non
     assert sorted(map(sorted, kinds)) == [["A"], ["B"]]
     asked = [letter.body for _, letter, _ in town.letters if letter.kind == "ask" and b'\\"round\\": 2' in letter.body]
     assert max(map(len, asked)) < 1_000_000  # of a model of 90 MB
+
+
+def test_a_server_exports_the_global_model_of_a_run_with_one_client(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The client's own is on its host."""
+    town = Town(part_of(data_of(), [0]), tmp_path / "sites")
+    over(town, tmp_path / "run", algorithm="ditto", **SETTINGS | {"rounds": 1})
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    assert "global" in capsys.readouterr().out
+
+
+def test_classes_of_which_clients_tell_are_named_as_not_covered(tmp_path: Path) -> None:
+    private = {"dp": "client", "dp_clip": 1.0, "dp_noise": 1.0, "rounds": 1}
+    run = over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **SETTINGS | private)
+    assert run.summary["privacy"]["not_covered"].endswith(
+        "; classes, which are made of what each client tells the server of its own rows and reach every client's model"
+    )
 
 
 def test_a_loss_is_tried_on_rows_of_clients_alone(tmp_path: Path) -> None:
