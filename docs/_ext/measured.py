@@ -11,7 +11,7 @@ from typing import Any
 
 from marks import folded, number, plain, table
 
-from commonground.papers.summary import NAMES, ORDER, Results, Verdict, gather
+from commonground.papers.summary import NAMES, ORDER, Results, Verdict, beside_print, gather
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -99,6 +99,7 @@ def _files(place: str) -> str:
 def cells(paper: str) -> str:
     """The cells of a paper's tables and figures at their own scale: printed, measured, and how far apart."""
     results = _results()
+    printed_tables = dict(beside_print(results))
     parts = []
     for place in _places(paper):
         if place not in results.stores:
@@ -106,7 +107,14 @@ def cells(paper: str) -> str:
         about = results.abouts[place]
         heads = ("column", "method", "paper", "measured", "off by", "seeds")
         parts.append(f"**{about['source']}**: {about['title']}.")
-        parts.append(table(heads, map(_cell, about["cells"]), numeric=range(2, 6)))
+        every = table(heads, map(_cell, about["cells"]), numeric=range(2, 6))
+        if place in printed_tables:
+            one = printed_tables[place]
+            rows = [[row.get(name) for name in one.names] for row in one.rows]
+            parts.append(table(one.names, rows, numeric=range(1, len(one.names))))
+            parts.append(folded(f"The {len(about['cells'])} cells, with intervals", every))
+        else:
+            parts.append(every)
         parts.append(f"From [cells.csv](../../results/{place}/cells.csv), whose lines name command, commit and device.")
     return "\n\n".join(parts) or "No cell of this paper's tables has been measured at its own scale yet."
 

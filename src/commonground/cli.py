@@ -128,7 +128,10 @@ def train(
             say(assumed)
     if dry_run:
         from commonground.plan import plan_of, plan_table
+        from commonground.precision import slow_precision
 
+        if not quiet and (slow := slow_precision(config.precision, setup.device)):
+            say(slow)
         if resume and RunFolder(out).exists:
             check_resumed(RunFolder(out), setup, allow_other_numerics)
             done = len(RunFolder(out).rounds.rows())

@@ -223,10 +223,13 @@ def _one(request: Request, name: str, device: str) -> None:
 
 def _on(request: Request, chosen: Experiment, device: str) -> Request:
     """What is asked for, on a device that is there and can compute like that."""
-    from commonground.precision import check_precision
+    from commonground.precision import check_precision, slow_precision
+    from commonground.terminal import say
 
     place = chosen.device(device)
     check_precision(request.precision, "float32", place)
+    if not request.quiet and (slow := slow_precision(request.precision, place)):
+        say(slow)
     return replace(request, device=place)
 
 

@@ -11,8 +11,9 @@ import torch
 
 from commonground.errors import ConfigError
 from commonground.locks import ProcessLock
+from commonground.processor import has_bf16, processor
 
-__all__ = ["autocast", "check_precision", "computing_with", "use_precision"]
+__all__ = ["autocast", "check_precision", "computing_with", "slow_precision", "use_precision"]
 
 
 def check_precision(precision: str, dtype: str, device: torch.device) -> None:
@@ -27,6 +28,16 @@ def check_precision(precision: str, dtype: str, device: torch.device) -> None:
         )
     if precision == "tf32" and device.type != "cuda":
         raise ConfigError(f"the precision tf32 is one of CUDA devices, and this run computes on {device}; take fp32")
+
+
+def slow_precision(precision: str, device: torch.device) -> str:
+    """A sentence on a precision that a processor has no instructions for, and takes longer in than in fp32."""
+    if precision != "bf16" or device.type != "cpu" or has_bf16():
+        return ""
+    return (
+        f"this processor, {processor()}, has no instructions for bf16, so --precision bf16 is emulated: convolutions "
+        "take 20 times as long as in fp32 and more, linear layers about 8 times"
+    )
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

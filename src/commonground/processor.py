@@ -7,7 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-__all__ = ["processor", "processor_name"]
+__all__ = ["has_bf16", "processor", "processor_name"]
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -20,6 +20,16 @@ def processor_name() -> str:
     except OSError:  # another system than Linux
         named = None
     return " ".join(named[1].split()) if named else platform.processor() or platform.machine() or "unnamed processor"
+
+
+def has_bf16() -> bool:
+    """Whether PyTorch computes products of bfloat16 by instructions of this processor; True where it cannot tell."""
+    import torch
+
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # a build without oneDNN
+        return True
 
 
 def processor() -> str:

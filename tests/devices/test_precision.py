@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from commonground import precision as module
 from commonground import train
+from commonground.cli import main
 from commonground.errors import ConfigError
-from commonground.precision import computing_with
-from tests.helpers import TwoLayer, made_data, seeded
+from commonground.precision import computing_with, slow_precision
+from commonground.processor import has_bf16, processor
+from tests.helpers import Notes, TwoLayer, made_data, seeded
 
 
 def told(*asked: Callable[[], object]) -> list[object]:
@@ -118,3 +122,47 @@ def test_a_run_in_tf32_and_another_that_is_not_do_not_share_a_process() -> None:
             computing_with("fp32").__enter__()
         with computing_with("fp32", unless_open=True):  # a prediction
             assert torch.backends.cudnn.allow_tf32
+
+
+def told_of(monkeypatch: pytest.MonkeyPatch, precision: str, has: bool) -> list[str]:
+    """What a run says of its precision on a processor with or without instructions for bf16."""
+    monkeypatch.setattr(module, "has_bf16", lambda: has)
+    observer = Notes()
+    settings: dict[str, Any] = {"rounds": 1, "local_epochs": 1, "precision": precision, "device": "cpu"}
+    train("fedavg", made_data(), model=seeded(TwoLayer), observer=observer, **settings)
+    return [text for text in observer.said if "bf16" in text]
+
+
+def test_a_run_in_bf16_says_where_a_processor_has_no_instructions_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """24 times as long as in fp32 was measured of a convolution (AVX2), and nothing had said why."""
+    (text,) = told_of(monkeypatch, "bf16", has=False)
+    assert text.startswith(
+        f"this processor, {processor()}, has no instructions for bf16, so --precision bf16 is emulated"
+    )
+    assert not told_of(monkeypatch, "bf16", has=True)
+    assert not told_of(monkeypatch, "fp32", has=False)
+    assert not slow_precision("bf16", torch.device("cuda"))
+
+
+def test_a_build_without_what_tells_of_bf16_warns_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert has_bf16()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_a_dry_run_says_it_too(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "has_bf16", lambda: False)
+    asked = ["train", "fedavg", "--clients", "2", "--rounds", "1", "--device", "cpu", "--dry-run"]
+    assert main([*asked, "--precision", precision, "--out", str(tmp_path / "out")]) == 0
+    assert ("has no instructions for bf16" in capsys.readouterr().err) == (precision == "bf16")
+
+
+def test_reproduction_in_bf16_says_it_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "has_bf16", lambda: False)
+    asked = ["reproduce", "flute-table1", "--precision", "bf16", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert main([*asked, "--minutes", "1e-9"]) == 0  # nothing is measured
+    assert "has no instructions for bf16" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from commonground.errors import RunError
 from commonground.papers.experiment import Experiment, experiments
 from commonground.papers.other_seeds import FILE, write_other_seeds
 from commonground.papers.request import Request
-from commonground.papers.summary import gather, write_summary
+from commonground.papers.summary import beside_print, gather, write_summary
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.writing import about, write_outcome
@@ -160,15 +160,23 @@ def test_cells_and_their_differences(tmp_path: Path) -> None:
             request = Request(folder, "paper", seeds=3, quiet=True, variants=variants)
             write_outcome(experiment.run(request), experiment, about(request, experiment, 1.0), folder)
         write_summary(tmp_path / "results")
+        text = (tmp_path / "results" / "README.md").read_text()
+        (_,) = beside_print(gather(tmp_path / "results"))
+        told = folder / "reproduction.json"
+        told.write_text(json.dumps(json.loads(told.read_text()) | {"set": ["lr=0.3"]}))
+        assert not [*beside_print(gather(tmp_path / "results"))]  # what was set otherwise is not what was printed
     finally:
         del experiments["s-table"]
-    text = (tmp_path / "results" / "README.md").read_text()
     cell = json.loads((folder / "reproduction.json").read_text())["cells"][0]
     measured, low, high = show_with_interval(cell["measured"], cell["low"], cell["high"])
     off = round(cell["measured"] - 87.7, 2)
     alike = f"{off:.{len(measured.partition('.')[2])}f}"  # as many decimals as what it is the difference of
     head = f"| a paper, Table 1 | digits (4, 2) | FedRep | 87.7 | {measured} | {low} to {high} | {alike} |"
     assert f"{head} 3 | paper | [s-table](paper/s-table/) |" in text
+    beside = "| method | digits (4, 2) printed | digits (4, 2) ours |\n|---|---:|---:|\n"
+    assert (
+        f"## a paper, Table 1, as printed and as measured\n\n{beside}| FedRep | 87.7 | {cell['measured']:.1f} |" in text
+    )
     differences = (tmp_path / "results" / "paper" / "DIFFERENCES.md").read_text()
     assert f"| digits (4, 2) | FedRep | 87.7 | {off} | below |" in differences
     assert "| plain SGD |" in differences

@@ -40,6 +40,7 @@ from commonground.engine.server_round import EXTREME, Growth, conclude
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, NotFiniteError
+from commonground.precision import slow_precision
 from commonground.privacy import SecretNoise
 
 __all__ = ["Loop", "OnRound", "as_one", "sample_clients"]
@@ -136,6 +137,7 @@ class Loop:
                 engine.last_rounds, engine.back_to = self.progress.heard, self.stopping.best
                 self.observer.begin(self.setup, engine.name, self.progress.done)
                 self._tell_of_start()
+                self._tell_of_slow_precision()
                 self._tell_of_nothing_shared()
                 self._tell_of_sampled_end()
                 if engine.remark:
@@ -164,6 +166,10 @@ class Loop:
         if (begun := self.setup.init_from) is not None:
             anew = "; its head is drawn anew" if begun["head"] == "drawn anew" else ""
             self.observer.note(f"the model begins with the weights of '{begun['from']}'{anew}")
+
+    def _tell_of_slow_precision(self) -> None:
+        if slow := slow_precision(self.config.precision, self.setup.device):
+            self.observer.note(slow)
 
     def _tell_of_nothing_shared(self) -> None:
         algorithm = self.setup.algorithm

@@ -19,12 +19,13 @@ from commonground.papers.other_seeds import read_other_seeds
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
 from commonground.papers.tables.rerun_file import in_words, read_reruns
+from commonground.papers.tables.side_by_side import side_by_side
 from commonground.report.format import Measured, show_with_interval
 from commonground.report.read import read_json
 from commonground.report.summary import write_summary_page
 from commonground.table import Column, Table
 
-__all__ = ["Results", "Verdict", "gather", "write_summary"]
+__all__ = ["Results", "Verdict", "beside_print", "gather", "write_summary"]
 
 REPRODUCTION, NOTES, README, DIFFERENCES = "reproduction.json", "NOTES.md", "README.md", "DIFFERENCES.md"
 NAMES = {"no": "does not hold", "open": "open", "yes": "holds", "withdrawn": "withdrawn"}
@@ -206,6 +207,7 @@ def _tables(results: Results) -> Iterable[tuple[str, Table]]:
         title = {"no": "What does not hold", "open": "Open", "yes": "What holds", "withdrawn": "Withdrawn"}[status]
         yield title, _claims(title, results.with_status(status))
     yield "Verdicts at both scales", _both(results.verdicts)
+    yield from ((table.title, table) for _, table in beside_print(results))
     yield "Cells of the papers' tables", _cells(results)
     yield "Cells measured again", _reruns(results)
     yield "Experiments", _experiments(results)
@@ -313,6 +315,18 @@ def _cells(results: Results) -> Table:
             )
     numeric = {"paper", "measured", "95 %", "off by", "seeds"}
     return Table("Cells of the papers' tables", tuple(Column(name, name in numeric) for name in names), rows)
+
+
+def beside_print(results: Results) -> Iterable[tuple[str, Table]]:
+    """Every printed table in its own form, ours beside it, with the path of its folder; of the papers' settings."""
+    for place, store in results.stores.items():
+        about = results.abouts[place]
+        chosen = experiments.get(str(about["experiment"]))
+        if chosen is None or chosen.table is None or not chosen.table.values or _set(about):
+            continue
+        scale = "" if about["scale"] == "paper" else f" (scale {about['scale']})"
+        title = f"{about['source']}, as printed and as measured{scale}"
+        yield place, side_by_side(title, chosen.table.at_scale(str(about["scale"])), store)
 
 
 def _reruns(results: Results) -> Table:

@@ -24,6 +24,8 @@ LEADS = {
     "Cells measured again": "Drawn by a seed, trained by their own settings, compared digit by digit; differences and "
     "the standard deviation over seeds are in points.",
 }
+BESIDE_PRINT = "Percent; ours are means over seeds."
+ON_OWN_BODY = " On own body: clients are tested as they end a round, on the body they trained."
 
 
 def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table]) -> Path:
@@ -42,7 +44,8 @@ def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table]) -> 
     """
     page = Page(folder, "The papers' claims, measured", lead, name="summary.html", wide=True)
     for title, drawn in tables.items():
-        page.section(title, LEADS.get(title, ""))
+        own_body = ON_OWN_BODY if any(name.endswith("on own body") for name in drawn.names) else ""
+        page.section(title, LEADS.get(title, f"{BESIDE_PRINT}{own_body}" if "as printed" in title else ""))
         page.add(_draw(drawn))
     return page.write()
 
