@@ -106,7 +106,7 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 @click.option("--schema", type=click.Path(path_type=Path), help="of a table, in place of --target: schema.json, the"
               " same at all clients, which then agree on nothing over the network")  # fmt: skip
 @settings_options("target", "task", "drop", "kinds", "separator", "encoding", "split_column", "time_column",
-                  "group_column", "test_share", "missing_target")  # fmt: skip
+                  "group_column", "test_share", "test_seed", "missing_target")  # fmt: skip
 @click.option("--min-told-rows", "least", type=click.IntRange(1), default=5, show_default=True, help="tell the server"
               " of no category of a table with fewer rows, nothing of numbers that fewer rows have")  # fmt: skip
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="where the server listens")

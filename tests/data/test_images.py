@@ -69,11 +69,19 @@ def test_parts_and_few_pictures(tmp_path: Path) -> None:
     assert (data.train_sizes.tolist(), data.test_sizes.tolist()) == ([6, 6], [4, 4])
     with pytest.raises(ConfigError, match=r"a test share of 0\.5 says nothing"):
         cg.load_data(tmp_path / "root", test_share=0.5)
+    with pytest.raises(ConfigError, match=r"a test seed of 3 says nothing; leave out the seed"):
+        cg.load_data(tmp_path / "root", test_seed=3)
     root = made(tmp_path / "few")
     picture(root / "eve" / "cat" / "0.png", np.zeros((16, 16)))
     with pytest.raises(DataError, match="client 'eve' has 1 row; at least 2 are needed"):
         cg.load_data(root)
     assert cg.load_data(root, few_rows="shared").client_names == ("ann", "bob")
+
+
+def test_held_out_pictures_may_have_a_seed_of_their_own(tmp_path: Path) -> None:
+    root = made(tmp_path / "root", each=6)
+    first, second = (cg.load_data(root, seed=seed, test_seed=2).fingerprint() for seed in (0, 1))
+    assert first == second == cg.load_data(root, seed=2).fingerprint() != cg.load_data(root, seed=1).fingerprint()
 
 
 def test_sizes_are_made_equal_if_somebody_says_how(tmp_path: Path) -> None:

@@ -307,10 +307,10 @@ def test_a_schemas_client_with_an_unknown_class_is_refused(goals: list[str], tmp
     frame = pd.DataFrame({"x": range(24), "code": [1, 2] * 12, "goal": (goals * 12)[:24]})
     (path,) = written(tmp_path, {"own": frame}).values()
     with pytest.raises(DataError, match=r"the column 'goal' holds 'a', and the classes are 'b', 'c'"):
-        table_data(path, schema)
+        table_data(path, schema, "north")
     frame["goal"] = "c"
     frame.to_csv(path, index=False)
-    data = table_data(path, schema)
+    data = table_data(path, schema, "north")
     assert (data.class_names, {*data.y_train.tolist()}) == (("b", "c"), {1})
 
 
@@ -381,6 +381,26 @@ def test_several_labels_however_each_client_writes_truths(tmp_path: Path) -> Non
     assert run.summary["weights_sha256"] == here.summary["weights_sha256"]
     for metric, known in here.summary["metrics"].items():
         assert run.summary["metrics"][metric]["mean"] == known["mean"], metric
+
+
+@pytest.mark.parametrize(
+    ("said", "here"),
+    [({}, {"test_seed": 0}), ({"test_seed": 7, "test_share": 0.4}, {}), ({"group_column": "ward"}, {})],
+)
+def test_the_same_rows_are_held_out_as_on_one_machine(
+    said: dict[str, Any], here: dict[str, Any], tmp_path: Path
+) -> None:
+    """Where no column says which rows are test rows: a run with the weights and figures of one on the joined table."""
+    frames = {name: frame.drop(columns="split") for name, frame in made_frames().items()}
+    for frame in frames.values():
+        frame["ward"] = np.arange(len(frame)) // 5
+    town = town_of(tmp_path, frames, options=TableOptions(drop=("site",), **said))
+    config = RunConfig.make({**SHORT, "rounds": 2})
+    run = train_over(town, config, gather(town, 3, 10), FAST, tmp_path / "run")
+    data = load_data(str(joined(tmp_path, frames)), client_column="site", schema=run.trained.schema, **said, **here)
+    alone = cg.train(data=data, engine="serial", rounds=2, **SHORT)
+    assert run.summary["weights_sha256"] == alone.summary["weights_sha256"]
+    assert run.summary["personal_accuracy"] == alone.summary["personal_accuracy"]
 
 
 SHORT: dict[str, Any] = {"algorithm": "fedrep", "model": "mlp", "threads": 1, "batch_size": 8, "seed": 5}

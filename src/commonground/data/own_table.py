@@ -87,7 +87,7 @@ class OwnTable:
         given = split_column(self._raw, labels, self.options)
         said = self.options.readings
         targets = read_targets(self._raw, labels, task, said=said, scaled=False)
-        rows = divided(self._raw, targets, given, self.options, 0)
+        rows = divided(self._raw, targets, given, self.options, 0, name)
         self.notes += rows.notes
         taken = {*labels, given, self.options.time_column, self.options.group_column}
         features, dropped = find_features(self._raw, taken, self.options)
@@ -168,7 +168,7 @@ class OwnTable:
             schema = self._as_written(agreed)
             # What features hold and how they are written is in it by now; truths may be categories to all others.
             kinds = {n: kind for n, kind in self.options.kinds.items() if n not in {f.name for f in schema.features}}
-            data = table_data(self._raw, schema, replace(self.options, kinds=kinds))
+            data = table_data(self._raw, schema, self.columns.name, replace(self.options, kinds=kinds))
         except DataError as error:
             raise UpdateError("its table cannot be read as agreed; its own log says where") from error
         assert data.schema is not None
@@ -265,14 +265,26 @@ def _stamp_of(path: Path) -> tuple[tuple[str, int, int, int], ...]:
     return ()
 
 
-def table_data(path: Path | RawTable, schema: TableSchema, options: TableOptions | None = None) -> FederatedDataset:
-    """All rows of a table, or of one that was read already, as one client's data by a schema; unless the options or a
-    column say otherwise a quarter of them, at random but always the same, are test rows.
+def table_data(
+    path: Path | RawTable, schema: TableSchema, owner: str, options: TableOptions | None = None
+) -> FederatedDataset:
+    """All rows of a table, or of one that was read already, as one client's data by a schema.
+
+    Test rows are, unless the options or a column say otherwise, those that a run with seed 0 on a table of many clients
+    would hold out of this one's.
+
+    Args:
+        path: the table.
+        schema: how it becomes inputs and targets.
+        owner: the client's name.
+        options: how it is read beside.
 
     Raises:
         DataError: a cell does not fit its column (line and column named), or a class is none of the schema's.
     """
-    found = load_table(path, label=",".join(schema.targets), task=schema.task, schema=schema, options=options)
+    found = load_table(
+        path, label=",".join(schema.targets), task=schema.task, schema=schema, options=options, owner=owner
+    )
     if unknown := sorted({*found.class_names} - {*schema.class_names}):
         where = path.path if isinstance(path, RawTable) else path
         raise DataError(

@@ -119,7 +119,7 @@ def _of_table(path: Path, name: str, schema: Path | None, words: TableWords) -> 
     about = TableSchema.read(schema)
     if about.scaling == "client":
         raise ConfigError(f"the schema '{schema}' scales each client's rows by their own, which a network run does not")
-    return table_data(path, about, words.options)
+    return table_data(path, about, name, words.options)
 
 
 def write_arrays(data: FederatedDataset, client: int, folder: Path) -> None:

@@ -34,7 +34,8 @@ LINGERS = 3.0  # seconds for which the process of a server that was killed may s
 _OF_DATA = (
     "data", "clients", "classes_per_client", "partition", "train_samples", "test_samples", "normalize", "target",
     "client_column", "feature_noise", "task", "drop", "text_column", "kinds", "separator", "encoding", "scaling",
-    "few_rows", "min_rows", "split_column", "time_column", "group_column", "test_share", "missing_target", "image_size",
+    "few_rows", "min_rows", "split_column", "time_column", "group_column", "test_share", "test_seed",
+    "missing_target", "image_size",
 )  # fmt: skip
 
 

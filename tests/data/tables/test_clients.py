@@ -97,6 +97,63 @@ def test_a_column_and_a_share_do_not_both_say_which_rows_are_test_rows(tmp_path:
     assert (by_column.split, by_share.split) == ("by the column split", "50% at random")
 
 
+def held(data: FederatedDataset) -> list[float]:
+    return sorted(data.x_test[:, 0].tolist())
+
+
+@pytest.mark.parametrize("options", [{}, {"group_column": "visit"}])
+def test_a_seed_of_their_own_keeps_test_rows_the_same_for_all_runs(options: dict[str, Any], tmp_path: Path) -> None:
+    options = {"few_rows": "pool", "min_rows": 10, "drop": "when", **options}
+    first, second = (held(load(tmp_path, seed=seed, test_seed=4, **options)) for seed in (0, 1))
+    assert first == second == held(load(tmp_path, seed=4, **options))
+    assert first != held(load(tmp_path, seed=1, **options))
+
+
+def test_newcomers_are_divided_by_the_runs_own_seed_of_test_rows(tmp_path: Path) -> None:
+    table = frame()[:90]
+    schema = load(tmp_path, table, test_seed=4).schema
+    assert held(load(tmp_path, table, seed=9, schema=schema)) == held(load(tmp_path, table, seed=4))
+    assert held(load(tmp_path, table, seed=9, schema=schema, test_seed=5)) == held(load(tmp_path, table, seed=5))
+    marked = table.assign(split=["test" if i % 5 == 0 else "train" for i in range(90)])
+    assert held(load(tmp_path, marked, schema=schema)) == list(range(0, 90, 5))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"split_column": "visit"},
+            "'visit' says which rows are test rows, so that a test seed of 4 says nothing; leave",
+        ),
+        (
+            {"time_column": "when"},
+            "the last rows by the column 'when' are test rows, so that a test seed of 4 says noth",
+        ),
+        ({"test_seed": -1}, "test_seed is -1; it is a whole number, 0 or above"),
+        ({"test_seed": "x"}, "test_seed is 'x'; it is a whole number, 0 or above"),
+    ],
+)
+def test_a_seed_that_says_nothing_is_refused(options: dict[str, Any], match: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=match):
+        load(tmp_path, **{"test_seed": 4, **options})
+    with pytest.raises(
+        ConfigError, match=r"a test seed of 4 says nothing; leave out the seed, or the column \(--drop s"
+    ):
+        load(tmp_path, frame().assign(split="train"), test_seed=4)
+
+
+def test_runs_of_several_seeds_are_tested_on_the_same_rows(tmp_path: Path) -> None:
+    frame()[:90].to_csv(tmp_path / "t.csv", index=False)
+    asked = ["train", "local", "--data", str(tmp_path / "t.csv"), "--client-column", "who", "--rounds", "1"]
+    tests = {}
+    for seed in (0, 1):
+        out = tmp_path / str(seed)
+        assert main([*asked, "--seed", str(seed), "--test-seed", "4", "--quiet", "--out", str(out)]) == 0
+        tests[seed] = json.loads((out / "split.json").read_text())
+        assert json.loads((out / "schema.json").read_text())["asked"] == {"test_seed": 4}
+    assert tests[0] == tests[1]
+
+
 def test_the_last_rows_by_time_are_test_rows(tmp_path: Path) -> None:
     table = frame()
     data = load(tmp_path, table, time_column="when", few_rows="shared", min_rows=10, test_share=0.3)

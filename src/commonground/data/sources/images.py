@@ -67,16 +67,17 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     clients = files[0].client != ""
     if clients:
         owners = split.few_rows(path, owners, options, is_test)
-    if is_test is not None and options.test_share is not None:
-        raise ConfigError(
-            f"{path}: its folders train and test say what is tested, so that a test share of {options.test_share} says "
-            "nothing; leave out the share"
-        )
+    for what, value in (("share", options.test_share), ("seed", options.test_seed)):
+        if is_test is not None and value is not None:
+            raise ConfigError(
+                f"{path}: its folders train and test say what is tested, so that a test {what} of {value} says "
+                f"nothing; leave out the {what}"
+            )
     how = "by the folders train and test"
     if is_test is None:
         how = f"{options.share:.0%} at random"
         by = owners if clients else Owners(list(classes), y)
-        is_test = split.held_out_tests(by.parts(), len(files), options.share, seed)
+        is_test = split.held_out_tests(by.parts(), len(files), options.share, options.seed(seed))
     used = owners.codes >= 0
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():
@@ -103,7 +104,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
 
 def _check_options(path: Path, options: TableOptions) -> None:
     plain = TableOptions()
-    kept = {name: getattr(plain, name) for name in ("few_rows", "min_rows", "test_share", "image_size")}
+    kept = {name: getattr(plain, name) for name in ("few_rows", "min_rows", "test_share", "test_seed", "image_size")}
     if options.client_column not in (None, CLIENT):
         raise ConfigError(f"the clients of '{path}' are its folders; the column is called '{CLIENT}'")
     if replace(options, client_column=None, **kept) != plain:

@@ -135,11 +135,18 @@ def split_column(raw: RawTable, labels: Sequence[str], options: TableOptions) ->
     taken = (*labels, options.client_column, *options.drop)
     if "split" not in raw.columns or "split" in taken:
         return None
-    options.check_share("split", "leave out the share, or the column (--drop split)", f"{raw.path}: ")
+    options.check_drawn("split", "leave out the WHAT, or the column (--drop split)", f"{raw.path}: ")
     return "split"
 
 
-def divided(raw: RawTable, targets: Targets, column: str | None, options: TableOptions, seed: int) -> Rows:
+def divided(
+    raw: RawTable,
+    targets: Targets,
+    column: str | None,
+    options: TableOptions,
+    seed: int,
+    owner: str | None = None,
+) -> Rows:
     """Whose the rows are, and which of them are test rows.
 
     Args:
@@ -147,19 +154,21 @@ def divided(raw: RawTable, targets: Targets, column: str | None, options: TableO
         targets: where there are no clients, test rows are held out evenly over their classes.
         column: of ``train`` and ``test``, if there is one.
         options: say how else, and what becomes of clients with few rows.
-        seed: keys the hold-out.
+        seed: keys the hold-out, unless the options say by which seed it is drawn.
+        owner: whose all rows are, if they are one client's: the same are held out as of its rows in a table of many.
 
     Raises:
         DataError: a cell does not fit, a client has too few rows, or there are no training or no test rows.
     """
-    owners, is_test, times = owners_of(raw, options.client_column), None, _times(raw, options)
+    owners = owners_of(raw, options.client_column) if owner is None else Owners([owner], np.zeros(raw.rows, np.int64))
+    is_test, times = None, _times(raw, options)
     if column is not None:
         is_test = split.given_tests(raw.path, column, words_of(raw.columns[column]), raw.where)
     if options.client_column is not None:
         owners = split.few_rows(raw.path, owners, options, is_test)
     how = f"by the column {column}"
     if is_test is None:
-        is_test, how = _tests(raw, owners, targets, times, options, seed)
+        is_test, how = _tests(raw, owners, targets, times, options, options.seed(seed))
     used = owners.codes >= 0
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():
@@ -193,6 +202,6 @@ def _tests(
         chosen = split.grouped_tests(raw.path, owners.parts(), groups, share, seed)
         return chosen, f"{share:.0%} of the groups of the column {options.group_column}, at random"
     # Of rows that are nobody's as many of each class; neither time nor groups know classes.
-    evenly = options.client_column is None and np.bincount(targets.stratum).max(initial=0) > 1
+    evenly = owners.names == [""] and np.bincount(targets.stratum).max(initial=0) > 1
     by = Owners(targets.strata, targets.stratum) if evenly else owners
     return split.held_out_tests(by.parts(), raw.rows, share, seed), f"{share:.0%} at random"

@@ -49,6 +49,7 @@ def load_table(
     options: TableOptions | None = None,
     schema: TableSchema | None = None,
     held: Marks | None = None,
+    owner: str | None = None,
 ) -> Source:
     """Samples from a table with a column per feature.
 
@@ -70,6 +71,7 @@ def load_table(
         options: whom rows belong to, what is left out, and all else that can be said.
         schema: of a run, whose columns, encoders and scales are taken in place of learnt ones; its targets, its task
             and its way of choosing test rows are the defaults.
+        owner: whose all rows are, if they are one client's.
         held: training rows [training rows] of which nothing is learnt, since they are held out to judge by.
 
     Raises:
@@ -102,7 +104,7 @@ def load_table(
     classes = schema.class_names if schema else ()
     with telling_ways(raw, schema):
         targets = read_targets(raw, labels, task, classes, said={**known, **said}, scaled=schema is None)
-    rows = divided(raw, targets, given, options, seed)
+    rows = divided(raw, targets, given, options, seed, owner)
     if found is not None:
         check_points(raw, said, readings_of(found[0]), targets.readings, rows.readings)
     learnt_from = rows.train.copy()
@@ -154,14 +156,20 @@ def load_table(
         train_columns=_columns(options, rows, rows.train),
         test_columns=_columns(options, rows, rows.test),
         schema=about,
-        relearn=None if schema else partial(_relearnt, path, label, seed, task, options),
+        relearn=None if schema else partial(_relearnt, path, label, seed, task, options, owner),
     )
 
 
 def _relearnt(
-    path: Path | RawTable, label: str, seed: int, task: str | None, options: TableOptions, held: Marks
+    path: Path | RawTable,
+    label: str,
+    seed: int,
+    task: str | None,
+    options: TableOptions,
+    owner: str | None,
+    held: Marks,
 ) -> Source:
-    return load_table(path, label=label, seed=seed, task=task, options=options, held=held)
+    return load_table(path, label=label, seed=seed, task=task, options=options, held=held, owner=owner)
 
 
 def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from commonground.data.tables.kinds import Reading, parse_kind
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, shown
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
@@ -20,7 +20,8 @@ SHARE = 0.25
 
 _FEW_ROWS = ("keep", "pool", "shared")
 _WAYS = ("split_column", "time_column", "group_column")
-_OF_ROWS = (*_WAYS, "test_share", "missing_target")
+_DRAWN = ("test_share", "test_seed")  # which rows are test rows where no column says it
+_OF_ROWS = (*_WAYS, *_DRAWN, "missing_target")
 _SCALINGS = ("pooled", "client", "none")
 
 
@@ -44,6 +45,7 @@ class TableOptions:
         time_column: a client's last rows by it are the test rows; it is no feature.
         group_column: rows of one group are all training or all test rows; it is no feature.
         test_share: the share of each client's rows that is held out, where no column says which; by default a quarter.
+        test_seed: which rows those are; by default the run's seed says it.
         image_size: of a folder of pictures: what all are resized to, as ``32`` or ``HEIGHTxWIDTH``.
         missing_target: what becomes of rows without a target: ``refuse`` the table, or ``drop`` them, counted.
 
@@ -64,6 +66,7 @@ class TableOptions:
     time_column: str | None = None
     group_column: str | None = None
     test_share: float | None = None
+    test_seed: int | None = None
     missing_target: str = "refuse"
     image_size: str | None = None
 
@@ -87,30 +90,38 @@ class TableOptions:
             raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
         if not 0 < self.share < 1:
             raise ConfigError(f"test_share is {self.test_share}; it must lie between 0 and 1")
+        if self.test_seed is not None and not (isinstance(self.test_seed, int) and self.test_seed >= 0):
+            raise ConfigError(f"test_seed is {shown(self.test_seed)}; it is a whole number, 0 or above")
         ways = [name for name in _WAYS if getattr(self, name)]
         if len(ways) > 1:
             raise ConfigError(f"{ways[0]} and {ways[1]} both say which rows are test rows; give one of them")
         if self.split_column:
-            self.check_share(self.split_column, "leave one of them out")
+            self.check_drawn(self.split_column, "leave one of them out")
+        if self.time_column and self.test_seed is not None:
+            raise ConfigError(
+                f"the last rows by the column {quoted(self.time_column)} are test rows, so that a test seed of "
+                f"{self.test_seed} says nothing; leave out one of them"
+            )
         assert self.readings is not None
         assert self.image_size is None or self.size
 
-    def check_share(self, column: str, hint: str, where: str = "") -> None:
-        """Refuse a share of test rows beside a column that says which they are.
+    def check_drawn(self, column: str, hint: str, where: str = "") -> None:
+        """Refuse a share or a seed of test rows beside a column that says which they are.
 
         Args:
             column: its name.
-            hint: what to do.
+            hint: what to do; ``WHAT`` in it stands for share or seed.
             where: what the sentence begins with.
 
         Raises:
             ConfigError: says so, and what to do about it.
         """
-        if self.test_share is not None:
-            raise ConfigError(
-                f"{where}the column {quoted(column)} says which rows are test rows, so that a test share of "
-                f"{self.test_share} says nothing; {hint}"
-            )
+        for what, value in (("share", self.test_share), ("seed", self.test_seed)):
+            if value is not None:
+                raise ConfigError(
+                    f"{where}the column {quoted(column)} says which rows are test rows, so that a test {what} of "
+                    f"{value} says nothing; {hint.replace('WHAT', what)}"
+                )
 
     @property
     def of_rows(self) -> dict[str, Any]:
@@ -140,13 +151,18 @@ class TableOptions:
         kept |= {name: value for name, value in before.items() if name in _WAYS}
         kept |= times
         own = not any(name in _WAYS for name in kept) and "split" in columns  # a column says which are test rows
-        kept |= {name: value for name, value in before.items() if name == "test_share" and not own}
+        drawn = {n: v for n, v in before.items() if n in _DRAWN and getattr(self, n) is None}
+        kept |= drawn if not own else {}
         return replace(self, **kept), []
 
     @property
     def share(self) -> float:
         """The share of rows that is held out where no column says which."""
         return SHARE if self.test_share is None else self.test_share
+
+    def seed(self, of_run: int) -> int:
+        """By which test rows are drawn where no column says them."""
+        return of_run if self.test_seed is None else self.test_seed
 
     @property
     def readings(self) -> dict[str, Reading]:
