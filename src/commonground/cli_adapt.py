@@ -114,7 +114,7 @@ def adapt(
         check_folder(out)
     from commonground.adapt.few_shot import adapt as adapt_run
     from commonground.adapt.few_shot import check_has_head
-    from commonground.data import add_feature_noise, load_data
+    from commonground.data import add_feature_noise, kind_of, load_data
     from commonground.data.limits import with_enough
     from commonground.engine.prepare import reading
     from commonground.engine.run import load_run
@@ -132,7 +132,8 @@ def adapt(
     reads = _table_settings(run, data, partition, classes_per_client, client_column)
     said = {"separator": separator, "encoding": encoding, "kinds": kinds, "missing_target": missing_target}
     reads |= {name: value for name, value in said.items() if value is not None}
-    by_column = "client_column" in reads or (partition or "").startswith("column")
+    usual = None if partition or classes_per_client else kind_of(data or run.config.data).partition
+    by_column = "client_column" in reads or (partition or usual or "").startswith("column")
     tokens = reading(run.config, data)
     if tokens:
         tokens["max_length"] = run.trained.longest_text(tokens["max_length"])

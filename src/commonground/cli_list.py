@@ -41,6 +41,7 @@ def list_(what: str, name: str | None) -> None:
     if is_code(name or what):
         standard_output().print(_own(name or what))
         return
+    what = "algorithms" if what == "methods" else what  # as the documentation calls them
     if name is None:
         what = _listed(what)
     elif what == "models":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commonground.cli_options import kinds_option, trust_code
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 from commonground.existing import check_run
 from commonground.spreadsheet import cell
 from commonground.terminal import say
@@ -82,6 +82,8 @@ def predict(
         raise ConfigError("name one file with the samples, or a folder of pictures, as TABLE or with --input")
     if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
+    if not file.exists():
+        raise DataError(f"the input file '{file}' does not exist")
     from commonground.adapt.predictors import predictor_of
     from commonground.adapt.tables import Whose
     from commonground.engine.run import load_run

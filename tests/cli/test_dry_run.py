@@ -10,6 +10,7 @@ import pytest
 
 from commonground import train
 from commonground.cli import main
+from commonground.privacy import about_privacy
 
 
 def test_it_says_what_a_run_does_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +54,32 @@ def test_bytes_that_early_stopping_may_change_are_no_bound(tmp_path: Path, capsy
 def test_what_is_wrong_is_told_as_by_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "fedrep", "--model", "cnn", "--dry-run", "--out", str(tmp_path / "run")]) == 2
     assert "needs images of at least 16×16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dp", "client", "--dp-clip", "1", "--dp-epsilon", "0.5"],
+        ["--dp", "client", "--dp-adaptive-clip", "0.5", "--dp-noise", "1.5", "--dp-where", "client"],
+        ["--dp", "example", "--dp-clip", "1", "--dp-noise", "2"],
+        [],
+    ],
+)
+def test_it_says_what_is_hidden(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ε, the noise and what is not covered are known before the run: the same as it tells afterwards."""
+    asked = ["train", "fedavg", "--clients", "6", "--rounds", "2", "--participation", "0.5", *words]
+    assert main([*asked, "--dry-run", "--json", "--out", str(tmp_path / "run")]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert main([*asked, "--quiet", "--out", str(tmp_path / "run")]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert ("privacy" in plan) == ("privacy" in summary) == bool(words)
+    told = summary.get("privacy", {})
+    told.pop("last_clip", None)
+    assert plan.get("privacy", {}) == told
+    capsys.readouterr()
+    assert main([*asked, "--dry-run", "--out", str(tmp_path / "other")]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert (f"{about_privacy(told)} not covered: {told['not_covered']}" in shown) if words else "privacy" not in shown
 
 
 def test_of_a_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_mistakes(tmp_path: Path) -> None:
         assert said.count("\n") == 1, line
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list", "algorithms"]])
+@pytest.mark.parametrize("words", [["--help"], ["list", "algorithms"], ["list", "methods"]])
 def test_a_process_of_its_own_loads_few_modules(words: list[str]) -> None:
     """Of the whole process, which the command's entry point starts as a shell does."""
     code = (

@@ -157,6 +157,35 @@ def test_a_partition_as_an_object_is_whole() -> None:
         load_data("digits", clients=5, partition=IID)  # type: ignore[arg-type]
 
 
+def named(a: Any, b: Any = 2) -> Any:
+    """A client of four samples of two inputs, of so many numbers each; or of the types that are given."""
+
+    def of(kind: Any) -> Any:
+        return np.ones((4, kind), np.float32) if isinstance(kind, int) else np.ones((4, 2), kind)
+
+    return {"a": of(a), "b": of(b)}
+
+
+@pytest.mark.parametrize(
+    ("clients", "said"),
+    [
+        ([(named(4), named(4)), (named(3), named(4))], "training samples of client 1 have the input 'a' as float32 of "
+         "shape (3,), training samples of client 0 as float32 of shape (4,)"),
+        ([(named(4), named(4, 5))], "test samples of client 0 have the input 'b' as float32 of shape (5,), training"),
+        ([(named(np.float32), named("u1"))], "test samples of client 0 have the input 'a' as uint8 of shape (2,), tr"),
+        ([(np.ones((4, 2)), np.ones((4, 2))), (np.ones((4, 2), "u1"), np.ones((4, 2)))],
+         "training samples of client 1 are uint8, training samples of client 0 float64"),
+        ([(named("f8"), named("f4"))],
+         "the input 'a' of 'arrays' is float64 (2,) in training samples, float32 (2,) in test samples; they must"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_together(clients: list[tuple[Any, Any]], said: str) -> None:
+    y = np.arange(4) % 2
+    with pytest.raises(DataError) as caught:
+        FederatedDataset.from_arrays([(train, y, test, y) for train, test in clients])
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("place", range(4))
 def test_masked_values_are_refused(place: int, listed: bool) -> None:

@@ -289,6 +289,16 @@ def test_parts_are_told_in_any_case(tmp_path: Path) -> None:
     assert (data.client_names, data.train_sizes.tolist(), data.test_sizes.tolist()) == (("ann", "bob"), [6, 6], [4, 4])
 
 
+@pytest.mark.parametrize("clients", [("eve",), ("eve", "fay", "gil")])
+def test_new_clients_are_the_folders_not_as_many_as_the_run_had(clients: tuple[str, ...], tmp_path: Path) -> None:
+    out, new = str(tmp_path / "run"), made(tmp_path / "new", clients=clients)
+    read = ["--data", str(made(tmp_path / "pets")), "--model", "mlp", "--rounds", "1", "--quiet", "--out", out]
+    assert main(["train", "fedavg", *read]) == 0
+    assert main(["adapt", out, "--data", str(new), "--shots", "2"]) == 0
+    assert main(["adapt", out, "--data", str(new), "--keep"]) == 0
+    assert cg.load_run(out).trained.names == ["ann", "bob", *clients]
+
+
 # -- predictions ----------------------------------------------------------------------------------------------------
 
 
@@ -341,6 +351,7 @@ def test_each_picture_is_answered_by_its_own_client(
     for words, sentence in (
         ([str(one)], "has no folders of clients; give --client ID (FedRep has no global model)"),
         ([str(tmp_path / "no.png"), "--client", "bob"], "no.png' does not exist"),
+        ([str(tmp_path / "no.png")], "no.png' does not exist"),
         ([str(made(tmp_path / "x", clients=("zoe",)))], "the first is 'zoe'"),
         ([str(one), "--client", "bob", "--encoding", "utf-8"], "--encoding says nothing of"),
         ([str(picture(tmp_path / "c.png", np.full((20, 20, 3), (9, 200, 9)))), "--client", "bob"], "has colours, and"),

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from commonground import Regression, train
 from commonground.algorithms import Client, Server, Tensors, registry
 from commonground.algorithms.base import prefixed, unprefixed
+from commonground.data import FederatedDataset
+from commonground.errors import ModelError
 from tests.engine.own import SIZES, Own, made, net, ran, refused, the_same
 
 # -- loops within loops -----------------------------------------------------------------------------------------------
@@ -194,6 +198,21 @@ class Shaped(Own):
 )
 def test_losses_and_penalties_have_one_shape(what: str, says: str) -> None:
     refused(Shaped(what), says)
+
+
+class Whole(Regression):
+    """A task whose loss is the mean of a batch, and not one of each row."""
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        return (output - y).square().mean()
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_a_task_of_ones_own_gives_a_loss_for_each_row(engine: str) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    data = FederatedDataset.from_arrays([(x[:30], x[:30, 0], x[30:], x[30:, 0])] * 2, task=Whole())
+    with pytest.raises(ModelError, match=r"the loss of the task 'regression' must give one number for each of 3 rows"):
+        train("fedavg", data, rounds=1, engine=engine)
 
 
 # -- the value of a loss ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import commonground as cg
 from commonground.algorithms import Algorithm, Client, Tensors, registry
+from commonground.data.arrays import Preprocess
 from commonground.engine.backends.messages import MessageEngine
 from commonground.errors import CommonGroundError, ConfigError, DataError, ModelError, RunError
 from tests.helpers import (
@@ -381,6 +382,18 @@ def test_what_predict_refuses() -> None:
     with pytest.raises(DataError, match="sample 1 has a value that is not finite"):
         run.predict(np.where(np.arange(3)[:, None, None, None] == 1, np.nan, x), client=0)
     assert run.predict(x[:0], client=0).shape == (0, 10)
+
+
+def test_what_is_finite_and_too_large_for_the_networks_numbers_is_refused() -> None:
+    """It became infinite on its way into the network, which then answered NaN, and class 0."""
+    drawn, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+    for dtype, std, large in (("float32", 1.0, 1e39), ("float32", 1e-30, 1e10), ("float64", 1e-300, 1e10)):
+        x, scale = drawn * std, Preprocess(mean=(0.0,) * 3, std=(std,) * 3)
+        data = cg.FederatedDataset.from_arrays([(x[:30], y[:30], x[30:], y[30:])] * 2, preprocess=scale)
+        run = cg.train("fedavg", data, model="linear", rounds=1, dtype=dtype)
+        assert np.isfinite(run.predict(x[:2], client=0)).all()
+        with pytest.raises(DataError, match=f"sample 1 has a value that is too large for this run, .* in {dtype}"):
+            run.predict(np.stack([x[0], x[1] + large]), client=0)
 
 
 # -- for people -------------------------------------------------------------------------------------------------------

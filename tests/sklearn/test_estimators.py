@@ -211,8 +211,11 @@ def test_settings_of_a_method_are_parameters() -> None:
     twin = clone(model).set_params(options__head_epochs=5, options__body_epochs=2, rounds=2)
     assert (twin.options, model.options) == ({"head_epochs": 5, "body_epochs": 2}, {"head_epochs": 3})
     assert twin.rounds == 2
+    twin.set_params(settings__class_weights="balanced")
+    assert (twin.get_params()["settings__class_weights"], model.settings) == ("balanced", None)
     X, y, groups = problem()
-    assert twin.fit(X, y, groups).run_.config.options == {"head_epochs": 5, "body_epochs": 2}
+    assert twin.fit(X, y, groups).run_.config.class_weights == "balanced"
+    assert twin.run_.config.options == {"head_epochs": 5, "body_epochs": 2}
 
 
 def test_random_state() -> None:

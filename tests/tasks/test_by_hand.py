@@ -34,6 +34,10 @@ def test_tasks_by_name() -> None:
     assert make_task(mine) is mine
     with pytest.raises(ConfigError, match="unknown task 'ranking'; known are classification, answers, multilabel, reg"):
         make_task("ranking")
+    with pytest.raises(ConfigError, match=r"a task is an object, such as Regression\(\), and not its class"):
+        make_task(Regression)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"a task is a name or an object of commonground.Task, not int"):
+        make_task(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

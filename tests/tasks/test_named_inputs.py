@@ -312,10 +312,17 @@ def test_modules_of_other_names_are_refused() -> None:
         train("fedavg", three_inputs(), model=OtherNames(), rounds=1)
 
 
-@pytest.mark.parametrize("model", [OneTensor, OneView, "mlp"])
+@pytest.mark.parametrize("model", [OneTensor, OneView])
 def test_modules_of_one_tensor_are_refused(model: Any) -> None:
     with pytest.raises(ModelError, match=r"^the model cannot take the inputs image, word, table by name: .*dict"):
-        train("fedavg", three_inputs(), model=model if model == "mlp" else model(), rounds=1)
+        train("fedavg", three_inputs(), model=model(), rounds=1)
+
+
+@pytest.mark.parametrize("model", [{}, {"model": "mlp"}])
+def test_the_librarys_own_models_take_one_array(model: dict[str, Any]) -> None:
+    said = "^this model takes samples of one array, and these have the inputs image, word, table: give a module"
+    with pytest.raises(ModelError, match=said):
+        train("fedavg", three_inputs(), rounds=1, **model)
 
 
 def test_one_input_is_given_as_it_is() -> None:

@@ -83,12 +83,7 @@ def _as_trained(trained: Trained, path: Path, files: list[PictureFile]) -> Pictu
     """Pictures of the size and with the channels of the run's."""
     height, width, channels = trained.format.sample_shape
     size = trained.split.get("image_size") or trained.config.image_size
-    x = read_pictures(files, TableOptions(image_size=size).size)
-    if x.shape[1:3] != (height, width):
-        raise DataError(
-            f"'{path}' has {x.shape[1]}×{x.shape[2]} pixels (height × width), and the run was trained on "
-            f"{height}×{width}"
-        )
+    x = read_pictures(files, TableOptions(image_size=size).size, (height, width))
     if x.shape[3] > channels:
         raise DataError(f"'{path}' has colours, and the run was trained on grey pictures")
     return np.repeat(x, channels, axis=3) if x.shape[3] < channels else x

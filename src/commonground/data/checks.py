@@ -9,6 +9,7 @@ import numpy as np
 from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess
 from commonground.data.formats import format_class, format_of
 from commonground.errors import DataError
+from commonground.quoting import quoted
 from commonground.tasks import Task
 from commonground.tasks.classification import class_numbers
 
@@ -56,6 +57,13 @@ def check_samples(name: str, x_train: Array, x_test: Array) -> None:
     Raises:
         DataError: says which.
     """
+    for input in (x_train.dtype.names if x_train.dtype.names == x_test.dtype.names else None) or ():
+        one, other = x_train.dtype[input], x_test.dtype[input]
+        if one != other:
+            raise DataError(
+                f"the input {quoted(input)} of {name!r} is {one.base} {one.shape} in training samples, {other.base} "
+                f"{other.shape} in test samples; they must agree"
+            )
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
         raise DataError(
             f"training samples of {name!r} are {x_train.dtype} {x_train.shape[1:]}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from commonground.data.arrays import Array
 from commonground.data.formats import ordered, pack_named
 from commonground.errors import DataError
+from commonground.quoting import quoted
 
 __all__ = ["Rows", "client_columns"]
 
@@ -68,12 +70,40 @@ def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows,
                     f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
                     f"the inputs {_inputs(x[client])}, training samples of client 0 {_inputs(columns[0][0])}"
                 )
+            for input, dtype in _dtypes(x[client]).items():
+                first = _dtypes(columns[0][0])[input]
+                if dtype.shape != first.shape or _bytes_among_fractions(dtype.base, first.base):
+                    one, other = _look(dtype), _look(first)
+                    raise DataError(
+                        f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
+                        f"the input {quoted(input)} as {one}, training samples of client 0 as {other}"
+                    )
+            if _bytes_among_fractions(x[client].dtype, columns[0][0].dtype):
+                raise DataError(
+                    f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} are "
+                    f"{x[client].dtype}, training samples of client 0 {columns[0][0].dtype}"
+                )
             if x[client].shape[1:] != columns[0][0].shape[1:]:
                 raise DataError(
                     f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
                     f"the shape {x[client].shape[1:]}, training samples of client 0 {columns[0][0].shape[1:]}"
                 )
     return columns
+
+
+def _dtypes(x: Array) -> dict[str, np.dtype[Any]]:
+    """Of samples of several inputs, the shape and type of each."""
+    return {} if x.dtype.names is None else {name: x.dtype[name] for name in x.dtype.names}
+
+
+def _look(dtype: np.dtype[Any]) -> str:
+    return f"{dtype.base} of shape {dtype.shape}"
+
+
+def _bytes_among_fractions(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    """Whether one is bytes and the other fractions: pictures that were scaled at one client and not at another."""
+    kinds = {(dtype.kind, dtype.itemsize if dtype.kind == "u" else 0) for dtype in (one, other)}
+    return kinds == {("u", 1), ("f", 0)}
 
 
 def _inputs(x: Array) -> str:

@@ -102,8 +102,14 @@ def model_inputs(x: Given, format: InputFormat, dtype: torch.dtype, noise: Tenso
     """
     # Read-only arrays, as pandas and Pillow give them, are copied: PyTorch warns of tensors that share their memory.
     stored = format.tensors(np.require(format.like(x, where), requirements=["C", "W"]))
-    for rows in stored.values():
+    _check_finite(stored, "that is not finite")
+    made = format.make(stored, dtype, noise)
+    _check_finite(made, f"that is too large for {where}, which computes in {str(dtype).removeprefix('torch.')}")
+    return format.arrange(made)
+
+
+def _check_finite(inputs: Inputs, what: str) -> None:
+    for rows in inputs.values():
         if not bool(torch.isfinite(rows).all()):
             bad = int((~torch.isfinite(rows)).flatten(1).any(1).nonzero()[0])
-            raise DataError(f"sample {bad} has a value that is not finite")
-    return format.arrange(format.make(stored, dtype, noise))
+            raise DataError(f"sample {bad} has a value {what}")

@@ -140,6 +140,12 @@ class Setup:
 
     def _try_model(self) -> Behaviour:
         one = set(self.probe) == {"x"}
+        several = self.data.format.kind == "named" and len(self.probe) > 1
+        if several and type(self.model).__module__.startswith("commonground."):
+            raise ModelError(
+                f"this model takes samples of one array, and these have the inputs {', '.join(self.probe)}: give a "
+                "module of your own whose forward has parameters of these names (model=, --model file.py:Class)"
+            )
         what = f"samples of shape {self.inputs.shape}" if one else f"the inputs {', '.join(self.probe)} by name"
         trial = Trial(self.probe, self.company, what, self.data.task, self.data.classes)
         behaviour = try_model(self.model, trial)
@@ -151,7 +157,7 @@ class Setup:
     def _try_loss(self) -> None:
         """See whether a loss of the user's can be trained with (:meth:`~commonground.tasks.Objective.check`)."""
         n = len(self.data.y_train)
-        if self.loss is None or n < 3 or self.folds or self.data.described:  # clients try it on rows of theirs
+        if not self.objective.of_user or n < 3 or self.folds or self.data.described:  # clients try it on rows of theirs
             return
         x, y = self.inputs.rows("train", np.array([0, n - 1, n // 2]))
         with torch.no_grad(), self.keyed("probe"), failing_as("the loss failed"):

@@ -9,10 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from commonground.devices import device_bytes_free
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.backends.batched import COHORT_NUMBERS, numbers_of_client
 from commonground.engine.backends.factory import choose_engine
+from commonground.engine.private.summary import privacy_summary
 from commonground.engine.setup import Setup
 from commonground.engine.state.changed import MEMORY_BYTES
 from commonground.plan.advice import advice
@@ -23,6 +26,7 @@ from commonground.plan.parts import shortened
 from commonground.plan.rehearsal import Clock
 from commonground.plan.timing import Measured, Timing
 from commonground.precision import computing_with
+from commonground.privacy import CLIP
 
 __all__ = ["Plan", "plan_of"]
 
@@ -62,6 +66,14 @@ class Plan:
         """Rounds after which the run ends at the earliest."""
         return fewest_rounds(self.setup)
 
+    @cached_property
+    def privacy(self) -> dict[str, Any]:
+        """What a run of all rounds will tell of its privacy, as in its summary; empty without ``--dp``."""
+        asked = self.setup.privacy
+        clip = {} if asked is None else {CLIP: torch.tensor(asked.clip, device="cpu")}
+        told: dict[str, Any] = privacy_summary(self.setup, self.setup.config.rounds, clip).get("privacy", {})
+        return {name: value for name, value in told.items() if name != "last_clip"}
+
     @property
     def seconds(self) -> float:
         """Of the whole run, as long as the machine is as busy as it was just now."""
@@ -88,6 +100,7 @@ class Plan:
             },
             "memory_bytes": {**asdict(self.memory), "free": self.memory_free, "device_free": self.device_free},
             "disk_bytes": {**self.files, "all": sum(self.files.values()), "free": self.disk_free},
+            **({"privacy": self.privacy} if self.privacy else {}),
             "fits": not self.advice,
             "advice": list(self.advice),
         }  # fmt: skip

@@ -11,6 +11,7 @@ from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.setup import Setup
 from commonground.plan.estimate import Plan
 from commonground.plan.ledger import kind_of
+from commonground.privacy import about_privacy
 from commonground.terminal import human_bytes
 
 __all__ = ["plan_table"]
@@ -45,6 +46,9 @@ def plan_table(plan: Plan, out: Path) -> Table:
     tests = EvaluationPlan(setup)
     due = sum(tests.is_due(round) for round in range(1, config.rounds + 1))
     table.add_row("tests", f"after {_most(plan)}{counted(due, 'round')}, {len(tests.panel):,} clients each")
+    if plan.privacy:
+        table.add_row("privacy", f"{'at most ' if _most(plan) else ''}{about_privacy(plan.privacy)}")
+        table.add_row("", f"not covered: {plan.privacy['not_covered']}")
     table.add_row(
         "computed by",
         f"engine {plan.engine} on {setup.device}, {counted(config.threads, 'thread')}, {config.precision}",

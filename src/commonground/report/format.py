@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from commonground.tasks import Metric
-from commonground.tasks.headline import in_figures
+from commonground.tasks.headline import in_figures, in_percent
 from commonground.terminal import human_bytes
 
 __all__ = [
@@ -58,7 +58,7 @@ def show(value: Any, unit: Unit = "number") -> str:
     if count is None:
         return "–"
     if unit == "percent":
-        return f"{100 * count:.1f} %"
+        return f"{in_percent(count)} %"
     if unit == "points":
         return f"{100 * count:+.1f}".replace("-", "−")
     if unit == "value":

@@ -32,6 +32,7 @@ _SETTINGS = (
     "validation_fraction", "early_stopping", "engine", "device",
 )  # fmt: skip
 _NESTED = ("options", "model_options")
+_SET_INSIDE = (*_NESTED, "settings")  # whose entries are set as options__head_epochs is
 
 
 class FederatedEstimator(BaseEstimator):
@@ -159,16 +160,16 @@ class FederatedEstimator(BaseEstimator):
     # -- parameters ---------------------------------------------------------------------------------------------
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All parameters by name; ``deep``: those within ``options`` and ``model_options`` as well."""
+        """All parameters by name; ``deep``: those within ``options``, ``model_options`` and ``settings`` too."""
         params: dict[str, Any] = super().get_params(deep=deep)
-        for name in _NESTED if deep else ():
+        for name in _SET_INSIDE if deep else ():
             inner = params[name] if isinstance(params[name], Mapping) else {}
             params |= {f"{name}__{key}": value for key, value in inner.items()}
         return params
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``options__head_epochs=5`` sets one of ``options``."""
-        inner = {key: params.pop(key) for key in list(params) if key.partition("__")[0] in _NESTED and "__" in key}
+        inner = {key: params.pop(key) for key in list(params) if key.partition("__")[0] in _SET_INSIDE and "__" in key}
         super().set_params(**params)
         for key, value in inner.items():
             name, _, setting = key.partition("__")

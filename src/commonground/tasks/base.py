@@ -262,6 +262,10 @@ def make_task(task: str | Task) -> Task:
     """
     if isinstance(task, Task):
         return task
+    if isinstance(task, type) and issubclass(task, Task):
+        raise ConfigError(f"a task is an object, such as {task.__name__}(), and not its class")
+    if not isinstance(task, str):
+        raise ConfigError(f"a task is a name or an object of commonground.Task, not {type(task).__name__}")
     if task not in tasks:
         raise ConfigError(f"unknown task {task!r}{meant(task, tasks)}; known are {', '.join(tasks)}")
     return tasks[task]()

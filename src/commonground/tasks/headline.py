@@ -61,7 +61,7 @@ class Metric:
         """A value without its unit, for a column that names it."""
         if value is None:
             return "–"
-        return f"{100 * value:.1f}" if self.percent else in_figures(value)
+        return in_percent(value) if self.percent else in_figures(value)
 
     def spread(self, value: Mapping[str, float | None], raised: bool = False) -> str:
         """A ``mean`` with its ``std``, without the unit; both have as many decimals.
@@ -74,7 +74,7 @@ class Metric:
         if mean is None or (self.percent and std is None):
             return self.bare(mean)
         if self.percent:
-            return f"{100 * mean:.1f} ± {100 * (std or 0.0):.1f}"
+            return f"{in_percent(mean)} ± {in_percent(std or 0.0)}"
         if std is None:
             return in_figures(mean, raised=raised)
         larger = max(abs(mean), std)
@@ -219,6 +219,13 @@ class Headline(Metric):
             f"{few:,} of {len(tests):,} clients {have}, {last:,} of them in the worst tenth "
             f"(--worst-min-rows {FEW_TESTS} leaves them out of it)."
         )
+
+
+def in_percent(share: float) -> str:
+    """A share as a bare percentage. Means of the same numbers in another order, which differ in their last bits, read
+    alike, also where they end in a half.
+    """
+    return f"{round(100 * share, 9):.1f}"
 
 
 def in_figures(

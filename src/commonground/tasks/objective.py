@@ -42,15 +42,21 @@ class Objective:
         """Whether it is the task's own loss."""
         return self.weights is None and self.own is None
 
+    @property
+    def of_user(self) -> bool:
+        """Whether the loss is code of somebody else than this library."""
+        return self.own is not None or not type(self.task).__module__.startswith("commonground.")
+
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """One loss for each row [rows]; see :meth:`~commonground.tasks.Task.loss`.
 
         Raises:
-            ModelError: the user's loss gives something else.
+            ModelError: the loss of the user, or of a task of the user's, gives something else.
         """
         rows = self.task.loss(output, y) if self.own is None else self.own(output, self.task.learnt(output, y))
-        if self.own is not None and (not isinstance(rows, Tensor) or rows.shape != y.shape[:1]):
-            raise ModelError(f"the loss must give one number for each of {len(y)} rows, not {what_is(rows)}")
+        if self.of_user and (not isinstance(rows, Tensor) or rows.shape != y.shape[:1]):
+            whose = "the loss" if self.own is not None else f"the loss of the task {self.task.name!r}"
+            raise ModelError(f"{whose} must give one number for each of {len(y)} rows, not {what_is(rows)}")
         return rows if self.weights is None else rows * self.weights[y]
 
     def check(self, output: Tensor, y: Tensor) -> None:

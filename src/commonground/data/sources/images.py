@@ -114,12 +114,15 @@ def _check_options(path: Path, options: TableOptions) -> None:
 # -- pictures -------------------------------------------------------------------------------------------------------
 
 
-def read_pictures(files: Sequence[PictureFile], size: tuple[int, int] | None = None) -> Pictures:
+def read_pictures(
+    files: Sequence[PictureFile], size: tuple[int, int] | None = None, wanted: tuple[int, int] | None = None
+) -> Pictures:
     """Pictures as bytes [N, height, width, 1 or 3]; grey ones among coloured ones get three equal channels.
 
     Args:
         files: at least one.
         size: height and width to which all are resized; by default they must have one size.
+        wanted: height and width that a run's pictures have, which these must have as well.
 
     Raises:
         ConfigError: Pillow is not installed.
@@ -127,6 +130,12 @@ def read_pictures(files: Sequence[PictureFile], size: tuple[int, int] | None = N
     """
     found = [_read(file.path, size) for file in files]
     for file, picture in zip(files, found, strict=True):
+        if wanted is not None and picture.shape[:2] != wanted:
+            (h, w), (h0, w0) = picture.shape[:2], wanted
+            raise DataError(
+                f"{file.path} has {h}×{w} pixels (height × width), and the run was trained on {h0}×{w0}; runs that are "
+                "trained with --image-size resize all pictures, also new ones"
+            )
         if picture.shape[:2] != found[0].shape[:2]:
             (h, w), (h0, w0) = picture.shape[:2], found[0].shape[:2]
             raise DataError(
