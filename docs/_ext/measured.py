@@ -112,6 +112,8 @@ def cells(paper: str) -> str:
             one = printed_tables[place]
             rows = [[row.get(name) for name in one.names] for row in one.rows]
             parts.append(table(one.names, rows, numeric=range(1, len(one.names))))
+            if any(name.endswith("on own body") for name in one.names):
+                parts.append("*On own body*: clients are tested as they end a round, on the body that they trained.")
             parts.append(folded(f"The {len(about['cells'])} cells, with intervals", every))
         else:
             parts.append(every)

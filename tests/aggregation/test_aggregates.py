@@ -222,6 +222,7 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
         ("medain", r"unknown aggregate 'medain' \(did you mean 'median'\?\)"),
         ("krum", "is not of the form krum:F"),
         ("krum:x", "is not of the form krum:F: 'x' is none"),
+        ("krum:1_0", "is not of the form krum:F: '1_0' is none"),
         ("multi-krum:1", "is not of the form multi-krum:F:M"),
         ("trimmed:0.5", "must be at least 0 and less than 0.5"),
         ("trimmed:1e-320", "leaves out no update of any number of clients"),

@@ -101,6 +101,8 @@ def parse_aggregate(text: str) -> Aggregate:
     values: dict[str, Any] = {}
     for field, number in zip(fields(cls), numbers, strict=True):
         try:
+            if "_" in number:  # which Python takes for a thousands separator
+                raise ValueError
             values[field.name] = (int if field.type in ("int", int) else float)(number)
         except ValueError:
             raise ConfigError(f"the aggregate '{text}' is not of the form {_form(cls)}: '{number}' is none") from None
