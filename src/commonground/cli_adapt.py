@@ -165,7 +165,9 @@ def adapt(
     about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
     about |= {"task": new.task.name, "metric": Headline.of(new.task).key, "left_out": left}
     _write(folder, about, [result.to_dict() for result in results])
-    page = write_run_report(run_dir) if folder == run_dir and (run_dir / "summary.json").is_file() else None
+    # A client of a network keeps its own model alone, of which there is no report.
+    whole = all((run_dir / name).is_file() for name in ("summary.json", "rounds.jsonl"))
+    page = write_run_report(run_dir) if folder == run_dir and whole else None
     if quiet:
         return
     console = standard_output()

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import commonground as cg
+from commonground.cli import main
 from commonground.config import RunConfig
 from commonground.data import load_data
 from commonground.data.own_table import OwnTable, table_data
@@ -401,6 +402,22 @@ def test_the_same_rows_are_held_out_as_on_one_machine(
     alone = cg.train(data=data, engine="serial", rounds=2, **SHORT)
     assert run.summary["weights_sha256"] == alone.summary["weights_sha256"]
     assert run.summary["personal_accuracy"] == alone.summary["personal_accuracy"]
+
+
+def test_new_clients_are_served_by_the_model_that_a_client_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of its own model there is no report to be written anew, and it said so after the work, with an exit code of 1."""
+    frames = made_frames()
+    town = town_of(tmp_path, frames)
+    train_over(town, RunConfig.make({**SHORT, "rounds": 2}), gather(town, 3, 10), FAST, tmp_path / "run")
+    kept = next((tmp_path / "sites" / "client-1").glob("models/*"))
+    new = written(tmp_path / "new", {"new": made_frame("north", 60).assign(site="newcomer")})["new"]
+    assert main(["adapt", str(kept), "--data", str(new), "--client-column", "site", "--shots", "3"]) == 0
+    assert (kept / "adapt.json").is_file()
+    assert "report" not in capsys.readouterr().out
+    assert main(["report", str(kept)]) != 0
+    assert "there is no rounds.jsonl (a client of a network keeps its own model alone" in capsys.readouterr().err
 
 
 SHORT: dict[str, Any] = {"algorithm": "fedrep", "model": "mlp", "threads": 1, "batch_size": 8, "seed": 5}

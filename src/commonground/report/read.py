@@ -205,6 +205,11 @@ def read_run(folder: Path, split: Mapping[str, Any] | None = None) -> RunFiles:
                 f"the run in '{folder}' is not finished: there is no summary.json; continue it with --resume"
             )
         raise RunError(f"'{folder}' holds no run: there is no summary.json")
+    if not (folder / "rounds.jsonl").is_file():
+        raise RunError(
+            f"'{folder}' holds no rounds, and the report is made from them: there is no rounds.jsonl (a client of a "
+            "network keeps its own model alone; the run is with its server)"
+        )
     summary = read_json(folder / "summary.json")
     own = headline_of(summary, folder / "summary.json").personal
     found = summary.get(own)
