@@ -289,6 +289,13 @@ def test_parts_are_told_in_any_case(tmp_path: Path) -> None:
     assert (data.client_names, data.train_sizes.tolist(), data.test_sizes.tolist()) == (("ann", "bob"), [6, 6], [4, 4])
 
 
+def test_new_clients_pictures_are_resized_as_the_runs_were(tmp_path: Path) -> None:
+    out, new = str(tmp_path / "run"), made(tmp_path / "new", clients=("eve",), side=24)
+    read = ["--data", str(made(tmp_path / "pets", side=20)), "--model", "mlp", "--image-size", "16", "--rounds", "1"]
+    assert main(["train", "fedavg", *read, "--quiet", "--out", out]) == 0
+    assert main(["adapt", out, "--data", str(new), "--shots", "2"]) == 0
+
+
 @pytest.mark.parametrize("clients", [("eve",), ("eve", "fay", "gil")])
 def test_new_clients_are_the_folders_not_as_many_as_the_run_had(clients: tuple[str, ...], tmp_path: Path) -> None:
     out, new = str(tmp_path / "run"), made(tmp_path / "new", clients=clients)

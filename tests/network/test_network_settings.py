@@ -25,6 +25,7 @@ from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import Answering, Limits, gather, train_over
 from commonground.network.post import Letter
+from commonground.network.running import run_settings
 from commonground.network.tuning import Tuning, tuning_of, tuning_setup
 from commonground.precision import computing_with
 from commonground.privacy import Budget
@@ -140,6 +141,12 @@ def test_a_run_does_not_begin_again_with_other_settings(tmp_path: Path) -> None:
     assert b'"rounds":1,' in text
     client.begin(text.replace(b'"rounds":1,', b'"rounds":7,'))  # a run may go on
     assert b'"rounds":7,' in next(folder.glob("runs/*/begin.json")).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["test_share", "test_seed"])
+def test_test_rows_are_with_the_clients(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} is not for a run over a network"):
+        run_settings({"algorithm": "fedavg", name: 0}, tmp_path / "run", resume=False)
 
 
 def test_whose_model_is_kept_is_told_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

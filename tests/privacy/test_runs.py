@@ -180,6 +180,15 @@ def test_a_damaged_secret_is_told(tmp_path: Path) -> None:
         kept_secret(tmp_path)
 
 
+@pytest.mark.parametrize("kind", [CENTRAL, LOCAL])
+def test_where_a_method_finds_nothing_to_share_nothing_leaves_the_clients(kind: dict[str, Any]) -> None:
+    """A linear model has no body; the length of an empty change had no value."""
+    run = train("fedrep", made_data(SIZES), model="linear", rounds=1, **kind)
+    assert run.summary["privacy"]["epsilon"] == 0
+    assert run.summary["privacy"]["hidden_from"] == "everyone: nothing leaves the clients"
+    assert run.summary["bytes_up"] == 0
+
+
 @pytest.mark.parametrize("clip", [0.0, -1.0])
 def test_a_client_refuses_a_clip_norm_that_is_none(clip: float, tmp_path: Path) -> None:
     config = RunConfig.make({"algorithm": "fedrep"} | LOCAL)

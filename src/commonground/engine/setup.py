@@ -355,12 +355,17 @@ class Setup:
     @cached_property
     def privacy(self) -> ClientPrivacy | None:
         """How what clients send is made private (``--dp client``); None if it is not, or if they send nothing."""
-        return privacy_of(self.config) if self.algorithm.sends(1) else None
+        return privacy_of(self.config) if self._sends else None
 
     @cached_property
     def examples(self) -> ExamplePrivacy | None:
         """How steps of training are made private (``--dp example``); None if they are not, or if nothing is sent."""
         return examples_of(self.config) if self.algorithm.sends(1) else None
+
+    @property
+    def _sends(self) -> bool:
+        """Whether anything leaves a client: where a model has none of the parts that a method shares, nothing does."""
+        return bool(self.algorithm.sends(1)) and (not self.algorithm.shared or bool(self.shared_names))
 
     @property
     def clients_add_noise(self) -> bool:

@@ -119,8 +119,42 @@ def test_newcomers_are_divided_by_the_runs_own_seed_of_test_rows(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("said", "before", "columns", "wanted"),
+    [
+        ({"test_seed": 4}, {"group_column": "a", "test_share": 0.4}, ["a"], ("a", 0.4, 4)),
+        ({"test_share": 0.4}, {"group_column": "a", "test_seed": 4}, ["a"], (None, 0.4, 4)),
+        ({"group_column": "a"}, {"group_column": "a", "test_seed": 4, "test_share": 0.4}, ["a"], ("a", 0.4, 4)),
+        (
+            {"group_column": "b"},
+            {"group_column": "a", "test_seed": 4, "test_share": 0.4},
+            ["a", "b"],
+            ("b", None, None),
+        ),
+        ({}, {"group_column": "a", "test_seed": 4, "test_share": 0.4}, ["b"], (None, 0.4, 4)),
+        ({}, {"test_seed": 4, "test_share": 0.4}, ["split"], (None, None, None)),
+        ({"drop": ("split",)}, {"test_seed": 4, "test_share": 0.4}, ["split"], (None, 0.4, 4)),
+        ({}, {"group_column": "a", "test_seed": 0}, ["a", "split"], ("a", None, 0)),
+    ],
+)
+def test_what_a_run_said_of_test_rows_holds_unless_it_is_said_anew(
+    said: dict[str, Any], before: dict[str, Any], columns: list[str], wanted: tuple[Any, ...]
+) -> None:
+    found, notes = TableOptions(**said).as_asked(before, columns)
+    assert (found.group_column, found.test_share, found.test_seed) == wanted
+    assert all("here 40% at random are" in note for note in notes)
+
+
+def test_seeds_of_test_rows_are_whole_numbers(tmp_path: Path) -> None:
+    schema = load(tmp_path, frame()[:90], test_seed=np.int64(4)).schema
+    assert schema is not None
+    assert json.dumps(schema.asked) == '{"test_seed": 4}'
+    assert (TableOptions(test_seed=0).seed(5), TableOptions().seed(5)) == (0, 5)
+
+
+@pytest.mark.parametrize(
     ("options", "match"),
     [
+        ({"test_seed": True}, "test_seed is True; it is a whole number, 0 or above"),
         (
             {"split_column": "visit"},
             "'visit' says which rows are test rows, so that a test seed of 4 says nothing; leave",

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from typing import Any
 
 from commonground.data.tables.kinds import Reading, parse_kind
@@ -90,8 +91,11 @@ class TableOptions:
             raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
         if not 0 < self.share < 1:
             raise ConfigError(f"test_share is {self.test_share}; it must lie between 0 and 1")
-        if self.test_seed is not None and not (isinstance(self.test_seed, int) and self.test_seed >= 0):
-            raise ConfigError(f"test_seed is {shown(self.test_seed)}; it is a whole number, 0 or above")
+        if self.test_seed is not None:
+            whole = isinstance(self.test_seed, Integral) and not isinstance(self.test_seed, bool)
+            if not whole or self.test_seed < 0:
+                raise ConfigError(f"test_seed is {shown(self.test_seed)}; it is a whole number, 0 or above")
+            object.__setattr__(self, "test_seed", int(self.test_seed))  # as files can have it
         ways = [name for name in _WAYS if getattr(self, name)]
         if len(ways) > 1:
             raise ConfigError(f"{ways[0]} and {ways[1]} both say which rows are test rows; give one of them")
@@ -139,21 +143,23 @@ class TableOptions:
             the options, and what is worth knowing of them.
         """
         kept = {n: v for n, v in before.items() if n == "missing_target" and self.missing_target == "refuse"}
-        times: dict[str, Any] = {"kinds": {**before["kinds"], **self.kinds}} if "kinds" in before else {}
-        if any(getattr(self, name) is not None for name in (*_WAYS, "test_share")):
-            same = self.time_column is not None and self.time_column == before.get("time_column")
-            return replace(self, **kept, **(times if same else {})), []
-        lacking = [before[name] for name in _WAYS if name in before and before[name] not in columns]
-        if lacking:
-            return replace(self, **kept), [
-                f"no column {quoted(lacking[0])}, which says the run's test rows; here {self.share:.0%} at random are"
-            ]
-        kept |= {name: value for name, value in before.items() if name in _WAYS}
-        kept |= times
-        own = not any(name in _WAYS for name in kept) and "split" in columns  # a column says which are test rows
         drawn = {n: v for n, v in before.items() if n in _DRAWN and getattr(self, n) is None}
-        kept |= drawn if not own else {}
-        return replace(self, **kept), []
+        times: dict[str, Any] = {"kinds": {**before["kinds"], **self.kinds}} if "kinds" in before else {}
+        way = next((name for name in _WAYS if getattr(self, name) is not None), None)
+        if way is not None:
+            same = getattr(self, way) == before.get(way)
+            return replace(self, **kept, **(drawn if same else {}), **(times if same else {})), []
+        if self.test_share is not None:  # of the rows, at random
+            return replace(self, **kept, **drawn), []
+        lacking = [before[name] for name in _WAYS if name in before and before[name] not in columns]
+        ways = {name: before[name] for name in _WAYS if name in before and not lacking}
+        if not ways and "split" in columns and "split" not in self.drop:  # a column says which are test rows
+            drawn = {}
+        made = replace(self, **kept, **ways, **drawn, **({} if lacking else times))
+        return made, [
+            f"no column {quoted(name)}, which says the run's test rows; here {made.share:.0%} at random are"
+            for name in lacking[:1]
+        ]
 
     @property
     def share(self) -> float:
