@@ -180,7 +180,7 @@ def test_a_damaged_secret_is_told(tmp_path: Path) -> None:
         kept_secret(tmp_path)
 
 
-@pytest.mark.parametrize("kind", [CENTRAL, LOCAL])
+@pytest.mark.parametrize("kind", [CENTRAL, LOCAL, {"dp": "example", "dp_clip": 0.5, "dp_noise": 1.5}])
 def test_where_a_method_finds_nothing_to_share_nothing_leaves_the_clients(kind: dict[str, Any]) -> None:
     """A linear model has no body; the length of an empty change had no value."""
     run = train("fedrep", made_data(SIZES), model="linear", rounds=1, **kind)

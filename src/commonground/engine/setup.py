@@ -355,15 +355,15 @@ class Setup:
     @cached_property
     def privacy(self) -> ClientPrivacy | None:
         """How what clients send is made private (``--dp client``); None if it is not, or if they send nothing."""
-        return privacy_of(self.config) if self._sends else None
+        return privacy_of(self.config) if self.sends else None
 
     @cached_property
     def examples(self) -> ExamplePrivacy | None:
         """How steps of training are made private (``--dp example``); None if they are not, or if nothing is sent."""
-        return examples_of(self.config) if self.algorithm.sends(1) else None
+        return examples_of(self.config) if self.sends else None
 
     @property
-    def _sends(self) -> bool:
+    def sends(self) -> bool:
         """Whether anything leaves a client: where a model has none of the parts that a method shares, nothing does."""
         return bool(self.algorithm.sends(1)) and (not self.algorithm.shared or bool(self.shared_names))
 

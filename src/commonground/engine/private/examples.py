@@ -125,7 +125,7 @@ def with_noise_found(setup: Setup) -> Setup:
         ConfigError: model or method do not let an example be hidden, or noise and ε do not fit each other.
     """
     config = setup.config
-    if config.dp != "example" or not setup.algorithm.sends(1):
+    if config.dp != "example" or not setup.sends:
         return setup
     check_model(setup)
     delta, noise = config.dp_delta, config.dp_noise
