@@ -99,7 +99,7 @@ def _files(place: str) -> str:
 def cells(paper: str) -> str:
     """The cells of a paper's tables and figures at their own scale: printed, measured, and how far apart."""
     results = _results()
-    printed_tables = dict(beside_print(results))
+    printed_tables = {place: (table, said) for place, table, said in beside_print(results)}
     parts = []
     for place in _places(paper):
         if place not in results.stores:
@@ -109,11 +109,10 @@ def cells(paper: str) -> str:
         parts.append(f"**{about['source']}**: {about['title']}.")
         every = table(heads, map(_cell, about["cells"]), numeric=range(2, 6))
         if place in printed_tables:
-            one = printed_tables[place]
+            one, said = printed_tables[place]
             rows = [[row.get(name) for name in one.names] for row in one.rows]
             parts.append(table(one.names, rows, numeric=range(1, len(one.names))))
-            if any(name.endswith("on own body") for name in one.names):
-                parts.append("*On own body*: clients are tested as they end a round, on the body that they trained.")
+            parts.append(said)
             parts.append(folded(f"The {len(about['cells'])} cells, with intervals", every))
         else:
             parts.append(every)

@@ -131,11 +131,12 @@ def adapt(
         )
     reads = _table_settings(run, data, partition, classes_per_client, client_column)
     said = {"separator": separator, "encoding": encoding, "kinds": kinds, "missing_target": missing_target}
-    if kind_of(data or run.config.data).resized:
+    kind = kind_of(data or run.config.data)
+    if kind.resized:
         said["image_size"] = run.trained.split.get("image_size") or run.config.image_size
     reads |= {name: value for name, value in said.items() if value is not None}
-    usual = None if partition or classes_per_client else kind_of(data or run.config.data).partition
-    by_column = "client_column" in reads or (partition or usual or "").startswith("column")
+    dealt = partition or ("" if classes_per_client else kind.partition)
+    by_column = "client_column" in reads or dealt.startswith("column")
     tokens = reading(run.config, data)
     if tokens:
         tokens["max_length"] = run.trained.longest_text(tokens["max_length"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess
-from commonground.data.formats import format_class, format_of
+from commonground.data.formats import both_dtypes, format_class, format_of
 from commonground.errors import DataError
 from commonground.quoting import quoted
 from commonground.tasks import Task
@@ -57,8 +57,7 @@ def check_samples(name: str, x_train: Array, x_test: Array) -> None:
     Raises:
         DataError: says which.
     """
-    for input in (x_train.dtype.names if x_train.dtype.names == x_test.dtype.names else None) or ():
-        one, other = x_train.dtype[input], x_test.dtype[input]
+    for input, (one, other) in both_dtypes(x_train, x_test).items():
         if one != other:
             raise DataError(
                 f"the input {quoted(input)} of {name!r} is {one.base} {one.shape} in training samples, {other.base} "

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.arrays import Array
-from commonground.data.formats import ordered, pack_named
+from commonground.data.formats import both_dtypes, ordered, pack_named
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
@@ -65,35 +65,27 @@ def client_columns(name: str, clients: Sequence[tuple[Rows, npt.ArrayLike, Rows,
                     f"{len(y[client])} {split} labels"
                 )
         for x, split in ((columns[0], "training"), (columns[2], "test")):
-            if x[client].dtype.names != columns[0][0].dtype.names:
+            if unlike := _unlike(x[client], columns[0][0]):
+                one, other = unlike
                 raise DataError(
-                    f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
-                    f"the inputs {_inputs(x[client])}, training samples of client 0 {_inputs(columns[0][0])}"
-                )
-            for input, dtype in _dtypes(x[client]).items():
-                first = _dtypes(columns[0][0])[input]
-                if dtype.shape != first.shape or _bytes_among_fractions(dtype.base, first.base):
-                    one, other = _look(dtype), _look(first)
-                    raise DataError(
-                        f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
-                        f"the input {quoted(input)} as {one}, training samples of client 0 as {other}"
-                    )
-            if _bytes_among_fractions(x[client].dtype, columns[0][0].dtype):
-                raise DataError(
-                    f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} are "
-                    f"{x[client].dtype}, training samples of client 0 {columns[0][0].dtype}"
-                )
-            if x[client].shape[1:] != columns[0][0].shape[1:]:
-                raise DataError(
-                    f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} have "
-                    f"the shape {x[client].shape[1:]}, training samples of client 0 {columns[0][0].shape[1:]}"
+                    f"the clients' arrays of {name!r} do not fit together: {split} samples of client {client} {one}, "
+                    f"training samples of client 0 {other}"
                 )
     return columns
 
 
-def _dtypes(x: Array) -> dict[str, np.dtype[Any]]:
-    """Of samples of several inputs, the shape and type of each."""
-    return {} if x.dtype.names is None else {name: x.dtype[name] for name in x.dtype.names}
+def _unlike(x: Array, first: Array) -> tuple[str, str] | None:
+    """What samples are and what the first ones are, where both cannot be one array."""
+    if x.dtype.names != first.dtype.names:
+        return f"have the inputs {_inputs(x)}", _inputs(first)
+    for input, (one, other) in both_dtypes(x, first).items():
+        if one.shape != other.shape or _bytes_among_fractions(one, other):
+            return f"have the input {quoted(input)} as {_look(one)}", f"as {_look(other)}"
+    if _bytes_among_fractions(x.dtype, first.dtype):
+        return f"are {x.dtype}", str(first.dtype)
+    if x.shape[1:] != first.shape[1:]:
+        return f"have the shape {x.shape[1:]}", str(first.shape[1:])
+    return None
 
 
 def _look(dtype: np.dtype[Any]) -> str:
@@ -102,8 +94,8 @@ def _look(dtype: np.dtype[Any]) -> str:
 
 def _bytes_among_fractions(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
     """Whether one is bytes and the other fractions: pictures that were scaled at one client and not at another."""
-    kinds = {(dtype.kind, dtype.itemsize if dtype.kind == "u" else 0) for dtype in (one, other)}
-    return kinds == {("u", 1), ("f", 0)}
+    first, second = (dtype.base for dtype in (one, other))
+    return (first == np.uint8 and second.kind == "f") or (second == np.uint8 and first.kind == "f")
 
 
 def _inputs(x: Array) -> str:

@@ -173,7 +173,7 @@ class Loop:
 
     def _tell_of_nothing_shared(self) -> None:
         algorithm = self.setup.algorithm
-        if algorithm.shared and not self.setup.shared_names:
+        if self.setup.lacks_shared:
             self.observer.note(
                 f"{algorithm.title} shares the {' and the '.join(algorithm.shared)} of a model, and this one has none: "
                 "nothing is shared, and every client learns alone"

@@ -363,9 +363,14 @@ class Setup:
         return examples_of(self.config) if self.sends else None
 
     @property
+    def lacks_shared(self) -> bool:
+        """Whether the model has none of the parts that the method shares."""
+        return bool(self.algorithm.shared) and not self.shared_names
+
+    @property
     def sends(self) -> bool:
-        """Whether anything leaves a client: where a model has none of the parts that a method shares, nothing does."""
-        return bool(self.algorithm.sends(1)) and (not self.algorithm.shared or bool(self.shared_names))
+        """Whether anything leaves a client."""
+        return bool(self.algorithm.sends(1)) and not self.lacks_shared
 
     @property
     def clients_add_noise(self) -> bool:

@@ -19,7 +19,7 @@ from commonground.papers.other_seeds import read_other_seeds
 from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
 from commonground.papers.tables.rerun_file import in_words, read_reruns
-from commonground.papers.tables.side_by_side import side_by_side
+from commonground.papers.tables.side_by_side import about_readings, side_by_side
 from commonground.report.format import Measured, show_with_interval
 from commonground.report.read import read_json
 from commonground.report.summary import write_summary_page
@@ -186,7 +186,8 @@ def write_summary(folder: Path) -> list[Path]:
     except OSError as error:
         raise RunError(f"'{folder}' cannot be written: {error.strerror}") from None
     lead = f"{_counts(results)} Every number is from the files named beside it."
-    return [write_summary_page(folder, lead, tables), *written]
+    leads = {table.title: said for _, table, said in beside_print(results)}
+    return [write_summary_page(folder, lead, tables, leads), *written]
 
 
 def _check_own(readme: Path) -> None:
@@ -207,7 +208,7 @@ def _tables(results: Results) -> Iterable[tuple[str, Table]]:
         title = {"no": "What does not hold", "open": "Open", "yes": "What holds", "withdrawn": "Withdrawn"}[status]
         yield title, _claims(title, results.with_status(status))
     yield "Verdicts at both scales", _both(results.verdicts)
-    yield from ((table.title, table) for _, table in beside_print(results))
+    yield from ((table.title, table) for _, table, _ in beside_print(results))
     yield "Cells of the papers' tables", _cells(results)
     yield "Cells measured again", _reruns(results)
     yield "Experiments", _experiments(results)
@@ -317,8 +318,10 @@ def _cells(results: Results) -> Table:
     return Table("Cells of the papers' tables", tuple(Column(name, name in numeric) for name in names), rows)
 
 
-def beside_print(results: Results) -> Iterable[tuple[str, Table]]:
-    """Every printed table in its own form, ours beside it, with the path of its folder; of the papers' settings."""
+def beside_print(results: Results) -> Iterable[tuple[str, Table, str]]:
+    """Of every printed table with the papers' settings the path of its folder, the table in its own form with ours
+    beside, and a sentence on what that is.
+    """
     for place, store in results.stores.items():
         about = results.abouts[place]
         chosen = experiments.get(str(about["experiment"]))
@@ -326,7 +329,8 @@ def beside_print(results: Results) -> Iterable[tuple[str, Table]]:
             continue
         scale = "" if about["scale"] == "paper" else f" (scale {about['scale']})"
         title = f"{about['source']}, as printed and as measured{scale}"
-        yield place, side_by_side(title, chosen.table.at_scale(str(about["scale"])), store)
+        table = chosen.table.at_scale(str(about["scale"]))
+        yield place, side_by_side(title, table, store), about_readings(table)
 
 
 def _reruns(results: Results) -> Table:

@@ -24,17 +24,16 @@ LEADS = {
     "Cells measured again": "Drawn by a seed, trained by their own settings, compared digit by digit; differences and "
     "the standard deviation over seeds are in points.",
 }
-BESIDE_PRINT = "Percent; ours are means over seeds."
-ON_OWN_BODY = " On own body: clients are tested as they end a round, on the body they trained."
 
 
-def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table]) -> Path:
+def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table], leads: Mapping[str, str]) -> Path:
     """Write ``summary.html``, self-contained.
 
     Args:
         folder: where to.
         lead: a sentence or two below the title.
         tables: by title; a column ``files`` says where a row's numbers are.
+        leads: what is said above tables of titles that are not always the same.
 
     Returns:
         Its path.
@@ -44,8 +43,7 @@ def write_summary_page(folder: Path, lead: str, tables: Mapping[str, Table]) -> 
     """
     page = Page(folder, "The papers' claims, measured", lead, name="summary.html", wide=True)
     for title, drawn in tables.items():
-        own_body = ON_OWN_BODY if any(name.endswith("on own body") for name in drawn.names) else ""
-        page.section(title, LEADS.get(title, f"{BESIDE_PRINT}{own_body}" if "as printed" in title else ""))
+        page.section(title, {**LEADS, **leads}.get(title, ""))
         page.add(_draw(drawn))
     return page.write()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from commonground.data.arrays import Array, Preprocess
 from commonground.data.formats.base import Given, InputFormat
-from commonground.data.formats.named import NamedArrays, ordered, pack_named
+from commonground.data.formats.named import NamedArrays, both_dtypes, ordered, pack_named
 from commonground.data.formats.numbers import Numbers
 from commonground.data.formats.tokens import TokenRows
 
@@ -18,6 +18,7 @@ __all__ = [
     "NamedArrays",
     "Numbers",
     "TokenRows",
+    "both_dtypes",
     "format_class",
     "format_of",
     "ordered",

@@ -17,7 +17,7 @@ from commonground.data.inputs import Inputs
 from commonground.data.large import copy_rows, mapped, room
 from commonground.errors import DataError
 
-__all__ = ["NamedArrays", "pack_named"]
+__all__ = ["NamedArrays", "both_dtypes", "pack_named"]
 
 Fields = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -131,6 +131,12 @@ def ordered(inputs: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any
     """The same inputs in the order of these names, if they have these names."""
     names = list(names)
     return {name: inputs[name] for name in names} if set(names) == set(inputs) else inputs
+
+
+def both_dtypes(one: Array, other: Array) -> dict[str, tuple[np.dtype[Any], np.dtype[Any]]]:
+    """Of samples of the same several inputs, the types of each, which hold the shapes as well; else nothing."""
+    names = one.dtype.names if one.dtype.names == other.dtype.names else None
+    return {name: (one.dtype[name], other.dtype[name]) for name in names or ()}
 
 
 def pack_named(inputs: Mapping[str, npt.ArrayLike]) -> Array:

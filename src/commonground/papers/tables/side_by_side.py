@@ -12,7 +12,7 @@ from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.report.format import Measured
 from commonground.table import Column, Table
 
-__all__ = ["side_by_side"]
+__all__ = ["about_readings", "side_by_side"]
 
 READINGS: Mapping[Which, str] = {"last10": "ours", "own-body": "on own body"}
 
@@ -32,14 +32,19 @@ def side_by_side(title: str, table: PaperTable, store: CellStore) -> Table:
     columns = [c for c in table.columns if any(reported(store, c, row) for row in table.rows)]
     rows = []
     for row in table.rows:
-        line: dict[str, Any] = {"method": row.name}
-        for column in columns:
-            line |= {f"{column.label} {READINGS[which]}": _mean(store, column, row, which) for which in readings}
-        if any(value is not None for value in line.values() if value != row.name):
-            rows.append(line | {f"{column.label} printed": table.paper(row, column) for column in columns})
+        ours = {f"{c.label} {READINGS[which]}": _mean(store, c, row, which) for c in columns for which in readings}
+        if any(mean is not None for mean in ours.values()):
+            printed: dict[str, Any] = {f"{c.label} printed": table.paper(row, c) for c in columns}
+            rows.append({"method": row.name, **printed, **ours})
     of_column = ["printed", *(READINGS[which] for which in readings)]
     names = [f"{column.label} {what}" for column in columns for what in of_column]
     return Table(title, (Column("method"), *(Column(name, True) for name in names)), rows)
+
+
+def about_readings(table: PaperTable) -> str:
+    """What stands beside the printed values."""
+    own = " On own body: clients are tested as they end a round, on the body they trained." if table.own_bodies else ""
+    return f"Percent; ours are means over seeds.{own}"
 
 
 def _mean(store: CellStore, column: PaperColumn, row: Row, which: Which) -> Measured | None:
