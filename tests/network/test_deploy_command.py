@@ -74,6 +74,18 @@ def test_a_folder_of_no_server_is_told_before_anything_is_written(
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mistyped"] * there + ["node.pub"]
 
 
+@pytest.mark.parametrize("what", ["share", "seed"])
+def test_a_client_says_which_rows_are_held_out(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.csv").write_text("a,label,split\n1,x,train\n2,y,test\n")
+    value = {"share": "0.3", "seed": "7"}[what]
+    asked = f"deploy client --data x.csv --target label --server a:1 --insecure --test-{what} {value}"
+    assert main(asked.split()) == 2
+    assert f"so that a test {what} of {value} says nothing; leave out the {what}, or" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "says"),
     [

@@ -15,6 +15,7 @@ from commonground.cli import main
 from commonground.data import FederatedDataset
 from commonground.data.own_table import OwnTable
 from commonground.data.tables.inspect import inspect_table
+from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.split import FEW
 from commonground.errors import CommonGroundError, ConfigError, DataError
@@ -142,6 +143,18 @@ def test_what_a_run_said_of_test_rows_holds_unless_it_is_said_anew(
     found, notes = TableOptions(**said).as_asked(before, columns)
     assert (found.group_column, found.test_share, found.test_seed) == wanted
     assert all("here 40% at random are" in note for note in notes)
+
+
+def test_an_owners_rows_stay_its_own_when_encoders_are_learnt_anew(tmp_path: Path) -> None:
+    """Rows that are held out to judge by teach nothing; which rows are test rows does not hang on it."""
+    frame()[:40].drop(columns="who").to_csv(tmp_path / "t.csv", index=False)
+    source = load_table(tmp_path / "t.csv", owner="a")
+    assert source.relearn is not None
+    again = source.relearn(np.arange(len(source.x_train)) < 3)
+    np.testing.assert_array_equal(again.x_test[:, 0], source.x_test[:, 0])
+    whole = load(tmp_path, frame()[:90])
+    assert source.x_test[:, 0].tolist() == whole.x_test[whole.test_indices(0), 0].tolist()
+    assert source.x_test[:, 0].tolist() != load_table(tmp_path / "t.csv", owner="b").x_test[:, 0].tolist()
 
 
 def test_seeds_of_test_rows_are_whole_numbers(tmp_path: Path) -> None:
