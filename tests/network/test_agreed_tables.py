@@ -402,6 +402,12 @@ def test_the_same_rows_are_held_out_as_on_one_machine(
     alone = cg.train(data=data, engine="serial", rounds=2, **SHORT)
     assert run.summary["weights_sha256"] == alone.summary["weights_sha256"]
     assert run.summary["personal_accuracy"] == alone.summary["personal_accuracy"]
+    # What all scale by was told of these training rows, and of no test row.
+    agreed = run.trained.schema
+    assert agreed is not None
+    numbers = [agreed.inputs.index(name) for name in ("age", "income")]
+    for told, learnt in zip((agreed.mean, agreed.std), deviations(data.x_train), strict=True):
+        np.testing.assert_allclose(np.array(told)[numbers], np.array(learnt)[numbers], rtol=1e-12)
 
 
 def test_new_clients_are_served_by_the_model_that_a_client_keeps(

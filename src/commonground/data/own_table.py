@@ -45,6 +45,9 @@ from commonground.single_precision import rounding_shows
 
 __all__ = ["OwnTable", "may_become", "table_data"]
 
+TEST_SEED = 0
+"""By which a client's test rows are drawn unless its owner says otherwise; it reads its table before a run has a seed."""
+
 KIND_OF = {why: kind for kind, why in WHY_NOT.items()}
 
 
@@ -87,7 +90,7 @@ class OwnTable:
         given = split_column(self._raw, labels, self.options)
         said = self.options.readings
         targets = read_targets(self._raw, labels, task, said=said, scaled=False)
-        rows = divided(self._raw, targets, given, self.options, 0, name)
+        rows = divided(self._raw, targets, given, self.options, TEST_SEED, name)
         self.notes += rows.notes
         taken = {*labels, given, self.options.time_column, self.options.group_column}
         features, dropped = find_features(self._raw, taken, self.options)
@@ -282,9 +285,8 @@ def table_data(
     Raises:
         DataError: a cell does not fit its column (line and column named), or a class is none of the schema's.
     """
-    found = load_table(
-        path, label=",".join(schema.targets), task=schema.task, schema=schema, options=options, owner=owner
-    )
+    label = ",".join(schema.targets)
+    found = load_table(path, label=label, task=schema.task, schema=schema, options=options, seed=TEST_SEED, owner=owner)
     if unknown := sorted({*found.class_names} - {*schema.class_names}):
         where = path.path if isinstance(path, RawTable) else path
         raise DataError(
