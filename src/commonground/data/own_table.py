@@ -46,7 +46,7 @@ from commonground.single_precision import rounding_shows
 __all__ = ["OwnTable", "may_become", "table_data"]
 
 TEST_SEED = 0
-"""By which a client's test rows are drawn unless its owner says otherwise; it reads its table before a run has a seed."""
+"""By which a client's test rows are drawn unless its owner says otherwise: it reads its table before any run."""
 
 KIND_OF = {why: kind for kind, why in WHY_NOT.items()}
 
