@@ -82,8 +82,6 @@ def predict(
         raise ConfigError("name one file with the samples, or a folder of pictures, as TABLE or with --input")
     if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
-    if not file.exists():
-        raise DataError(f"the input file '{file}' does not exist")
     from commonground.adapt.predictors import predictor_of
     from commonground.adapt.tables import Whose
     from commonground.engine.run import load_run
@@ -109,6 +107,8 @@ def predict(
     else:
         predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
         if number is None and not use_global:
+            if not file.exists():  # which whoever mistyped it is to hear before anything about clients
+                raise DataError(f"the input file '{file}' does not exist")
             number = run.trained.only_client()
         header, rows = predictor.table(file, number, say)
         writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))

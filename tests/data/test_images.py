@@ -359,6 +359,7 @@ def test_each_picture_is_answered_by_its_own_client(
         ([str(one)], "has no folders of clients; give --client ID (FedRep has no global model)"),
         ([str(tmp_path / "no.png"), "--client", "bob"], "no.png' does not exist"),
         ([str(tmp_path / "no.png")], "no.png' does not exist"),
+        ([str(tmp_path / "nowhere")], "nowhere' does not exist"),
         ([str(made(tmp_path / "x", clients=("zoe",)))], "the first is 'zoe'"),
         ([str(one), "--client", "bob", "--encoding", "utf-8"], "--encoding says nothing of"),
         ([str(picture(tmp_path / "c.png", np.full((20, 20, 3), (9, 200, 9)))), "--client", "bob"], "has colours, and"),
