@@ -145,6 +145,12 @@ def test_what_a_run_said_of_test_rows_holds_unless_it_is_said_anew(
     assert all("here 40% at random are" in note for note in notes)
 
 
+def test_a_column_split_counts_where_the_run_s_column_is_lacking() -> None:
+    found, notes = TableOptions().as_asked({"group_column": "a", "test_seed": 4}, ["b", "split"])
+    assert (found.group_column, found.test_seed) == (None, None)
+    assert notes == ["no column 'a', which says the run's test rows; here the column 'split' does"]
+
+
 def test_an_owners_rows_stay_its_own_when_encoders_are_learnt_anew(tmp_path: Path) -> None:
     """Rows that are held out to judge by teach nothing; which rows are test rows does not hang on it."""
     frame()[:40].drop(columns="who").to_csv(tmp_path / "t.csv", index=False)

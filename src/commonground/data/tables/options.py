@@ -153,12 +153,13 @@ class TableOptions:
             return replace(self, **kept, **drawn), []
         lacking = [before[name] for name in _WAYS if name in before and before[name] not in columns]
         ways = {name: before[name] for name in _WAYS if name in before and not lacking}
-        if not ways and "split" in columns and "split" not in self.drop:  # a column says which are test rows
+        by_column = not ways and "split" in columns and "split" not in self.drop
+        if by_column:
             drawn = {}
         made = replace(self, **kept, **ways, **drawn, **({} if lacking else times))
+        here = "the column 'split' does" if by_column else f"{made.share:.0%} at random are"
         return made, [
-            f"no column {quoted(name)}, which says the run's test rows; here {made.share:.0%} at random are"
-            for name in lacking[:1]
+            f"no column {quoted(name)}, which says the run's test rows; here {here}" for name in lacking[:1]
         ]
 
     @property
