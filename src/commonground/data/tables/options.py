@@ -158,9 +158,7 @@ class TableOptions:
             drawn = {}
         made = replace(self, **kept, **ways, **drawn, **({} if lacking else times))
         here = "the column 'split' does" if by_column else f"{made.share:.0%} at random are"
-        return made, [
-            f"no column {quoted(name)}, which says the run's test rows; here {here}" for name in lacking[:1]
-        ]
+        return made, [f"no column {quoted(name)}, which says the run's test rows; here {here}" for name in lacking[:1]]
 
     @property
     def share(self) -> float:
