@@ -102,11 +102,14 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("client"), show_default=True,
               help="where the client's key and its personal tensors are kept")  # fmt: skip
 @click.option("--data", required=True, help="its own data: a folder of x_train.npy, y_train.npy, x_test.npy, y_test.npy"
-              " (and data.json), a table (with --target, or --schema), or file.py:function")  # fmt: skip
+              " (and data.json), a table (with --target, or --schema), texts or instructions (with --tokenizer), or"
+              " file.py:function")  # fmt: skip
 @click.option("--schema", type=click.Path(path_type=Path), help="of a table, in place of --target: schema.json, the"
               " same at all clients, which then agree on nothing over the network")  # fmt: skip
-@settings_options("target", "task", "drop", "kinds", "separator", "encoding", "split_column", "time_column",
-                  "group_column", "test_share", "test_seed", "missing_target")  # fmt: skip
+@settings_options("target", "task", "drop", "text_column", "kinds", "separator", "encoding", "split_column",
+                  "time_column", "group_column", "test_share", "test_seed", "missing_target")  # fmt: skip
+@click.option("--tokenizer", help="of texts: the model of the runs, hf:NAME, whose tokenizer reads them")
+@click.option("--max-length", type=click.IntRange(1), help="most tokens of a text (default: 128)")
 @click.option("--min-told-rows", "least", type=click.IntRange(1), default=5, show_default=True, help="tell the server"
               " of no category of a table with fewer rows, nothing of numbers that fewer rows have")  # fmt: skip
 @click.option("--server", "address", required=True, metavar="HOST:PORT", help="where the server listens")
@@ -128,6 +131,8 @@ def client(
     schema: Path | None,
     target: str | None,
     task: str | None,
+    tokenizer: str | None,
+    max_length: int | None,
     least: int,
     address: str,
     ca: Path | None,
@@ -151,6 +156,8 @@ def client(
         raise ConfigError(
             "a client needs the server's certificate: --ca ca.pem (or --insecure, for a server without certificates)"
         )
+    if max_length is not None and tokenizer is None:
+        raise ConfigError(f"--max-length {max_length} is of texts, which a model's tokenizer reads: add --tokenizer")
     if ca is not None and not key_only:
         check_certificate(ca)
     public = make_node_key(folder)
@@ -169,8 +176,12 @@ def client(
         click.echo(f"client {escaped(called)}: {text}", err=True)
 
     with _alone(folder):
-        own = own_data(data, called, schema, TableWords(target, task, table_options(table), least))
-        notes = own.notes if isinstance(own, OwnTable) else () if own.schema is None else own.schema.notes
+        words = TableWords(target, task, table_options(table), least, tokenizer, max_length or 128)
+        own = own_data(data, called, schema, words)
+        if isinstance(own, OwnTable):
+            notes = own.notes
+        else:
+            notes = own.about.get("notes", ()) if own.schema is None else own.schema.notes
         for note in notes:
             say(escaped(note))
         answering = Answering(
@@ -181,6 +192,7 @@ def client(
             demand=demand,
             least_noise=least_noise,
             least=least,
+            tokenizer=tokenizer,
             note=lambda text: say(escaped(text, 1000)),
         )
         _take_part(Fleet(address, read_node_key(folder), ca, folder / "node.txt", max_message << 20), answering, say)

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from commonground.data.arrays import Array, Preprocess
 from commonground.data.federated import FederatedDataset
+from commonground.data.names import sorted_names
+from commonground.data.tables.cells import one_spelling, places_of
 from commonground.data.text.tokens import pad_tokens
-from commonground.errors import DataError
+from commonground.errors import DataError, UpdateError
 from commonground.quoting import quoted
 from commonground.tasks import Regression, Task, tasks
 
@@ -129,8 +131,7 @@ def read_description(text: str | bytes) -> Description:
 def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
     """A data set with the clients' names and sizes, whose samples are zero.
 
-    Classes are those of the client that knows the most; the others' names have to be the first of them. Texts are as
-    long as the longest of all clients.
+    Classes are those of :func:`agreed_classes`. Texts are as long as the longest of all clients.
 
     Args:
         descriptions: one per client, in their order.
@@ -139,7 +140,6 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
         DataError: names two clients who do not agree, and in what.
     """
     first, longest = descriptions[0], max(descriptions, key=lambda d: d.tokens or 0)
-    most = max(descriptions, key=lambda d: d.classes)
     for other in descriptions:
         for what, value in first.agreed.items():
             if other.agreed[what] != value:
@@ -147,8 +147,7 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
                     f"the clients {quoted(first.name)} and {quoted(other.name)} do not agree on {what}: "
                     f"{value!r} and {other.agreed[what]!r}"
                 )
-        if other.class_names != most.class_names[: other.classes]:
-            raise DataError(f"the classes of the clients {quoted(most.name)} and {quoted(other.name)} have other names")
+    class_names = agreed_classes(descriptions)
     task = agreed_task(descriptions)
     train, test = (sum(getattr(d, split) for d in descriptions) for split in ("train", "test"))
     if train + test > MOST_DESCRIBED:
@@ -164,7 +163,7 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
             f"up to {LONGEST_TEXT:,}, and {MOST_TOKENS:,} tokens where all are as long"
         )
     x_train, x_test = _zeros(longest.fields, train, 0), _zeros(longest.fields, test, train)
-    y_train, y_test = (task.neutral_targets(n, most.classes) for n in (train, test))
+    y_train, y_test = (task.neutral_targets(n, len(class_names)) for n in (train, test))
     offsets = {s: np.cumsum([0, *(getattr(d, s) for d in descriptions)]) for s in ("train", "test")}
     return FederatedDataset(
         name=first.data,
@@ -172,8 +171,8 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
         y_train=y_train,
         x_test=x_test,
         y_test=y_test,
-        classes=most.classes,
-        class_names=most.class_names,
+        classes=len(class_names),
+        class_names=class_names,
         train_index=np.arange(train),
         train_offsets=offsets["train"],
         test_index=np.arange(test),
@@ -183,6 +182,24 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
         task=task,
         described=True,
     )
+
+
+def agreed_classes(descriptions: Sequence[Description]) -> tuple[str, ...]:
+    """Names of the classes of all clients: of the one that knows the most, if the others' are the first of them.
+
+    Texts' classes have no order that a client could not change (:func:`as_agreed`): there they are otherwise those of
+    all clients together, in sorted order, as one table of all would have them.
+
+    Raises:
+        DataError: names two clients whose classes have other names.
+    """
+    most = max(descriptions, key=lambda d: d.classes)
+    other = next((d for d in descriptions if d.class_names != most.class_names[: d.classes]), None)
+    if other is None:
+        return most.class_names
+    if most.tokens is None:
+        raise DataError(f"the classes of the clients {quoted(most.name)} and {quoted(other.name)} have other names")
+    return sorted_names(np.array(list(one_spelling([d.class_names for d in descriptions]).values()), dtype=np.str_))
 
 
 def agreed_task(descriptions: Sequence[Description]) -> Task:
@@ -234,14 +251,35 @@ def as_agreed(
 
     Raises:
         DataError: there is no such task, or it has longer texts than has been agreed on.
+        UpdateError: a class of its texts is none of the agreed ones.
     """
     task = task_of(data.task.name, settings)
-    data = replace(data, classes=len(class_names), class_names=tuple(class_names), task=task)
+    own, names = data.class_names, tuple(class_names)
+    data = replace(data, classes=len(names), class_names=names, task=task, one_of_many=False)
     if tokens is None:
         return data
     if not data.tokens:
         raise DataError(f"all clients have texts, and {data.name!r} is none")
-    return replace(data, x_train=pad_tokens(data.x_train, tokens), x_test=pad_tokens(data.x_test, tokens))
+    places = np.array(class_places(own, class_names))
+    return replace(
+        data,
+        x_train=pad_tokens(data.x_train, tokens),
+        y_train=places[data.y_train],
+        x_test=pad_tokens(data.x_test, tokens),
+        y_test=places[data.y_test],
+    )
+
+
+def class_places(own: Sequence[str], agreed: Sequence[str]) -> list[int]:
+    """Which of the agreed classes each of a client's own is.
+
+    Raises:
+        UpdateError: one is none of them, or two are the same.
+    """
+    places = places_of(own, agreed)
+    if min(places, default=0) < 0 or len({*places}) < len(places):
+        raise UpdateError("the server leaves out classes of this client's, or takes several for one")
+    return places
 
 
 def _tokens_of(fields: Fields) -> int | None:

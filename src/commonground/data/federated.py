@@ -70,6 +70,8 @@ class FederatedDataset:
             (:class:`~commonground.data.sources.base.Source`).
         described: whether the samples are not here, but with the clients: what stands in their place has their numbers,
             shapes and types, and is zero (:mod:`commonground.data.described`).
+        one_of_many: whether these are one client's of data whose other clients are elsewhere: it may know one class
+            alone, until all have agreed on theirs.
 
     Raises:
         DataError: lengths that disagree, a label or row number out of range, a row owned twice, a client without
@@ -97,6 +99,7 @@ class FederatedDataset:
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     relearn: Callable[[Marks], Source] | None = dataclasses.field(default=None, repr=False)
     described: bool = False
+    one_of_many: bool = False
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:
@@ -129,7 +132,8 @@ class FederatedDataset:
         ):
             check_targets(self.name, split, x, y, self.classes, self.task)
             check_split(self.name, split, x, index, offsets, self.shown_name)
-        check_several(self.name, self.classes, self.task)
+        if not self.one_of_many:
+            check_several(self.name, self.classes, self.task)
         if self.validation_index is not None and np.isin(self.validation_index, self.train_index).any():
             raise DataError(f"{self.name!r} has rows that are held out for validation and trained on as well")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
-from commonground.data.tables.cells import places_of
 from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
 from commonground.data.tables.features import (
     WHY_NOT,
@@ -164,9 +164,7 @@ class OwnTable:
         own = self.columns
         if (agreed.targets, agreed.task) != (own.targets, own.task):
             raise UpdateError(f"the server asks for other targets than {', '.join(map(quoted, own.targets))}")
-        places = places_of(own.class_names, agreed.class_names)
-        if min(places, default=0) < 0 or len({*places}) < len(places):
-            raise UpdateError("the server leaves out classes of this client's, or takes several for one")
+        class_places(own.class_names, agreed.class_names)
         try:
             schema = self._as_written(agreed)
             # What features hold and how they are written is in it by now; truths may be categories to all others.

@@ -94,6 +94,7 @@ class Answering:
             targets that are numbers are scaled by those who tell theirs, and have to be of a usual size if nobody does.
         least_noise: the least Z with which they have to.
         least: training rows, without which mean and deviation of targets that are numbers are not told.
+        tokenizer: of which model (``hf:NAME``) the data are tokens; None if they are none, or nobody says.
         note: hears what is for the client's owner alone.
 
     Raises:
@@ -110,6 +111,7 @@ class Answering:
         demand: Literal["client", "example"] | None = None,
         least_noise: float = 0.0,
         least: int = 1,
+        tokenizer: str | None = None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         if demand is not None and isinstance(data, OwnTable):
@@ -124,6 +126,7 @@ class Answering:
         self.data, self.name, self.folder = data, name, folder
         self.model_code = model_code
         self.demand, self.least_noise, self.least = demand, least_noise, least
+        self.tokenizer = tokenizer
         self.note = note
         self._clients: dict[str, MessageClient] = {}
         self._loaded: tuple[Agreed, FederatedDataset] | None = None  # of a table, as it was last agreed to be read
@@ -162,7 +165,7 @@ class Answering:
             CommonGroundError: this client has no such table, or it does not fit.
         """
         if not isinstance(self.data, OwnTable):
-            raise UpdateError(f"client {escaped(self.name)} has no table to agree on")
+            raise UpdateError("this client has no table to agree on")
         if kind == "tell":
             return self.data.statistics(read_told(Asked, text)).model_dump_json().encode()
         self._loaded = None
@@ -246,7 +249,7 @@ class Answering:
 
     def _of(self, run: str) -> MessageClient:
         if not self.has_begun(run):
-            raise RunError(f"client {escaped(self.name)} has not begun the run {quoted(run)}")
+            raise RunError(f"this client has not begun the run {quoted(run)}")
         if run not in self._clients:
             self._clients = {run: self._client(_read(self._file(run).read_bytes()))}
         return self._clients[run]
@@ -258,6 +261,11 @@ class Answering:
         config = RunConfig.make(begin.config)
         self._check_code(config)
         self._check_privacy(config)
+        if self.tokenizer is not None and config.model != self.tokenizer:
+            raise ConfigError(
+                f"this client has read its texts with the tokenizer of {escaped(self.tokenizer)}, and "
+                f"the run's model is {escaped(str(config.model))}"
+            )
         own = self._own(begin.table)
         self._check_data(own, begin)
         data = replace(as_agreed(own, begin.class_names, begin.task_settings, begin.tokens), client_names=(self.name,))
@@ -302,12 +310,10 @@ class Answering:
         by_client = config.dp == "client" and config.dp_where == "client"
         if not (by_client or (self.demand == "example" and config.dp == "example")):
             wanted = "--dp client --dp-where client" + (" or --dp example" if self.demand == "example" else "")
-            raise ConfigError(
-                f"client {escaped(self.name)} takes part in runs with {wanted} alone, as its owner demands"
-            )
+            raise ConfigError(f"this client takes part in runs with {wanted} alone, as its owner demands")
         if config.dp_noise is None or config.dp_noise < self.least_noise:
             raise ConfigError(
-                f"client {escaped(self.name)} takes part in runs with a --dp-noise of at least {self.least_noise:g} "
+                f"this client takes part in runs with a --dp-noise of at least {self.least_noise:g} "
                 f"alone, as its owner demands, and this one has {0 if config.dp_noise is None else config.dp_noise:g}"
             )
 

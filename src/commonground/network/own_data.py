@@ -1,4 +1,4 @@
-"""A client's own data, from its own host: a folder of arrays, a table, or a function of a Python file."""
+"""A client's own data, from its own host: a folder of arrays, a table, texts, or a function of a Python file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from commonground.data import FederatedDataset
 from commonground.data.arrays import Preprocess
 from commonground.data.from_code import data_from_code
 from commonground.data.own_table import OwnTable, table_data
+from commonground.data.own_texts import text_data
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import is_table
 from commonground.data.tables.schema import TableSchema
@@ -48,17 +49,21 @@ class About(BaseModel):
 
 
 class TableWords(NamedTuple):
-    """What a client's owner says of a table.
+    """What a client's owner says of a table, or of texts.
 
     Attributes:
         target, task, least: of one without a schema, see :class:`~commonground.data.own_table.OwnTable`.
         options: how it is read.
+        tokenizer: of texts, ``hf:NAME_OR_FOLDER`` of the model that reads them; None where there are none.
+        max_length: most tokens of a text.
     """
 
     target: str | None = None
     task: str | None = None
     options: TableOptions = TableOptions()
     least: int = 1
+    tokenizer: str | None = None
+    max_length: int = 128
 
 
 def own_data(
@@ -73,13 +78,21 @@ def own_data(
         name: the client's.
         schema: of a table (:func:`~commonground.data.tables.read.is_table`), the ``schema.json`` of a run, which says
             for all clients alike how its columns become inputs and what they are scaled by.
-        words: on a table; one without a schema has a target, and all clients then agree on a schema.
+        words: on a table; one without a schema has a target, and all clients then agree on a schema. With a tokenizer
+            the table is of texts, or the file of instructions (.json, .jsonl).
 
     Raises:
         DataError: something is missing, or the arrays make no data set.
         ConfigError: the function cannot be used, or a table has neither a schema nor a target.
     """
     words = words or TableWords()
+    if words.tokenizer is not None:
+        return _of_texts(source, name, schema, words, words.tokenizer)
+    if words.options.text_column:
+        raise ConfigError(
+            f"--text-column {','.join(words.options.text_column)} is of texts, which a model's tokenizer reads: add "
+            "--tokenizer hf:NAME, the model that the run adapts"
+        )
     if is_table(source):
         return _of_table(Path(source), name, schema, words)
     if schema is not None or words.target is not None:
@@ -120,6 +133,23 @@ def _of_table(path: Path, name: str, schema: Path | None, words: TableWords) -> 
     if about.scaling == "client":
         raise ConfigError(f"the schema '{schema}' scales each client's rows by their own, which a network run does not")
     return table_data(path, about, name, words.options)
+
+
+def _of_texts(source: str, name: str, schema: Path | None, words: TableWords, tokenizer: str) -> FederatedDataset:
+    """Texts, which need no schema: classes apart there is nothing to agree on."""
+    if not (is_table(source) or source.lower().endswith(".json")):
+        raise ConfigError(f"--tokenizer reads a table of texts or a file of instructions, and '{source}' is neither")
+    if schema is not None:
+        raise ConfigError(f"the schema '{schema}' is of a table's numbers and categories, and --tokenizer reads texts")
+    return text_data(
+        Path(source),
+        name,
+        tokenizer,
+        max_length=words.max_length,
+        label=words.target,
+        task=words.task,
+        options=words.options,
+    )
 
 
 def write_arrays(data: FederatedDataset, client: int, folder: Path) -> None:

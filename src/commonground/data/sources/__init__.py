@@ -45,6 +45,7 @@ def load_source(
     task: str | None = None,
     options: TableOptions | None = None,
     schema: TableSchema | None = None,
+    owner: str | None = None,
 ) -> Source:
     """Read a source.
 
@@ -64,6 +65,8 @@ def load_source(
         task: what a table is for, by name; by default classification (see :func:`load_table`).
         options: how a table is read.
         schema: of a run whose columns and encoders are taken for a table; for texts, how it is split.
+        owner: whose all rows of a table or a file of instructions are, if they are one client's: the same are held out
+            as of its rows among many's.
 
     Raises:
         ConfigError: a task for data that have one of their own, texts without a tokenizer, a tokenizer without texts,
@@ -71,7 +74,7 @@ def load_source(
         DataError: the name is unknown, or its files are missing or damaged.
     """
     kind = kind_of(name).as_read(tokenizer)
-    asked = Asked(data_directory(data_dir), download, seed, label, client_column, task, options, schema)
+    asked = Asked(data_directory(data_dir), download, seed, label, client_column, task, options, schema, owner)
     kind.check(asked, tokenizer)
     read = kind.load(asked)
     if task not in (None, read.task.name):

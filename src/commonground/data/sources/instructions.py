@@ -26,7 +26,12 @@ Row = Mapping[str, Any]
 
 
 def load_instructions(
-    path: Path, *, test: Path | None = None, client_column: str | None = None, seed: int = 0
+    path: Path,
+    *,
+    test: Path | None = None,
+    client_column: str | None = None,
+    seed: int = 0,
+    owner: str | None = None,
 ) -> TextData:
     """Prompts and answers from a .json file (a list of objects) or a .jsonl file (an object a line).
 
@@ -44,6 +49,7 @@ def load_instructions(
         test: a second file with the test objects.
         client_column: the field that says whom an object belongs to.
         seed: keys the hold-out.
+        owner: whose all objects are, if they are one client's: the same are held out as of its objects among many's.
 
     Raises:
         DataError: a file is missing or no such JSON, or a field is missing or no text (object named).
@@ -51,7 +57,7 @@ def load_instructions(
     rows, numbers = read_objects(path)
     test = test or _beside(path)
     if test is None:
-        return instruction_data(path.name, rows, numbers, path, client_column=client_column, seed=seed)
+        return instruction_data(path.name, rows, numbers, path, client_column=client_column, seed=seed, owner=owner)
     more, more_numbers = read_objects(test)
     name = path.name if path.stem != "train" else f"{path.resolve().parent.name}{path.suffix}"
     given = (more, more_numbers, test)
@@ -67,6 +73,7 @@ def instruction_data(
     client_column: str | None = None,
     test: tuple[Sequence[Row], Sequence[int], Path] | None = None,
     seed: int = 0,
+    owner: str | None = None,
 ) -> TextData:
     """As :func:`load_instructions`, from objects that are read already.
 
@@ -78,6 +85,7 @@ def instruction_data(
         client_column: the field that says whom an object belongs to.
         test: test objects, their numbers and file.
         seed: keys the hold-out.
+        owner: whose all objects are, if they are one client's.
     """
     parts = [(rows, numbers, origin)] if test is None else [(rows, numbers, origin), test]
     wheres = [f"{path}, object {number}" for _, counted, path in parts for number in counted]
@@ -91,8 +99,10 @@ def instruction_data(
     elif any("split" in row for row in everything):
         is_test = _given_split(everything, wheres)
     else:
+        whole = owner is not None or client_column is not None
         groups = answers if client_column is None else columns[client_column]
-        is_test = held_out(origin, groups, client_column is not None, seed)
+        groups = groups if owner is None else np.full(len(everything), owner)
+        is_test = held_out(origin, groups, whole, seed)
     if is_test.all() or not is_test.any():
         raise DataError(
             f"{origin} has {(~is_test).sum()} training objects and {is_test.sum()} test objects; both need at least 1"

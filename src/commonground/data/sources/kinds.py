@@ -42,6 +42,7 @@ class Asked:
     task: str | None = None
     options: TableOptions | None = None
     schema: TableSchema | None = None
+    owner: str | None = None
 
     @property
     def with_clients(self) -> TableOptions:
@@ -167,7 +168,7 @@ class Instructions(DataKind):
 
     def load(self, asked: Asked) -> Source | TextData:
         """See :meth:`DataKind.load`."""
-        return load_instructions(self.path, client_column=asked.client_column, seed=asked.seed)
+        return load_instructions(self.path, client_column=asked.client_column, seed=asked.seed, owner=asked.owner)
 
 
 class Table(DataKind):
@@ -193,6 +194,7 @@ class Table(DataKind):
             task=asked.task,
             options=asked.with_clients,
             schema=asked.schema,
+            owner=asked.owner,
         )
 
 
@@ -211,6 +213,7 @@ class TextTable(DataKind):
             seed=asked.seed,
             options=asked.with_clients,
             like=asked.schema,
+            owner=asked.owner,
         )
 
 

@@ -41,6 +41,7 @@ def load_text_table(
     seed: int = 0,
     options: TableOptions | None = None,
     like: TableSchema | None = None,
+    owner: str | None = None,
 ) -> TextData:
     """Texts from a table (:data:`~commonground.data.tables.read.FORMS`).
 
@@ -58,6 +59,7 @@ def load_text_table(
         options: names of text columns, columns to drop, separator and encoding, and how rows are split.
         like: of a run's table: how it was split and in which columns its texts were, which holds here as well unless
             the options say otherwise; and its classes, if they hold all of this table's.
+        owner: whose all rows are, if they are one client's (:func:`~commonground.data.tables.divide.divided`).
 
     Raises:
         ConfigError: an option is for columns of numbers.
@@ -75,7 +77,7 @@ def load_text_table(
     raw, lacking = with_targets(raw, [label], "classification", options)
     targets = read_targets(raw, [label], "classification", () if like is None else like.class_names)
     given = split_column(raw, [label], options)
-    rows = divided(raw, targets, given, options, seed)
+    rows = divided(raw, targets, given, options, seed, owner)
     lines = raw.numbers()
     beside = (*texts, label, given, options.time_column, options.group_column, options.client_column, *options.drop)
     columns = {name: _strings(raw.columns[name]) for name in raw.names if name in texts or name not in beside}
