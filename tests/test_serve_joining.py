@@ -21,7 +21,8 @@ pytest.importorskip("fastapi")
 
 from commonground.serve import RunModels
 from commonground.serve.joining import Joining
-from commonground.serve.models import _form, _frame
+from commonground.serve.models import _form
+from commonground.serve.rows import _frame
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
 from commonground.suggest import meant, nearest
 
-__all__ = ["RunConfig", "one_sentence"]
+__all__ = ["RunConfig", "one_sentence", "with_usual_names"]
 
 
 _NUMBERS = (int, int | None, float, float | None)
@@ -359,6 +359,7 @@ class RunConfig(BaseModel):
         Raises:
             ConfigError: an unknown key or a value out of range, in one sentence that names it.
         """
+        values = with_usual_names(values)
         try:
             return cls(**values)
         except ValidationError as error:
@@ -382,6 +383,7 @@ class RunConfig(BaseModel):
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             why = reason(error, path)
             raise ConfigError(f"the configuration file '{path}' is not readable as TOML: {why}") from None
+        values = with_usual_names(values)
         for key in values:
             if key not in cls.model_fields:
                 raise ConfigError(f"the configuration file '{path}' has the unknown key '{key}'{_near(key, cls)}")
@@ -477,6 +479,20 @@ def _parse_schedule(text: str) -> tuple[str, tuple[float, ...]]:
 def _near(key: str, cls: type[BaseModel]) -> str:
     near = nearest(key, cls.model_fields)
     return f"; did you mean '{near}'?" if near else f"; known are {', '.join(cls.model_fields)}"
+
+
+def with_usual_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their names: a target column is called ``label`` as well, as on the command line.
+
+    Raises:
+        ConfigError: both names say something.
+    """
+    label = values.get("label")
+    if label is None:
+        return {key: value for key, value in values.items() if key != "label"}
+    if values.get("target") not in (None, label):
+        raise ConfigError(f"target={values['target']!r} and label={label!r} both name the column to predict; give one")
+    return {**{key: value for key, value in values.items() if key != "label"}, "target": label}
 
 
 def _hint(values: Mapping[str, Any], known: Mapping[str, Any]) -> str:

@@ -236,3 +236,18 @@ def test_methods_to_compare_may_be_written_with_commas(tmp_path: Path, said: Any
     assert main(["compare", *named, "--rounds", "1", "--seeds", "1", "--out", str(tmp_path / "all"), "--quiet"]) == 0
     entries = json.loads((tmp_path / "all" / "comparison.json").read_text())["methods"]
     assert [entry["method"] for entry in entries] == ["fedavg:lr=0.1,momentum=0", "lg-fedavg", "local"]
+
+
+def test_a_table_by_its_path_and_its_target_by_its_other_name(tmp_path: Path) -> None:
+    """As on the command line, where --label is --target."""
+    table = tmp_path / "t.csv"
+    table.write_text("who,x,yes\n" + "".join(f"{n % 2},{n},{n // 2 % 2}\n" for n in range(24)))
+    asked: dict[str, Any] = {"client_column": "who", "rounds": 1, "model": "linear"}
+    one, other = cg.train("fedrep", table, label="yes", **asked), cg.train("fedrep", str(table), target="yes", **asked)
+    assert one.summary["weights_sha256"] == other.summary["weights_sha256"]
+    assert one.config.target == "yes"
+    assert cg.compare(["fedrep", "fedavg"], table, seeds=1, label="yes", **asked).runs
+    (tmp_path / "mine.toml").write_text('label = "yes"\n')
+    assert RunConfig.read(tmp_path / "mine.toml") == {"target": "yes"}
+    with pytest.raises(ConfigError, match="target='x' and label='yes' both name the column to predict; give one"):
+        cg.train("fedrep", table, label="yes", target="x", **asked)

@@ -133,11 +133,12 @@ def classify(
     return run.trained.predict(tokens_of(run, texts, note), client)
 
 
-def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None = None) -> Tokens:
+def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None = None, tokenizer: Any = None) -> Tokens:
     """Texts as the run's model reads them.
 
     Args:
         run, texts, note: see :func:`classify`.
+        tokenizer: the model's, if it is loaded already.
 
     Raises:
         ConfigError: the run's model reads no texts.
@@ -146,7 +147,7 @@ def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None =
     run.trained.check_texts(1 if texts.second is None else 2, texts.origin)
     model = _pretrained(run.trained.network)
     longest = run.trained.longest_text(model.options.max_length)
-    tokens = tokenize(texts, load_tokenizer(run.config.model), longest, vocab_size=vocab_size_of(model))
+    tokens = tokenize(texts, tokenizer or load_tokenizer(run.config.model), longest, vocab_size=vocab_size_of(model))
     if note is not None and (told := told_of_full(longest, tokens)):
         note(told)
     return tokens

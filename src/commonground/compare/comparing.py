@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,14 +20,14 @@ from commonground.compare.grid import candidates, check_grid, edge_notes, on_edg
 from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, folder_name, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Diverged, Tuning
-from commonground.config import RunConfig
+from commonground.config import RunConfig, with_usual_names
 from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
 from commonground.engine.loop import OnRound, as_one
 from commonground.engine.option_checks import is_chosen
 from commonground.engine.own_metrics import metrics_of
-from commonground.engine.prepare import check_objects, checked_algorithm, prepare_setup
+from commonground.engine.prepare import check_objects, checked_algorithm, named, prepare_setup
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import FREE, RunFolder
 from commonground.engine.tracked import Track, Tracking
@@ -59,7 +60,7 @@ class Comparing:
     def __init__(
         self,
         methods: Sequence[str | Algorithm],
-        data: FederatedDataset | str,
+        data: FederatedDataset | str | os.PathLike[str],
         seeds: int,
         out: Path | None,
         reference: str | None,
@@ -79,6 +80,7 @@ class Comparing:
             raise ConfigError(f"methods must be a list of names, such as ['fedrep', 'fedavg'], not {methods!r}")
         if not methods:
             raise ConfigError("name at least one method to compare, for example: commonground compare fedrep fedavg")
+        data, settings = named(data), with_usual_names(settings)
         check_objects(data, model, settings)
         if isinstance(seeds, bool) or not hasattr(seeds, "__index__"):
             raise ConfigError(f"seeds is how many, and not {seeds!r}; seed=… is the first of them")

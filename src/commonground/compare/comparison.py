@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,7 +133,7 @@ class Comparison:
 
 def compare(
     methods: Sequence[str | Algorithm],
-    data: FederatedDataset | str = "digits",
+    data: FederatedDataset | str | os.PathLike[str] = "digits",
     seeds: int = 3,
     out: str | Path | None = None,
     reference: str | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import fields, replace
@@ -45,10 +46,16 @@ from commonground.user_code import check_code, is_code, load_object
 __all__ = [
     "check_objects",
     "checked_algorithm",
+    "named",
     "prepare_setup",
     "reading",
     "resolve",
 ]
+
+
+def named(data: FederatedDataset | str | os.PathLike[str]) -> FederatedDataset | str:
+    """Data as an object, or by their name; a path is one."""
+    return os.fspath(data) if isinstance(data, os.PathLike) else data
 
 
 def check_objects(data: object, model: object, settings: Mapping[str, Any]) -> None:

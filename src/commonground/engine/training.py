@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import weakref
@@ -16,13 +17,13 @@ from torch import nn
 from commonground.algorithms import Algorithm, check_methods
 from commonground.algorithms.base import without_class_variables
 from commonground.ambient import as_usual
-from commonground.config import RunConfig
+from commonground.config import RunConfig, with_usual_names
 from commonground.data import FederatedDataset
 from commonground.engine.backends.factory import EngineOf
 from commonground.engine.loop import Loop, OnRound, as_one
 from commonground.engine.more_rounds import check_rounds, follows
 from commonground.engine.observer import Observer, Several, Silent, completed
-from commonground.engine.prepare import check_objects, prepare_setup
+from commonground.engine.prepare import check_objects, named, prepare_setup
 from commonground.engine.private.secret import forget_lost_run
 from commonground.engine.run import Run, at_hand
 from commonground.engine.setup import Setup
@@ -40,7 +41,7 @@ __all__ = ["check_resumed", "prepared", "run_training", "train"]
 
 def train(
     algorithm: str | Algorithm = "fedrep",
-    data: FederatedDataset | str = "digits",
+    data: FederatedDataset | str | os.PathLike[str] = "digits",
     *,
     model: str | nn.Module | None = None,
     loss: str | OwnLoss | None = None,
@@ -58,8 +59,8 @@ def train(
 
     Args:
         algorithm: a name (``commonground list algorithms``) or an :class:`~commonground.algorithms.Algorithm`.
-        data: a federated data set, or a name to load with the ``clients``, ``classes_per_client``, ``partition`` and
-            ``seed`` of the settings.
+        data: a federated data set, or a name or path to load with the ``clients``, ``classes_per_client``,
+            ``partition`` and ``seed`` of the settings.
         model: a name, or any ``nn.Module``, of which a copy is trained from its present weights (give ``head=`` and
             ``body=`` name patterns unless the head is its last ``nn.Linear``); by default what suits the data.
         loss: in place of the task's in training (tests keep the task's figures): a function of outputs [rows, …] and
@@ -106,7 +107,7 @@ def train(
 
 def prepared(
     algorithm: str | Algorithm,
-    data: FederatedDataset | str,
+    data: FederatedDataset | str | os.PathLike[str],
     *,
     model: str | nn.Module | None = None,
     loss: str | OwnLoss | None = None,
@@ -119,6 +120,7 @@ def prepared(
         raise ConfigError(f"algorithm must be a name or an Algorithm object, such as FedRep(), not {algorithm!r}")
     if isinstance(algorithm, Algorithm):
         check_methods(type(algorithm), ("name", "title"))
+    data, settings = named(data), with_usual_names(settings)
     check_objects(data, model, settings)
     values = dict(settings)
     if isinstance(algorithm, Algorithm) and values.get("options"):

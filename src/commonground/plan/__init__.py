@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ __all__ = ["Plan", "plan", "plan_of", "plan_table"]
 
 def plan(
     algorithm: str | Algorithm = "fedrep",
-    data: FederatedDataset | str = "digits",
+    data: FederatedDataset | str | os.PathLike[str] = "digits",
     *,
     out: str | Path | None = None,
     **given: Any,

@@ -97,7 +97,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
     @app.get("/", response_class=HTMLResponse)
     def home() -> str:
         """A page to try the service."""
-        return page(models.columns)
+        return page(models.rows.example)
 
     @app.post("/v1/predict", responses=REFUSALS, response_model_exclude_unset=True)
     async def predict(body: Rows, client: Annotated[str, Depends(client_of)], request: Request) -> Predictions:

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,19 @@ import numpy.typing as npt
 import torch
 
 from commonground.adapt.keep import Kept, keep_clients
-from commonground.adapt.tables import targets_of
 from commonground.data import FederatedDataset
-from commonground.data.tables.features import check_columns, ignored, known_features, read_as_none
-from commonground.data.tables.read import RawTable, raw_of_frame
-from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.split import FEW
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import INDEX
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run, at_hand
 from commonground.errors import ConfigError, DataError, RunError
-from commonground.quoting import escaped, quoted
+from commonground.quoting import quoted
 from commonground.serve.joining import Joining
+from commonground.serve.rows import SERVED, Row, reader_of
 
 __all__ = ["Answer", "RunModels"]
 
-SERVED = "the run of this service"  # whose folder is nothing to tell
 SMALL = 16 * 1024  # bytes of requests that are answered together; longer ones would keep others waiting
-
-Row = Mapping[str, str | float | bool | None]
 
 
 @dataclass(frozen=True)
@@ -56,20 +48,17 @@ class RunModels:
     """The models of a run's clients. All methods but :meth:`asked` may be called from several threads.
 
     Args:
-        run: in a folder, of numbers, images or a table; no language model.
+        run: in a folder, of numbers, images, a table, or texts that have classes.
         ready: how many clients' models are kept in memory.
 
     Raises:
-        ConfigError: the run is of texts, or in no folder.
+        ConfigError: the run is of a language model that writes answers, or in no folder.
     """
 
     def __init__(self, run: Run, ready: int = 256) -> None:
-        trained = run.trained
-        if trained.reads_text:
-            raise ConfigError(f"{trained.where} is of texts; a service is for tables and numbers")
         if run.folder is None:
             raise ConfigError("a service needs a run in a folder; train with out=…")
-        self.run, self._ready = run, ready
+        self.run, self.rows, self._ready = run, reader_of(run), ready
         self._index = run.folder / ADDED / INDEX
         self._stamp: tuple[int, int, int] | None = None  # so that clients who are there are read with the first request
         self._models: OrderedDict[int, PortableModel] = OrderedDict()
@@ -80,15 +69,15 @@ class RunModels:
     @property
     def columns(self) -> list[str]:
         """What rows consist of: a table's columns; empty where samples are plain numbers."""
-        schema = self.run.trained.schema
-        return [] if schema is None else schema.needed
+        return list(self.rows.columns)
 
     def predict(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Answer]:
         """What a client's own model says.
 
         Args:
             client: its name.
-            rows: of a table, a mapping from column names to cells each; else samples as nested lists of numbers.
+            rows: of a table or texts, a mapping from column names to cells each; else samples as nested lists of
+                numbers.
 
         Raises:
             ConfigError: there is no such client.
@@ -132,23 +121,17 @@ class RunModels:
         except ConfigError:  # whose sentence names a folder of this host
             raise ConfigError(f"{SERVED} has no client {quoted(client)}") from None
         rows = [row for each in asked for row in each]
-        schema = trained.schema
-        notes: list[tuple[str, ...]] = [()] * len(rows)
-        if schema is None:
-            x: Any = _numbers(rows)
-        else:
-            raw = raw_of_frame(_frame(rows, schema.needed))
-            x, strange = known_features(raw, schema)
-            trained.scale(x, number)
-            notes = read_as_none(raw, schema) if strange else notes
-            _check_owner(rows, schema, client)
-            notes = [(*told, *ignored(row, schema)) for told, row in zip(notes, rows, strict=True)]
         try:
             model = self._model(number)
         except ConfigError as error:  # of a client that was added to other rounds of the run than are served here
             raise RunError(str(error)) from None
-        with torch.no_grad():
-            said = model.predict(x, "this service", trained.device)
+        with self.rows.alone:
+            x, notes = self.rows.read(trained, rows, client, number)
+        parts = []
+        for start in range(0, len(rows), self.rows.at_once):
+            with self.rows.alone, torch.no_grad():
+                parts.append(model.predict(x[start : start + self.rows.at_once], "this service", trained.device))
+        said = np.concatenate(parts)
         ends = np.cumsum([0, *(len(each) for each in asked)])
         return [self._in_words(said[a:b], notes[a:b]) for a, b in pairwise(ends)]
 
@@ -174,23 +157,15 @@ class RunModels:
             epochs: passes over them.
 
         Raises:
-            ConfigError: the run is of no table, scales by clients' own statistics, or has a client of this name.
+            ConfigError: rows of the run hold no targets, it scales by clients' own statistics, or it has a client of
+                this name.
             DataError: too few rows, or rows of another form.
         """
-        trained = self.run.trained
-        schema = trained.schema
-        if schema is None:
-            raise ConfigError(f"{SERVED} is of no table; new clients are added by `commonground adapt --keep`")
-        if schema.client_scales:
-            raise ConfigError(
-                f"{SERVED} scales by each client's own statistics; new clients are added by `commonground adapt --keep`"
-            )
         if not client.strip() or client != client.strip() or not client.isprintable() or len(client) > 200:
             raise DataError("a client's name is 1 to 200 printable characters without spaces at its ends")
         if len(rows) < 4:
             raise DataError(f"{len(rows)} rows are too few for a head and a test of it; at least 4 are needed")
-        _check_owner(rows, schema, client)
-        data = self._examples(client, raw_of_frame(_frame(rows, [*schema.needed, *schema.targets])))
+        data = self._examples(client, rows)
         with self._adding:
             trained = self.run.trained
             if client in trained.names:
@@ -201,16 +176,10 @@ class RunModels:
             self._heed(kept.run)
         return kept
 
-    def _examples(self, client: str, raw: RawTable) -> FederatedDataset:
+    def _examples(self, client: str, rows: Sequence[Row]) -> FederatedDataset:
         """Posted rows as a data set of one client."""
         trained = self.run.trained
-        assert trained.schema is not None
-        x, _ = known_features(raw, trained.schema)
-        y, known = targets_of(trained, raw, trained.schema)
-        lacking = np.flatnonzero(~known | (y < 0 if y.ndim == 1 else False))
-        if len(lacking):
-            what = " or ".join(trained.schema.targets)
-            raise DataError(f"row {int(lacking[0]) + 1} has no {what}, or one that the run does not know")
+        x, y = self.rows.examples(rows, client)
         test = max(1, len(x) // 4)
         return FederatedDataset.from_arrays(
             [(x[:-test], y[:-test], x[-test:], y[-test:])],
@@ -255,23 +224,6 @@ class RunModels:
             return self._models[client]
 
 
-def _check_owner(rows: Sequence[Row], schema: TableSchema, client: str) -> None:
-    """Refuse rows that name another client than the one that asks, or than those that were pooled into it.
-
-    Raises:
-        DataError: there is one.
-    """
-    pooled = schema.few_rows.get("clients", ()) if client == FEW and schema.few_rows.get("how") == "pool" else ()
-    for number, row in enumerate(rows, 1):
-        whose = {name.strip(): cell for name, cell in row.items()}.get(schema.client_column or "")
-        name = f"{whose:.0f}" if isinstance(whose, float) and whose.is_integer() else str(whose).strip()
-        if not isinstance(whose, bool | None) and name not in ("", client, *pooled):
-            raise DataError(
-                f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
-                f"{quoted(client)}; every client asks for its own rows"
-            )
-
-
 def _form(rows: Sequence[Any]) -> Any:
     """What the reading of rows may hang on beside each row itself: their columns in order, and for every one of them
     the kinds of its cells. Rows of equal form are read together exactly as they are apart.
@@ -302,36 +254,3 @@ def _shape(row: Any) -> tuple[int, ...]:
         sides.append(len(row))
         row = row[0] if row else None
     return tuple(sides)
-
-
-def _frame(rows: Sequence[Any], wanted: Sequence[str] = ()) -> Any:
-    """Rows as a DataFrame.
-
-    Raises:
-        DataError: a row is no object, holds half of a character, or lacks a wanted column (another one's cells would
-            make it a missing value, which is said by null).
-    """
-    import pandas as pd
-
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise DataError("rows of a table are objects with its columns' names")
-    needed = set(wanted)
-    for number, row in enumerate(rows, 1):
-        for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
-            if not _whole(text):
-                raise DataError(f"row {number} holds half of a character, {escaped(text)}")
-        if not needed <= row.keys():
-            check_columns(Path(f"row {number}"), {name.strip(): None for name in row}, wanted)
-    return pd.DataFrame([dict(row) for row in rows])
-
-
-def _whole(text: str) -> bool:
-    """Whether a text has no half of a surrogate pair alone, which JSON can say and no file can hold."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _numbers(rows: Sequence[Any]) -> npt.NDArray[np.float64]:
-    try:
-        return np.asarray(rows, dtype=np.float64)
-    except (ValueError, TypeError, OverflowError):
-        raise DataError("samples are lists of numbers, all of one shape") from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 __all__ = ["page"]
 
@@ -50,11 +50,10 @@ document.getElementById("ask").addEventListener("submit", async (event) => {{
 """
 
 
-def page(columns: Sequence[str]) -> str:
+def page(example: Any) -> str:
     """The page.
 
     Args:
-        columns: of a table, for the example; empty where rows are lists of numbers.
+        example: a row of the right form, its cells empty.
     """
-    rows = [dict.fromkeys(columns)] if columns else [[0.0, 0.0]]
-    return _PAGE.format(example=escape(json.dumps(rows, indent=1, ensure_ascii=False)))
+    return _PAGE.format(example=escape(json.dumps([example], indent=1, ensure_ascii=False)))

@@ -1,0 +1,278 @@
+"""The rows of a request, as a run's models take them: of a table, of texts, or plain numbers."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from commonground.adapt.tables import named_columns, targets_of
+from commonground.adapt.text_tables import schema_of_texts
+from commonground.adapt.texts import tokens_of
+from commonground.data.tables.features import check_columns, ignored, known_features, read_as_none
+from commonground.data.tables.load import LABEL
+from commonground.data.tables.read import RawTable, raw_of_frame
+from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.split import FEW
+from commonground.data.text import TextSamples, load_tokenizer
+from commonground.engine.run import Run
+from commonground.engine.trained import Trained
+from commonground.errors import ConfigError, DataError
+from commonground.quoting import escaped, quoted
+
+__all__ = ["SERVED", "Row", "RowReader", "reader_of"]
+
+Row = Mapping[str, str | float | bool | None]
+Rows = Sequence[Row] | Sequence[Any]
+Notes = list[tuple[str, ...]]
+
+SERVED = "the run of this service"  # whose folder is nothing to tell
+TEXT = "text"  # the column of texts of a run that knows none by name
+
+
+class RowReader(ABC):
+    """Reads rows.
+
+    Args:
+        run: whose models are asked.
+
+    Attributes:
+        columns: what rows consist of; empty where samples are plain numbers.
+        example: a row of the right form, for the page.
+        at_once: rows that are computed together.
+    """
+
+    columns: Sequence[str] = ()
+    example: Any = (0.0, 0.0)
+    at_once = 1 << 16
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @property
+    def alone(self) -> AbstractContextManager[Any]:
+        """What is held while rows are read and computed; nothing where several threads may."""
+        return nullcontext()
+
+    @abstractmethod
+    def read(self, trained: Trained, rows: Rows, client: str, number: int) -> tuple[Any, Notes]:
+        """Samples, and for each what is worth knowing of its row.
+
+        Args:
+            trained: the run's tensors, with all clients that have been added.
+            rows: of one form.
+            client, number: of who asks.
+
+        Raises:
+            DataError: they are not of the training rows' form.
+        """
+
+    @abstractmethod
+    def examples(self, rows: Sequence[Row], client: str) -> tuple[Any, Any]:
+        """Samples and targets of a new client.
+
+        Args:
+            rows: with the target's columns.
+            client: its name.
+
+        Raises:
+            ConfigError: a service cannot add clients to such a run.
+            DataError: rows of another form, or a target is missing or unknown.
+        """
+
+    def _targets(self, raw: RawTable, schema: TableSchema) -> Any:
+        """Targets in the task's stored form, of every row."""
+        y, known = targets_of(self.run.trained, raw, schema)
+        lacking = np.flatnonzero(~known | (y < 0 if y.ndim == 1 else False))
+        if len(lacking):
+            what = " or ".join(schema.targets)
+            raise DataError(f"row {int(lacking[0]) + 1} has no {what}, or one that the run does not know")
+        return y
+
+
+class NumberRows(RowReader):
+    """Nested lists of numbers."""
+
+    def read(self, trained: Trained, rows: Rows, client: str, number: int) -> tuple[Any, Notes]:
+        """See :meth:`RowReader.read`."""
+        try:
+            return np.asarray(rows, dtype=np.float64), [()] * len(rows)
+        except (ValueError, TypeError, OverflowError):
+            raise DataError("samples are lists of numbers, all of one shape") from None
+
+    def examples(self, rows: Sequence[Row], client: str) -> tuple[Any, Any]:
+        """Refused: a row is an object with its target, and these are none."""
+        raise ConfigError(f"{SERVED} is of no table and no texts; new clients are added by `commonground adapt --keep`")
+
+
+class TableRows(RowReader):
+    """Objects of cells by a table's columns' names."""
+
+    def __init__(self, run: Run, schema: TableSchema) -> None:
+        super().__init__(run)
+        self.schema, self.columns = schema, schema.needed
+        self.example = dict.fromkeys(schema.needed)
+
+    def read(self, trained: Trained, rows: Rows, client: str, number: int) -> tuple[Any, Notes]:
+        """See :meth:`RowReader.read`."""
+        raw = raw_of_frame(_frame(rows, self.columns))
+        x, strange = known_features(raw, self.schema)
+        trained.scale(x, number)
+        notes: Notes = read_as_none(raw, self.schema) if strange else [()] * len(rows)
+        _check_owner(rows, self.schema, client)
+        return x, [(*told, *ignored(row, self.schema)) for told, row in zip(notes, rows, strict=True)]
+
+    def examples(self, rows: Sequence[Row], client: str) -> tuple[Any, Any]:
+        """See :meth:`RowReader.examples`."""
+        if self.schema.client_scales:
+            raise ConfigError(
+                f"{SERVED} scales by each client's own statistics; new clients are added by `commonground adapt --keep`"
+            )
+        _check_owner(rows, self.schema, client)
+        raw = raw_of_frame(_frame(rows, [*self.schema.needed, *self.schema.targets]))
+        x, _ = known_features(raw, self.schema)
+        return x, self._targets(raw, self.schema)
+
+
+class TextRows(RowReader):
+    """Objects of a text, or a pair of texts, by its column's name.
+
+    One thread at a time reads and computes: a tokenizer and the base that all clients' models have in common are not
+    made for several.
+    """
+
+    at_once = 64  # so that nobody waits for all of a long request
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        trained = run.trained
+        # A run on texts that are no user's table knows classes alone.
+        self.schema = schema_of_texts(trained) or named_columns(trained, LABEL, None)
+        self.columns = trained.text_columns or (TEXT,)
+        self.example = dict.fromkeys(self.columns, "")
+        self._lock = threading.Lock()
+
+    @property
+    def alone(self) -> AbstractContextManager[Any]:
+        """See :attr:`RowReader.alone`."""
+        return self._lock
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return load_tokenizer(self.run.config.model)
+
+    def read(self, trained: Trained, rows: Rows, client: str, number: int) -> tuple[Any, Notes]:
+        """See :meth:`RowReader.read`."""
+        named = _named(rows)
+        _check_owner(named, self.schema, client)
+        tokens = self._tokens(named)
+        most = trained.longest_text(tokens.shape[1] - 1)
+        full = (tokens[:, 0, 1] >= most) if "max_length" in trained.split else np.zeros(len(named), bool)
+        told = f"fills the {most} tokens that are read; what is longer is cut"
+        known = dict.fromkeys(self.columns)
+        others = [[name for name in row if name not in known] for row in named]
+        return tokens, [
+            (*((told,) if cut else ()), *ignored(left, self.schema)) for cut, left in zip(full, others, strict=True)
+        ]
+
+    def examples(self, rows: Sequence[Row], client: str) -> tuple[Any, Any]:
+        """See :meth:`RowReader.examples`."""
+        named = _named(rows)
+        _check_owner(named, self.schema, client)
+        labels = [{name: row.get(name) for name in self.schema.targets} for row in named]
+        y = self._targets(raw_of_frame(_frame(labels)), self.schema)
+        with self.alone:
+            return self._tokens(named), y
+
+    def _tokens(self, rows: Sequence[Row]) -> Any:
+        texts: list[list[str]] = []
+        for number, row in enumerate(rows, 1):
+            check_columns(Path(f"row {number}"), row, self.columns)
+            cells = [row[name] for name in self.columns]
+            for name, cell in zip(self.columns, cells, strict=True):
+                if not isinstance(cell, str) or not cell.strip():
+                    what = "is empty" if cell is None or isinstance(cell, str) else "is no text"
+                    raise DataError(f"row {number}: the text {quoted(name)} {what}")
+            texts.append([str(cell).strip() for cell in cells])
+        first, *second = (list(column) for column in zip(*texts, strict=True))
+        samples = TextSamples(
+            first, second[0] if second else None, np.zeros(len(first), np.int64), origin="the request", unit="row",
+            numbers=range(1, 1 + len(first)),
+        )  # fmt: skip
+        return tokens_of(self.run, samples, tokenizer=self._tokenizer)
+
+
+def reader_of(run: Run) -> RowReader:
+    """What reads the rows of a run's clients.
+
+    Raises:
+        ConfigError: the run is of a language model, which answers instructions.
+    """
+    trained = run.trained
+    if trained.task.generative:
+        raise ConfigError(
+            f"{trained.where} is of a language model that writes answers; a service is for tables, numbers and texts "
+            "that have classes"
+        )
+    if trained.reads_text:
+        return TextRows(run)
+    return NumberRows(run) if trained.schema is None else TableRows(run, trained.schema)
+
+
+def _check_owner(rows: Sequence[Any], schema: TableSchema, client: str) -> None:
+    """Refuse rows that name another client than the one that asks, or than those that were pooled into it.
+
+    Raises:
+        DataError: there is one.
+    """
+    pooled = schema.few_rows.get("clients", ()) if client == FEW and schema.few_rows.get("how") == "pool" else ()
+    for number, row in enumerate(rows, 1):
+        whose = {name.strip(): cell for name, cell in row.items()}.get(schema.client_column or "")
+        name = f"{whose:.0f}" if isinstance(whose, float) and whose.is_integer() else str(whose).strip()
+        if not isinstance(whose, bool | None) and name not in ("", client, *pooled):
+            raise DataError(
+                f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
+                f"{quoted(client)}; every client asks for its own rows"
+            )
+
+
+def _named(rows: Sequence[Any]) -> list[Row]:
+    """Rows that are objects, their columns' names without blanks around them.
+
+    Raises:
+        DataError: one is none, or holds half of a character.
+    """
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise DataError("rows of a table are objects with its columns' names")
+    for number, row in enumerate(rows, 1):
+        for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
+            if not _whole(text):
+                raise DataError(f"row {number} holds half of a character, {escaped(text)}")
+    return [{name.strip(): cell for name, cell in row.items()} for row in rows]
+
+
+def _frame(rows: Sequence[Any], wanted: Sequence[str] = ()) -> Any:
+    """Rows as a DataFrame.
+
+    Raises:
+        DataError: as :func:`_named`; or a row lacks a wanted column (another one's cells would make it a missing value,
+            which is said by null).
+    """
+    import pandas as pd
+
+    named, needed = _named(rows), set(wanted)
+    for number, (row, stripped) in enumerate(zip(rows, named, strict=True), 1):
+        if not needed <= row.keys():
+            check_columns(Path(f"row {number}"), stripped, wanted)
+    return pd.DataFrame([dict(row) for row in rows])
+
+
+def _whole(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair alone, which JSON can say and no file can hold."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
