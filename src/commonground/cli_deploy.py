@@ -19,6 +19,7 @@ import click
 from commonground.cli_help import SectionedCommand
 from commonground.cli_options import Finite, Named, listening, run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
+from commonground.config import OF_DATA
 from commonground.errors import BusyError, ConfigError, Interrupted
 from commonground.extras import pip_install
 from commonground.quoting import escaped, quoted
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from commonground.network.fleet import Fleet
 
 __all__ = ["deploy"]
+
+OF_ONE_MACHINE = ("engine", "workers", "ray_address", "init_from", "data_dir", "track")
 
 folder_option = click.option(
     "--folder",
@@ -292,6 +295,12 @@ def run(
     except Interrupted as stopped:
         click.echo(f"commonground: {stopped}", err=True)
         raise SystemExit(130) from None
+
+
+for option in run.params:
+    # Refused with a sentence, and no help to read of: data and what computes are with the clients.
+    if isinstance(option, click.Option) and option.name in (*OF_DATA, *OF_ONE_MACHINE):
+        option.hidden = True
 
 
 @deploy.command(epilog="Example: commonground deploy status")

@@ -19,7 +19,15 @@ from commonground.errors import ConfigError, one_sentence
 from commonground.ranges import check_number
 from commonground.suggest import meant, nearest
 
-__all__ = ["RunConfig", "one_sentence", "with_usual_names"]
+__all__ = ["OF_DATA", "RunConfig", "one_sentence", "with_usual_names"]
+
+OF_DATA = (
+    "data", "clients", "classes_per_client", "partition", "train_samples", "test_samples", "normalize", "target",
+    "client_column", "feature_noise", "task", "drop", "text_column", "kinds", "separator", "encoding", "scaling",
+    "few_rows", "min_rows", "split_column", "time_column", "group_column", "test_share", "test_seed",
+    "missing_target", "image_size",
+)  # fmt: skip
+"""Settings that say what the data are and how they are read and divided: over a network each client's own matter."""
 
 
 _NUMBERS = (int, int | None, float, float | None)

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import tomllib
+from itertools import count
 from pathlib import Path
 from socket import create_server
 from typing import Any
@@ -17,12 +18,13 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.common.config import parse_config_args
 
+import commonground as cg
 from commonground import cli_deploy
 from commonground.cli import main
 from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError
 from commonground.network import Answering
-from commonground.network.deploy import Deployment
+from commonground.network.deploy import Deployment, follow
 from commonground.network.keys import check_own_certificate, make_certificates, make_node_key
 from commonground.network.limits import LARGEST, Limits
 from commonground.network.own_data import write_arrays
@@ -296,10 +298,45 @@ def test_a_server_that_is_gone_is_told_with_what_to_do(tmp_path: Path, monkeypat
 
     deployment = Deployment(tmp_path)
     monkeypatch.setattr(deployment, "flwr", gone)
-    with pytest.raises(
-        RunError, match=r"does not answer any more; start it again .* and continue the run with --resume"
-    ):
-        deployment.state_of(3)
+    out = tmp_path / "run"
+    job = Job(settings={}, clients=1, wait=1, limits=Limits(), out=str(out))
+    ticks = count(0, 100)  # seconds: it looks what Flower says after ten
+    monkeypatch.setattr("commonground.network.deploy.time.monotonic", lambda: next(ticks))
+    gone_says = r"does not answer any more; start it again \(commonground deploy server\) and "
+    with pytest.raises(RunError, match=gone_says + "the run as well, without --resume: nothing of it was trained yet$"):
+        follow(deployment, job, "job", 3, lambda kind, told: None)
+    cg.train("fedavg", made_data(), model="linear", rounds=1, out=out / "begun")
+    job = job.model_copy(update={"out": str(out / "begun")})
+    with pytest.raises(RunError, match=gone_says + "continue the run with --resume$"):
+        follow(deployment, job, "job", 3, lambda kind, told: None)
+
+
+def test_a_run_that_has_trained_nothing_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no run to continue$"):
+        run_settings({"algorithm": "fedavg"}, tmp_path, resume=True)
+    (tmp_path / "network.log").write_text("client north is there\n")
+    with pytest.raises(ConfigError, match=r"continue; nothing of it was trained yet: leave out --resume$"):
+        run_settings({"algorithm": "fedavg"}, tmp_path, resume=True)
+
+
+def test_options_that_are_always_refused_are_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "run", "--help"]) == 0
+    told = capsys.readouterr().out
+    given = {"--data": "digits", "--clients": "2", "--partition": "iid", "--target": "label", "--engine": "serial",
+             "--workers": "2", "--init-from": "x", "--track": "tensorboard"}  # fmt: skip
+    for name, value in given.items():
+        assert f"  {name} " not in told
+        assert main(["deploy", "run", "fedavg", "--out", "x", name, value]) == 2
+        assert "not for" in capsys.readouterr().err
+    assert "--rounds" in told
+    assert "--expect" in told
+
+
+def test_folders_of_server_and_client_are_their_owners_alone(tmp_path: Path) -> None:
+    Deployment(tmp_path / "server").set_up("127.0.0.1", 9, [], insecure=True)
+    make_node_key(tmp_path / "client")
+    for folder in ("server", "client"):
+        assert (tmp_path / folder).stat().st_mode & 0o077 == 0
 
 
 def test_a_certificate_for_other_names_is_told(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class Deployment:
             raise ConfigError(f"'{path}' cannot be read; `commonground deploy server` writes it anew") from None
 
     def set_up(self, host: str, port: int, names: Sequence[str], *, insecure: bool, max_bytes: int = LARGEST) -> str:
-        """Write what is missing of the folder.
+        """Write what is missing of the folder, which is its owner's alone if it is made here.
 
         Args:
             host: address to listen on.
@@ -110,7 +110,7 @@ class Deployment:
                 f"'{self.folder}' has certificates, which its clients were given; leave out --insecure, or choose "
                 "another --folder"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if host not in _LOCAL and not is_everywhere(host):
             names = [*names, host]  # by which this host reaches it, to start runs
         if not insecure and self.insecure:
@@ -253,8 +253,7 @@ class Deployment:
             _, found = self.flwr("ls")
         except RunError:
             raise RunError(
-                f"the server of '{self.folder}' does not answer any more; start it again (commonground deploy server) "
-                "and continue the run with --resume"
+                f"the server of '{self.folder}' does not answer any more; start it again (commonground deploy server)"
             ) from None
         for one in found.get("runs", []):
             if str(one.get("run-id")) == str(run):
@@ -296,7 +295,7 @@ def follow(
             try:
                 state = deployment.state_of(run)
             except RunError as error:
-                raise RunError(said or str(error)) from None
+                raise RunError(said or f"{error} and {_go_on(out)}") from None
             if state == STOPPED:  # of which its process says that it has lost its server
                 raise Interrupted(_stopped(run, out))
             if said is not None:
@@ -402,6 +401,13 @@ def _what_then(out: Path) -> str:
     """What is said of a run that has ended without a word of its own."""
     log = "`commonground deploy server` has shown why"
     return f"{log}; continue it with --resume" if RunFolder(out).exists else f"has begun nothing: {log}"
+
+
+def _go_on(out: Path) -> str:
+    """How a run that has ended before its time goes on."""
+    if RunFolder(out).exists:
+        return "continue the run with --resume"
+    return "the run as well, without --resume: nothing of it was trained yet"
 
 
 def _stopped(run: int, out: Path) -> str:

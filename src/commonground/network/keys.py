@@ -136,8 +136,11 @@ def _hosts_of(certificate: x509.Certificate) -> tuple[list[Address], list[str]]:
 
 
 def make_node_key(folder: Path) -> Path:
-    """Write ``node.key``, if there is none, and ``node.pub``, which the server's operator registers; its path."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write ``node.key``, if there is none, and ``node.pub``, which the server's operator registers; its path.
+
+    A folder that is made for it is its owner's alone: what is personal of the client will lie in it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not (folder / "node.key").is_file():
         _write_secret(folder / "node.key", _pem(ec.generate_private_key(ec.SECP384R1())))
     public = read_node_key(folder).public_key()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commonground.config import RunConfig
+from commonground.config import OF_DATA, RunConfig
 from commonground.console import result_note, result_table
 from commonground.engine.option_checks import check_described
 from commonground.engine.prepare import checked_algorithm
@@ -19,7 +19,7 @@ from commonground.errors import BusyError, ConfigError, Interrupted
 from commonground.network.deploy import Deployment, follow
 from commonground.network.holder import Holder
 from commonground.network.limits import Limits
-from commonground.network.server_app import Job
+from commonground.network.server_app import LOG, Job
 from commonground.quoting import escaped
 from commonground.report import write_run_report
 from commonground.tasks import Metric
@@ -31,13 +31,6 @@ __all__ = ["check_idle", "run_and_show", "run_settings"]
 
 LINGERS = 3.0  # seconds for which the process of a server that was killed may still have its run's folder
 
-_OF_DATA = (
-    "data", "clients", "classes_per_client", "partition", "train_samples", "test_samples", "normalize", "target",
-    "client_column", "feature_noise", "task", "drop", "text_column", "kinds", "separator", "encoding", "scaling",
-    "few_rows", "min_rows", "split_column", "time_column", "group_column", "test_share", "test_seed",
-    "missing_target", "image_size",
-)  # fmt: skip
-
 
 def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str, Any]:
     """The settings of a run over a network.
@@ -47,10 +40,10 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
             algorithm.
         RunError: another run has the folder, or has left something there.
     """
-    for name in _OF_DATA:
+    for name in OF_DATA:
         if name in values:
             raise ConfigError(f"--{name.replace('_', '-')} is not for a run over a network: data are with the clients")
-    for name in ("engine", "ray_address"):
+    for name in ("engine", "workers", "ray_address"):
         if name in values:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} is not for a run over a network: each client computes on its own host")
@@ -60,7 +53,8 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
     found = dict(values)
     if resume:
         if not RunFolder(out).exists:
-            raise ConfigError(f"'{out}' holds no run to continue")
+            begun = "; nothing of it was trained yet: leave out --resume" if (out / LOG).is_file() else ""
+            raise ConfigError(f"'{out}' holds no run to continue{begun}")
         found = RunFolder(out).config().model_dump(exclude_none=True) | found
     else:
         RunFolder(out).check_free()
