@@ -251,8 +251,8 @@ class Answering:
         if not self.has_begun(run):
             raise RunError(f"this client has not begun the run {quoted(run)}")
         if run not in self._clients:
-            self.note(f"goes on with the run {run}")
             self._clients = {run: self._client(_read(self._file(run).read_bytes()))}
+            self.note(f"goes on with the run {run}")
         return self._clients[run]
 
     def _file(self, run: str) -> Path:

@@ -15,7 +15,7 @@ from typing import Protocol
 from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Tensors
 from commonground.engine.backends.base import Which
-from commonground.engine.backends.checks import odd_updates, settle
+from commonground.engine.backends.checks import odd_updates, settle, who
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.scores import Scores
@@ -52,6 +52,7 @@ class NetworkEngine(MessageEngine):
         self.transport, self.limits = transport, limits
         self.saved_every_round = True
         self._sent: Tensors = {}
+        self._why: dict[int, str] = {}  # a client's rounds do not count, as was noted, until one does
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
@@ -81,6 +82,9 @@ class NetworkEngine(MessageEngine):
             time.sleep(self.limits.pause)
             self._counted = dict(before)  # the round begins anew, for those who answered as well
             results = self._alike(super().train(round, clients, shared, extra), round)
+        for client in sorted({result.update.client for result in results} & self._why.keys()):
+            del self._why[client]
+            self.note(f"round {round}: client {self.setup.data.shown_name(client)} takes part again")
         return results
 
     def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
@@ -113,9 +117,12 @@ class NetworkEngine(MessageEngine):
         return admitted
 
     def _refuse(self, client: int, round: int, error: UpdateError) -> None:
-        """The client's round does not count."""
+        """The client's round does not count; why is noted once, until it takes part again."""
         self.missing[client] = str(error)
-        self.note(f"round {round}: {error}")
+        why = str(error).replace(who(self.setup, client, round), "")
+        if self._why.get(client) != why:
+            self._why[client] = why
+            self.note(f"round {round}: {error}")
 
     def evaluate(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -34,17 +34,29 @@ from commonground.network.agreeing import agree_on_tables
 from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
-from commonground.network.post import Letter, NoAnswerError, Post, Questions, json_of
+from commonground.network.post import Letter, NoAnswerError, Post, Questions, json_of, said_of
 from commonground.network.tuning import Tuning, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
-__all__ = ["MEMBERS", "Members", "gather", "train_over"]
+__all__ = ["MEMBERS", "Members", "RefusedError", "gather", "train_over"]
 
 MEMBERS = "network.json"
 """The file of a run's folder that says who takes part."""
 
 _PAUSE = 0.5  # seconds between two looks for nodes
 _FIRST, _LONGEST = 4.0, 30.0  # seconds for their answers, while which others that come wait; doubled each time
+
+
+class RefusedError(RunError):
+    """Clients take no part in a run that has not begun, because of what it is.
+
+    Args:
+        why: by node, with the client's name.
+    """
+
+    def __init__(self, why: Mapping[int, str]) -> None:
+        super().__init__("; ".join(why.values()))
+        self.why = dict(why)
 
 
 class Members(BaseModel):
@@ -83,6 +95,7 @@ def gather(
     seconds: float,
     note: Callable[[str], None] = lambda text: None,
     check_stop: Callable[[], None] = lambda: None,
+    without: Mapping[int, str] | None = None,
 ) -> Members:
     """Wait until as many clients have said what they have.
 
@@ -92,15 +105,17 @@ def gather(
         seconds: how long is waited.
         note: hears of each.
         check_stop: raises if the user wants no more.
+        without: nodes that take no part in the run, with why.
 
     Raises:
         RunError: too few have come, or two have one name.
     """
-    until, found, refused = time.monotonic() + seconds, dict[int, Description | Columns](), dict[int, str]()
+    without, refused = without or {}, dict(without or {})
+    until, found = time.monotonic() + seconds, dict[int, Description | Columns]()
     window = _FIRST
     while True:
         check_stop()
-        news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in found}
+        news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in {**found, **without}}
         for node, answer in post.exchange(news, min(seconds, window), check_stop):
             try:
                 found[node] = _described(answer)
@@ -167,6 +182,7 @@ def train_over(
         held: whether the caller has the folder locked (:func:`~commonground.engine.state.lock.locked`).
 
     Raises:
+        RefusedError: a client takes no part in a run with these settings, which therefore has not begun.
         CommonGroundError: a setting does not fit the clients' data, or the run cannot go on.
     """
     data = described_dataset(members.descriptions)
@@ -180,6 +196,9 @@ def train_over(
         raise ConfigError(
             f"--min-answers is {limits.min_answers}, and a round asks {counted(asked, 'client')}; no round would count"
         )
+
+    if not resume and (refused := _refusals(post, setup, members, limits)):
+        raise RefusedError(refused)
 
     engines: list[NetworkEngine] = []
 
@@ -196,6 +215,25 @@ def train_over(
             if observer is not None:
                 observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
     return run
+
+
+def _refusals(post: Post, setup: Setup, members: Members, limits: Limits) -> dict[int, str]:
+    """Tell all clients of a run that is to begin: the nodes of those that take no part in it, and why.
+
+    Who does not answer is none of them: it is told again with its first question.
+    """
+    letters = {
+        node: Letter("begin", members.run, begin_of(setup, members, client))
+        for client, node in enumerate(members.nodes)
+    }
+    names = {node: told.name for node, told in zip(members.nodes, members.descriptions, strict=True)}
+    found: dict[int, str] = {}
+    for node, answer in post.exchange(letters, limits.seconds):
+        told = said_of(answer, letters[node])
+        if isinstance(told, UpdateError) and not isinstance(told, NoAnswerError):
+            said = str(told).removeprefix("it failed, ")  # what it was asked was whether it takes part
+            found[node] = f"client {quoted(names[node])} takes no part in this run, {said}"
+    return found
 
 
 def end_run(setup: Setup, post: Post, members: Members, out: Path, limits: Limits) -> dict[int, str]:

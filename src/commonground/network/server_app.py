@@ -17,7 +17,7 @@ from commonground.config import RunConfig
 from commonground.engine.observer import Silent
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError
-from commonground.network.federation import MEMBERS, Members, gather, train_over
+from commonground.network.federation import MEMBERS, Members, RefusedError, gather, train_over
 from commonground.network.grid import GridPost
 from commonground.network.holder import Holder
 from commonground.network.limits import Limits
@@ -100,12 +100,25 @@ def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
     post = GridPost(grid, job.limits)
     if not job.resume:
         RunFolder(out).check_free()  # before clients are waited for in vain
-    if job.resume and (out / MEMBERS).is_file():
-        members = Members.read(out / MEMBERS)
-    else:
-        members = gather(post, job.clients, job.wait, note)
     config, observer = RunConfig.make(job.settings), _Noting(note)
-    train_over(post, config, members, job.limits, out, resume=job.resume, observer=observer, held=True)
+    if job.resume and (out / MEMBERS).is_file():
+        train_over(
+            post, config, Members.read(out / MEMBERS), job.limits, out, resume=True, observer=observer, held=True
+        )
+        return
+    without: dict[int, str] = {}
+    while True:
+        members = gather(post, job.clients, job.wait, note, without=without)
+        try:
+            train_over(post, config, members, job.limits, out, resume=job.resume, observer=observer, held=True)
+        except RefusedError as refused:
+            without |= refused.why
+            if len(refused.why) == len(members.nodes):
+                raise
+            for why in refused.why.values():
+                note(why)
+        else:
+            return
 
 
 class _Noting(Silent):

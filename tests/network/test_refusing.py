@@ -1,0 +1,107 @@
+"""Clients that take no part in a run because of what it is, and what is said of those that are away for long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import commonground as cg
+from commonground.config import RunConfig
+from commonground.engine.observer import Silent
+from commonground.errors import RunError, UpdateError
+from commonground.network import Members, gather, server_app, train_over
+from commonground.network.federation import RefusedError
+from commonground.network.post import Letter
+from tests.network.test_network_engine import FAST, SETTINGS, data_of
+from tests.network.town import Town
+
+DEMAND = "this client takes part in runs with --dp client --dp-where client alone, as its owner demands"
+WANTED = f"takes no part in this run, and says '{DEMAND}'"
+
+
+def town_of(tmp_path: Path, *demanding: int) -> Town:
+    town = Town(data_of(), tmp_path / "sites")
+    for client in demanding:
+        town.desks[100 + client].answering.demand = "client"
+    return town
+
+
+def carried_out(
+    town: Town, out: Path, monkeypatch: pytest.MonkeyPatch, clients: int, wait: float = 20, **settings: Any
+) -> list[str]:
+    """A job on the server; its notes."""
+    notes: list[str] = []
+    monkeypatch.setattr(server_app, "GridPost", lambda grid, limits: town)
+    asked = {"data": "arrays", **SETTINGS, "algorithm": "fedrep", **settings}
+    job = server_app.Job(settings=asked, clients=clients, wait=wait, limits=FAST, out=str(out))
+    out.mkdir()
+    server_app._train(None, job, out, notes.append)  # type: ignore[arg-type]
+    return notes
+
+
+def test_a_client_whose_demand_is_not_met_is_left_out_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others train what they would have trained by themselves."""
+    notes = carried_out(town_of(tmp_path, 1), tmp_path / "run", monkeypatch, clients=3)
+    assert notes.count(f"client 'site 1' {WANTED}") == 1
+    run = cg.load_run(tmp_path / "run")
+    assert run.summary["clients"] == 3
+    assert run.trained.names == ["site 0", "site 2", "site 3"]
+    assert "refused" not in run.summary
+    alone = Town(data_of(), tmp_path / "alone")
+    for one in (alone.names, alone.data, alone.folders):
+        del one[1]
+    alone.desks = {node: desk for node, desk in alone.desks.items() if node != 101}
+    config = RunConfig.make({"algorithm": "fedrep", "data": "arrays", **SETTINGS})
+    other = train_over(alone, config, gather(alone, 3, 10), FAST, tmp_path / "other")
+    assert run.summary["weights_sha256"] == other.summary["weights_sha256"]
+    assert Members.read(tmp_path / "run" / "network.json").nodes == (100, 102, 103)
+
+
+def test_too_few_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError) as error:
+        carried_out(town_of(tmp_path, 1), tmp_path / "run", monkeypatch, clients=4, wait=0.7)
+    assert str(error.value).startswith("3 of 4 clients have come within 0.7 s (client 'site 1' takes no part in this")
+    assert not (tmp_path / "run" / "network.json").exists()
+
+
+def test_nobody_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for then."""
+    with pytest.raises(RefusedError) as error:
+        carried_out(town_of(tmp_path, 0, 1, 2, 3), tmp_path / "run", monkeypatch, clients=2, wait=1e6)
+    assert [f"client 'site {c}' {WANTED}" in str(error.value) for c in range(4)] == [True] * 4
+
+
+def test_a_demand_that_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private: dict[str, Any] = {"dp": "client", "dp_clip": 0.5, "dp_noise": 2.0, "dp_where": "client"}
+    notes = carried_out(town_of(tmp_path, 1), tmp_path / "run", monkeypatch, clients=4, **private)
+    assert not [note for note in notes if "takes no part" in note]
+    assert cg.load_run(tmp_path / "run").summary["clients"] == 4
+
+
+def test_why_a_client_is_away_is_said_once_and_that_it_is_back(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Hearing(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    def lost(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        away = any(f'\\"round\\": {round}'.encode() in asked.body for round in (2, 3, 4))
+        return UpdateError("its data are others") if node == 102 and asked.kind == "ask" and away else answer
+
+    town = Town(data_of(), tmp_path / "sites")
+    town.spoil = lost
+    config = RunConfig.make({"algorithm": "fedrep", "data": "arrays", **SETTINGS, "rounds": 6})
+    run = train_over(town, config, gather(town, 4, 10), FAST, tmp_path / "run", observer=Hearing())
+    assert [r.get("missing") for r in run.history] == [None, 1, 1, 1, None, None]
+    told = [note for note in notes if "site 2" in note]
+    assert told[0].startswith("round 2: client site 2 in round 2 did not take what it was sent: its data are others")
+    assert told[-1] == "round 5: client site 2 takes part again"
+    assert len(told) == 2
+    assert run.summary["refused"]["site 2"]["rounds"] == 3
