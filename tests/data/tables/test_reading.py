@@ -16,6 +16,7 @@ import pytest
 
 from commonground import load_data
 from commonground.data import FederatedDataset
+from commonground.data.tables.cells import date_numbers
 from commonground.data.tables.read import read_raw
 from commonground.data.tables.textfile import read_text_file
 from commonground.errors import CommonGroundError, ConfigError, DataError
@@ -176,6 +177,32 @@ def test_lists_and_objects_are_left_out_with_a_word(tmp_path: Path) -> None:
     assert schema is not None
     assert schema.inputs == ["a"]
     assert schema.notes[0] == "left out: 'tags' (list<item: int64>), 'more' (struct<b: int64>)"
+
+
+@pytest.mark.parametrize("zone", ["Z", "+01:00", "-0500", " +02:00", "+13", " -11"])
+def test_a_time_with_a_zone_is_what_the_clocks_there_show(zone: str, tmp_path: Path) -> None:
+    """Midnight begins the day that it begins there, in summer and in winter."""
+    days = pd.date_range("2023-03-20", periods=40)
+    plain = date_numbers([f"{day:%Y-%m-%d}" for day in days], "ISO8601")
+    assert np.array_equal(plain, np.arange(19436, 19476))
+    for form in ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S.%f"):
+        assert np.array_equal(date_numbers([f"{day:{form}}{zone}" for day in days], "ISO8601"), plain)
+    if zone != "Z":
+        written = [f"{day:%d.%m.%Y %H:%M}{zone}" for day in days]
+        assert np.array_equal(date_numbers(written, f"%d.%m.%Y %H:%M{' ' * zone.startswith(' ')}%z"), plain)
+    half = date_numbers([f"2023-03-20T12:00:00{zone}"], "ISO8601")
+    assert half == plain[0] + 0.5
+
+
+def test_a_column_with_a_zone_is_read_as_without_one(tmp_path: Path) -> None:
+    days = pd.Series(pd.date_range("2023-03-20", periods=40))
+    frame = pd.DataFrame({"day": days, "label": np.arange(40) % 2})
+    plain = load_data(frame, 2).x_train
+    for zone in ("Europe/Berlin", "America/New_York", "UTC"):
+        local = frame.assign(day=days.dt.tz_localize(zone))
+        assert np.array_equal(load_data(local, 2).x_train, plain)
+        local.to_csv(tmp_path / "local.csv", index=False)
+        assert np.array_equal(load_data(tmp_path / "local.csv", 2).x_train, plain)
 
 
 def test_finer_times_than_microseconds_are_dates(tmp_path: Path) -> None:

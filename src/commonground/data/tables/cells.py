@@ -55,6 +55,7 @@ _NUMBERS = {
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,30})(\.0)?")
 _FRACTION = re.compile(r"-?\d+\.(?!0$)\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_ZONE = re.compile(r"([T ]\d\d(?::?\d\d){0,2}(?:\.\d+)?)\s*(?:Z|[+-]\d\d(?::?\d\d)?)$")  # after a time of day
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CLOCK = re.compile(
     r"(?:(?P<days>[+-]?\d{1,6}) days?,? \+?)?(?P<sign>[+-])?(?P<hours>\d{1,6}):(?P<minutes>[0-5]\d)"
@@ -326,7 +327,8 @@ def _spelt(words: Sequence[str], whole: bool) -> list[object]:
 
 
 def date_numbers(words: Sequence[str], order: str) -> Floats:
-    """Words as days since 1970-01-01 (UTC where no zone is given), NaN for those that are no dates so written.
+    """Words as days since 1970-01-01, NaN for those that are no dates so written. A time with a zone is what the clocks
+    there show: midnight in Berlin begins the day that it begins there, as it does where no zone is written.
 
     Args:
         words: the words.
@@ -337,6 +339,8 @@ def date_numbers(words: Sequence[str], order: str) -> Floats:
     if not len(words):
         return np.empty(0)
     try:
+        if order == "ISO8601" or order.endswith("%z"):
+            words, order = [_ZONE.sub(r"\1", word) for word in words], order.removesuffix("%z").rstrip()
         times = pd.to_datetime(pd.Series(list(words), dtype="str"), format=order, utc=True, errors="coerce")
     except (ValueError, TypeError, OverflowError):
         return np.full(len(words), np.nan)
