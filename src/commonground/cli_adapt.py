@@ -113,7 +113,7 @@ def adapt(
     if out is not None:
         check_folder(out)
     from commonground.adapt.few_shot import adapt as adapt_run
-    from commonground.adapt.few_shot import check_has_head
+    from commonground.adapt.few_shot import check_has_head, known_clients
     from commonground.data import add_feature_noise, kind_of, load_data
     from commonground.data.limits import with_enough
     from commonground.engine.prepare import reading
@@ -167,6 +167,8 @@ def adapt(
     folder = out or run_dir
     about = {"run": str(run_dir), "data": new.name, "clients": new.clients, "epochs": epochs, "seed": seed}
     about |= {"task": new.task.name, "metric": Headline.of(new.task).key, "left_out": left}
+    if data is not None and (known := known_clients(run.trained, new)):
+        about["trained_the_run"] = known
     _write(folder, about, [result.to_dict() for result in results])
     # A client of a network keeps its own model alone, of which there is no report.
     whole = all((run_dir / name).is_file() for name in ("summary.json", "rounds.jsonl"))

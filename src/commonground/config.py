@@ -71,8 +71,9 @@ class RunConfig(BaseModel):
         description="a table's numbers: by pooled statistics of all clients (default), client, none, or "
         "bounds:NAME=LOW:HIGH,…",
     )
-    few_rows: Literal["keep", "pool", "shared"] | None = Field(
-        None, description="clients with few rows: keep, pool (one client of all), or shared (only the global model)"
+    few_rows: Literal["keep", "pool", "shared", "drop"] | None = Field(
+        None,
+        description="clients with few rows: keep, pool (one client of all), shared (only the global model), or drop",
     )
     min_rows: int | None = Field(None, ge=2, description="rows below which a client has few (default: 2)")
     split_column: str | None = Field(None, description="a table's column of train and test (default: split)")

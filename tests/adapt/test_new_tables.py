@@ -203,7 +203,8 @@ def test_fills_matter_where_cells_are_filled(tmp_path: Path) -> None:
     assert held.trained.schema is not None
     assert data.schema is not None
     assert held.trained.schema.features != data.schema.features
-    assert cg.adapt(held, data, [3], epochs=1, repeats=1)
+    with pytest.warns(UserWarning, match="4 of 4 clients of the table have names of clients that trained the run"):
+        assert cg.adapt(held, data, [3], epochs=1, repeats=1)
     assert held.importance(data).to_json()
     some = whole.copy()
     some.loc[:9, "x"] = None
@@ -229,3 +230,23 @@ def test_a_client_without_a_name_keeps_its_scale(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         cg.load_exported(tmp_path / "it").predict(new), kept.run.predict(new, "new-0"), rtol=1e-4, atol=1e-6
     )
+
+
+def test_clients_that_trained_the_run_are_named_as_no_new_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path / "run", "classification")
+    frame = pd.concat([rows("cd", 60, 10, 2, "classification"), rows("n", 40, 14, 1, "classification")])
+    frame.to_csv(tmp_path / "mixed.csv", index=False)
+    asked = ["adapt", str(tmp_path / "run"), "--shots", "4", "--repeats", "1", "--data", str(tmp_path / "mixed.csv")]
+    assert main(asked) == 0
+    said = "2 of 3 clients of mixed.csv have names of clients that trained the run ('c', 'd'): if they are those, its"
+    assert capsys.readouterr().err.count(said) == 1
+    assert json.loads((tmp_path / "run" / "adapt.json").read_text())["trained_the_run"] == ["c", "d"]
+    rows("n", 40, 14, 1, "classification").to_csv(tmp_path / "new.csv", index=False)
+    assert main([*asked[:-1], str(tmp_path / "new.csv")]) == 0
+    assert "trained the run" not in capsys.readouterr().err
+    assert "trained_the_run" not in json.loads((tmp_path / "run" / "adapt.json").read_text())
+    data = cg.load_data(rows("ab", 60, 10, 3, "classification"), **KEYS, schema=run.trained.schema)
+    with pytest.warns(UserWarning, match=r"2 of 2 clients of the table have names of clients that trained the run"):
+        cg.adapt(run, data, [4], repeats=1)

@@ -122,7 +122,7 @@ def test_an_empty_cell_is_predicted_by_the_median_of_all_rows() -> None:
     assert column.fill == np.median([float(i) for i in range(40) if i in set(data.x_train[:, 0].tolist())])
 
 
-@pytest.mark.parametrize("few", ["pool", "shared"])
+@pytest.mark.parametrize("few", ["pool", "shared", "drop"])
 def test_clients_that_hang_on_how_many_rows_one_has_are_refused(few: str, tmp_path: Path) -> None:
     table().to_csv(tmp_path / "t.csv", index=False)
     asked: dict[str, Any] = {"client_column": "who", "target": "y", "few_rows": few, "min_rows": 5, "rounds": 1}

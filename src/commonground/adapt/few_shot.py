@@ -26,6 +26,7 @@ from commonground.engine.run import Run, as_run
 from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, LoneSampleError, warn
+from commonground.quoting import quoted
 from commonground.ranges import LARGEST, SMALLEST
 from commonground.tasks import Task
 
@@ -87,7 +88,7 @@ def adapt(
         per_class: whether the shots count samples of each of a client's classes.
         local_only: whether to train a whole model on each client alone for comparison; left out where BatchNorm would
             have a batch of a single sample, of which it has no statistics.
-        note: is told of what is left out; by default it becomes a warning.
+        note: is told of what is left out, and of clients that are not new; by default it becomes a warning.
 
     Raises:
         CommonGroundError: the data does not fit the run, or a client has too few samples.
@@ -98,6 +99,12 @@ def adapt(
     shots = _numbers_of_samples(shots)
     if repeats < 1:
         raise ConfigError(f"--repeats must be at least 1, not {repeats}")
+    if known := known_clients(trained, data):
+        note(
+            f"{len(known):,} of {counted(data.clients, 'client')} of {data.name} have names of clients that trained "
+            f"the run ({', '.join(map(quoted, known[:3]))}{', …' if len(known) > 3 else ''}): if they are those, its "
+            "body knows them, and these figures are better than new clients' will be"
+        )
     subsets = {
         k: [limit_samples(data, "train", k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots
     }
@@ -121,6 +128,15 @@ def adapt(
                 )
         results += [_summary(way, k, values) for way, values in ways.items()]
     return results
+
+
+def known_clients(trained: Trained, data: FederatedDataset) -> list[str]:
+    """Names of clients of the data that clients which trained a run have as well; none where either are numbers."""
+    names = trained.split["client_names"]
+    if names is None or data.client_names is None:
+        return []
+    known = {*names}
+    return [name for name in data.client_names if name in known]
 
 
 def _alone(setup: Setup, epochs: int) -> Results:

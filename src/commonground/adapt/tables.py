@@ -190,6 +190,7 @@ def _parts(
         near = difflib.get_close_matches(unknown[0], numbers, n=1)
         hint = f" (did you mean {quoted(near[0])}?)" if near else ""
         others = ", and --global asks the shared model" if trained.has_global_model else ""
+        hint = " (left out, having few rows)" if unknown[0] in few.get("clients", ()) else hint
         raise DataError(
             f"{raw.path}: {len(unknown):,} of the {len(parts):,} clients took no part in the run, the first is "
             f"{quoted(unknown[0])}{hint}; `commonground adapt` serves new ones{others}"

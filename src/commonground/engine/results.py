@@ -231,7 +231,7 @@ def _ranking(setup: Setup) -> dict[str, Any]:
 
 
 def _majority(setup: Setup) -> dict[str, Any]:
-    """Of classes: the most frequent one, and its share of all clients' training and test rows."""
+    """Of classes: the most frequent one of the test rows, and its share of all clients' training and test rows."""
     data = setup.data
     if not data.task.softmax or data.described:
         return {}

@@ -187,12 +187,12 @@ class Trained:
             return number
         few = self.split.get("few_clients", {}) if self.schema is None else self.schema.few_rows
         if str(name) in few.get("clients", ()):
-            became = (
-                f"trained with others of few rows as '{FEW}'"
-                if few["how"] == "pool"
-                else "took no part, having few rows: the global model serves it"
-            )
-            raise ConfigError(f"the client '{name}' of {self.where} {became}")
+            became = {
+                "pool": f"trained with others of few rows as '{FEW}'",
+                "shared": "took no part, having few rows: the global model serves it",
+                "drop": "was left out, having few rows",
+            }
+            raise ConfigError(f"the client '{name}' of {self.where} {became[few['how']]}")
         near = meant(str(name), names[:MOST_COMPARED])
         raise ConfigError(
             f"{self.where} has no client '{name}'{near}; it has {len(names)}, from '{names[0]}' to '{names[-1]}'"

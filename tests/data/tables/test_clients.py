@@ -52,8 +52,30 @@ def test_clients_left_to_the_global_model_take_no_part(tmp_path: Path) -> None:
     assert data.preprocess.mean[0] == pytest.approx(data.x_train[:, 0].mean())
 
 
+def test_clients_that_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where their rows are not in the table, for a method without a global model as well."""
+    data = load(tmp_path, few_rows="drop", min_rows=10)
+    plain = load(tmp_path, frame()[frame().who.isin([*"abc"])].reset_index(drop=True))
+    assert data.fingerprint() == plain.fingerprint()
+    assert data.schema is not None
+    assert data.schema.few_rows == {"how": "drop", "min_rows": 10, "clients": ["d", "e", "f"], "rows": 6}
+    frame().to_csv(tmp_path / "t.csv", index=False)
+    given = ["--data", str(tmp_path / "t.csv"), "--client-column", "who", "--drop", "visit,when", "--rounds", "1"]
+    out = str(tmp_path / "run")
+    assert main(["train", "fedrep", *given, "--few-rows", "drop", "--min-rows", "10", "--out", out]) == 0
+    assert "3 clients with fewer than 10: left out" in " ".join(capsys.readouterr().out.split())
+    assert "(6 rows in all) are left out." in (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert main(["predict", out, str(tmp_path / "t.csv")]) == 2
+    said = "3 of the 6 clients took no part in the run, the first is 'd' (left out, having few rows)"
+    assert said in capsys.readouterr().err
+    assert main(["predict", out, str(tmp_path / "t.csv"), "--client", "f"]) == 2
+    assert "was left out, having few rows" in capsys.readouterr().err
+
+
 def test_kept_clients_need_two_rows(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"client 'f' has 1 row; .* \(1 such client; --few-rows pool"):
+    with pytest.raises(
+        DataError, match=r"client 'f' has 1 row; .* \(1 such client; --few-rows drop, pool or shared says"
+    ):
         load(tmp_path)
     data = load(tmp_path, frame()[:-1], min_rows=10)
     assert data.clients == 5
@@ -63,7 +85,11 @@ def test_kept_clients_need_two_rows(tmp_path: Path) -> None:
         DataError, match="no client has 50 rows; to train, take a smaller --min-rows or --few-rows pool"
     ):
         load(tmp_path, few_rows="shared", min_rows=50)
-    with pytest.raises(DataError, match="the clients with fewer than 2 rows have 1 row in all"):
+    with pytest.raises(
+        DataError, match=r"no client has 50 rows; to train, take a smaller --min-rows or --few-rows pool$"
+    ):
+        load(tmp_path, few_rows="drop", min_rows=50)
+    with pytest.raises(DataError, match=r"have 1 row in all; .* train as one, or take --few-rows drop$"):
         load(tmp_path, few_rows="pool")
     with pytest.raises(ConfigError, match="min_rows is 1; a client needs at least 2"):
         load(tmp_path, min_rows=1)

@@ -195,5 +195,6 @@ def test_the_command_for_clients_of_one_row_runs(alone: int, tmp_path: Path) -> 
     path = tmp_path / "shops.csv"
     path.write_text("\n".join(lines) + "\n")
     command = shlex.split(inspect_table(path, client_column="shop", target="label").command)
-    assert ("--min-rows" in command) == (alone == 1)
+    assert command[command.index("--few-rows") + 1] == ("drop" if alone == 1 else "pool")
+    assert "--min-rows" not in command  # nobody else is to lose its own model
     assert main([*command[1:], "--rounds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0

@@ -67,8 +67,7 @@ class Inspection:
         columns: a report each.
         client_column, target, task: as given, or proposed; None if there is nothing to propose.
         clients: how many there are.
-        sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``;
-            ``next`` to the smallest.
+        sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``.
         drop: columns that had better be left out.
         command: what to run.
         text_command: what to run on a column of texts, with a model that reads them; empty if there is none.
@@ -211,7 +210,6 @@ def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:
         "max": int(counts.max()),
         "one": int((counts == 1).sum()),
         "few": int((counts < FEW).sum()),
-        "next": int(np.sort(counts)[1]) if len(counts) > 1 else 0,
     }
 
 
@@ -254,8 +252,7 @@ def _said(
     parts += ["--client-column", client_column] if client_column is not None else ["--clients", "10"]
     parts += ["--target", target]
     one = sizes.get("one", 0)
-    parts += ["--few-rows", "pool"] if one else []
-    # A single row makes no client to train and to test; with the next larger client's it does.
-    parts += ["--min-rows", f"{int(sizes['next']) + 1}"] if one == 1 and sizes["next"] else []
+    # A single row makes no client to train and to test, and for its sake no other one is to lose its own model.
+    parts += ["--few-rows", "drop" if one == 1 else "pool"] if one else []
     parts += ["--separator", separator] if separator else []
     return parts + (["--encoding", encoding] if encoding else [])

@@ -19,7 +19,7 @@ __all__ = ["TableOptions", "names_in", "table_options"]
 SHARE = 0.25
 """Of each client's rows is held out, unless the user says otherwise."""
 
-_FEW_ROWS = ("keep", "pool", "shared")
+_FEW_ROWS = ("keep", "pool", "shared", "drop")
 _WAYS = ("split_column", "time_column", "group_column")
 _DRAWN = ("test_share", "test_seed")  # which rows are test rows where no column says it
 _OF_ROWS = (*_WAYS, *_DRAWN, "missing_target")
@@ -39,8 +39,8 @@ class TableOptions:
         separator, encoding: of a text file.
         scaling: by what numbers are scaled: ``pooled`` (mean and deviation of all clients' training rows), ``client``
             (of each client's own), ``none``, or ``bounds:NAME=LOW:HIGH,…``, which asks no client anything.
-        few_rows: what becomes of clients with fewer rows than ``min_rows``: ``keep``, ``pool`` (one client of them all)
-            or ``shared`` (they do not train and are served by the shared model).
+        few_rows: what becomes of clients with fewer rows than ``min_rows``: ``keep``, ``pool`` (one client of them
+            all), ``shared`` (they do not train and are served by the shared model) or ``drop`` (they are left out).
         min_rows: see ``few_rows``.
         split_column: says ``train`` or ``test``; by default a column ``split``, if there is one.
         time_column: a client's last rows by it are the test rows; it is no feature.

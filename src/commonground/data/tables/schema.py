@@ -214,6 +214,7 @@ class TableSchema:
             became = {
                 "pool": "train as one client",
                 "shared": "took no part and are served by the global model",
+                "drop": "are left out",
                 "keep": "are clients as all others",
             }[few["how"]]
             rows = f"fewer than {few['min_rows']} rows ({few['rows']:,} rows in all)"

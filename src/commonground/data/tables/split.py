@@ -81,7 +81,7 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
         name = owners.names[int(np.argmax(sizes == 1))]
         raise DataError(
             f"{path}: client {quoted(name)} has 1 row; at least 2 are needed, to train and to test "
-            f"({counted(int((sizes == 1).sum()), 'such client')}; --few-rows pool or --few-rows shared says what "
+            f"({counted(int((sizes == 1).sum()), 'such client')}; --few-rows drop, pool or shared says what "
             "becomes of them)"
         )
     said = {
@@ -92,13 +92,11 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
     }
     if not few.any() or options.few_rows == "keep":
         return Owners(owners.names, owners.codes, said)
-    if not (sizes[~few] > 0).any() and options.few_rows == "shared":
+    if not (sizes[~few] > 0).any() and options.few_rows != "pool":
         lacks = f"{options.min_rows} rows" if (sizes[few] < options.min_rows).all() else "both training and test rows"
         smaller = "a smaller --min-rows or " if options.min_rows > 2 else ""
-        raise DataError(
-            f"{path}: no client has {lacks}; to train, take {smaller}--few-rows pool; a finished run's shared model "
-            "serves all (predict --global)"
-        )
+        served = "; a finished run's shared model serves all (predict --global)" if options.few_rows == "shared" else ""
+        raise DataError(f"{path}: no client has {lacks}; to train, take {smaller}--few-rows pool{served}")
     if FEW in owners.names:
         raise DataError(f"{path}: a client is called {FEW}, which is the name of those that are pooled")
     kept = np.append(np.where(few, len(owners.names) if options.few_rows == "pool" else -1, np.arange(len(few))), -1)
@@ -106,7 +104,7 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
     if options.few_rows == "pool" and 0 < (pooled.codes == len(owners.names)).sum() < 2:
         raise DataError(
             f"{path}: the clients with fewer than {options.min_rows} rows have 1 row in all; 2 are needed: raise "
-            "--min-rows, so that more of them train as one"
+            "--min-rows, so that more of them train as one, or take --few-rows drop"
         )
     return pooled
 

@@ -49,7 +49,7 @@ def check_privacy(config: RunConfig, algorithm: Algorithm, groups: Groups) -> No
             "--feature-noise mixes samples of some clients into those of others, so that the data of one change what "
             "the others send, which --dp client does not hide; leave it out"
         )
-    if config.few_rows in ("pool", "shared"):
+    if config.few_rows not in (None, "keep"):
         raise ConfigError(
             f"--few-rows {config.few_rows} makes clients of those that have enough rows, so that the data of one "
             "change how many there are, which --dp client takes as known to all; leave it out"
