@@ -29,7 +29,11 @@ __all__ = ["predict"]
 )
 @click.argument("run_dir", type=click.Path(path_type=Path, readable=False))
 @click.argument("table", required=False, type=click.Path(path_type=Path))
-@click.option("--client", help="the client's name or number  [default: each row's own in a table, or the only one]")
+@click.option(
+    "--client",
+    help="the client's name or number  [default: each row's own in a table, or the only one; of a method that "
+    "has one model for all, that]",
+)
 @click.option("--global", "use_global", is_flag=True, help="use the global model instead")
 @click.option(
     "--input",
@@ -74,7 +78,7 @@ def predict(
     Texts are a column of a table with a header (.tsv, .csv), a field of the objects in a .jsonl file, or the lines of a
     .txt file; pairs are two columns, named as in GLUE. In a run on your own table of texts each row is answered by its
     own client's model, as above. A language model takes instructions (.json, .jsonl, a table with a column instruction,
-    .txt) and answers greedily.
+    .txt) and answers greedily; where a .json or .jsonl file holds outputs, it prints how many are given word for word.
     """
     check_run(run_dir)
     file = table or input_file
@@ -109,7 +113,7 @@ def predict(
         if number is None and not use_global:
             if not file.exists():  # which whoever mistyped it is to hear before anything about clients
                 raise DataError(f"the input file '{file}' does not exist")
-            number = run.trained.only_client()
+            number = None if run.trained.one_for_all else run.trained.only_client()
         header, rows = predictor.table(file, number, say)
         writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))
     if out is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,44 @@ def test_answers_are_those_of_transformers_generate(place: Path) -> None:
         cut = whole.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in whole else len(whole)
         assert got == whole[:cut]
     assert len(answer(run, asked[:1], None, 3)) == 1, "nothing is personal, so there is a global model"
+
+
+def test_answers_that_a_file_holds_are_judged(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By transformers: perplexity and right tokens of outputs and their end, and whole answers that decoding gives."""
+    from commonground.data.text import alpaca_prompt, load_tokenizer
+
+    run = load_run(place / "answers")
+    model: Any = run.model(None)
+    tokenizer = load_tokenizer(run.config.model)
+    told = json.loads((place / "answers.json").read_text())[:20]
+    nll, right, tokens, whole = 0.0, 0, 0, 0
+    for row in told:
+        asked = alpaca_prompt(row["instruction"], row.get("input", ""))
+        prompt = tokenizer(asked, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(row["output"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+        prompt = prompt[-(run.trained.longest_text(128) - len(ids)) :]  # whose beginning is cut
+        with torch.no_grad():
+            scores = model.base(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        answer = torch.tensor(ids)
+        nll += float(torch.nn.functional.cross_entropy(scores, answer, reduction="sum"))
+        hits = scores.argmax(1) == answer
+        right, tokens, whole = right + int(hits.sum()), tokens + len(ids), whole + bool(hits.all())
+    rows = [*told, {"instruction": "w1 w2"}, {"instruction": "w1 w2", "output": " "}]
+    (tmp_path / "told.json").write_text(json.dumps(rows))
+    given = ["predict", str(place / "answers"), str(tmp_path / "told.json"), "--max-new-tokens", "2"]
+    assert main(given) == 0  # of a model that all have in common nobody has to say whose it is
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 1 + len(rows)
+    found = re.search(r"accuracy (\S+) %, perplexity (\S+), token accuracy (\S+) % over 20 answers", said.err)
+    assert found
+    wanted = (100 * whole / 20, float(np.exp(nll / tokens)), 100 * right / tokens)
+    assert [float(each) for each in found.groups()] == pytest.approx(wanted, rel=2e-3, abs=0.06)
+    for client in ("1", "3"):
+        assert main([*given, "--client", client]) == 0
+        assert capsys.readouterr() == said
+    (tmp_path / "ask.json").write_text(json.dumps([{"instruction": "w1 w2"}]))
+    assert main(["predict", str(place / "answers"), str(tmp_path / "ask.json"), "--max-new-tokens", "2"]) == 0
+    assert "perplexity" not in capsys.readouterr().err
 
 
 def test_a_table_of_new_clients_is_read_as_the_run_s_was(

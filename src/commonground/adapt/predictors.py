@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.adapt.samples import read_samples
-from commonground.adapt.texts import answer, classify, read_instructions, read_texts
+from commonground.adapt.texts import answer, classify, judged, read_instructions, read_texts
 from commonground.data.tables.options import names_in
 from commonground.data.tables.textfile import check_unsaid
 from commonground.engine.run import Run
@@ -104,6 +104,8 @@ class AnswerPredictor(Predictor):
         """See :meth:`Predictor.table`."""
         check_unsaid(path, self.separator, self.encoding)
         answers = answer(self.run, read_instructions(path), client, self.max_new_tokens)
+        if told := judged(self.run, path, client):
+            note(told)
         return ["answer"], [[text] for text in answers]
 
 

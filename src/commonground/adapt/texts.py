@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import nn
 
+from commonground.counted import counted
 from commonground.data.sources.instructions import read_objects
 from commonground.data.sources.table import read_table
 from commonground.data.sources.text_table import text_columns
@@ -23,10 +25,23 @@ from commonground.errors import ConfigError, DataError
 from commonground.models import vocab_size_of
 from commonground.models.adapted import AdaptedModel
 from commonground.models.generation import greedy_answers
+from commonground.tasks import Metric
+from commonground.tasks.answer_tokens import answer_tokens
+from commonground.tasks.rank import is_share
 
-__all__ = ["answer", "classify", "read_instructions", "read_text_table", "read_texts", "texts_in", "tokens_of"]
+__all__ = [
+    "answer",
+    "classify",
+    "judged",
+    "read_instructions",
+    "read_text_table",
+    "read_texts",
+    "texts_in",
+    "tokens_of",
+]
 
 _KINDS = ".tsv, .csv, .jsonl or .txt"
+JUDGED_AT_ONCE = 16
 
 
 def read_texts(
@@ -177,6 +192,49 @@ def answer(run: Run, prompts: Sequence[str], client: int | None, max_new_tokens:
     tokens = prompt_tokens(prompts, tokenizer, max(3, room))
     made = greedy_answers(model, tokens, int(tokenizer.eos_token_id), max_new_tokens)
     return [str(tokenizer.decode(ids, skip_special_tokens=True)).strip() for ids in made]
+
+
+def judged(run: Run, path: Path, client: int | None) -> str:
+    """How well a client's own language model (None: the global one) gives the answers that a file holds, in words;
+    empty if it holds none.
+
+    Args:
+        run: the run.
+        path: as of :func:`read_instructions`; objects with an ``output`` are judged.
+        client: its number.
+
+    Raises:
+        DataError: the file is missing or damaged, or an instruction is empty.
+    """
+    if path.suffix.lower() not in (".json", ".jsonl"):
+        return ""
+    told = [
+        (_prompt(row, where), output)
+        for row, number in zip(*read_objects(_there(path)), strict=True)
+        for where, output in [(f"{path}, object {number}", row.get("output"))]
+        if isinstance(output, str) and output.strip()
+    ]
+    if not told:
+        return ""
+    trained, task = run.trained, run.trained.task
+    model = _pretrained(trained.network)
+    longest, tokenizer = trained.longest_text(model.options.max_length), load_tokenizer(run.config.model)
+    right, rows = 0.0, list[Mapping[str, npt.NDArray[Any]]]()
+    for start in range(0, len(told), JUDGED_AT_ONCE):  # scores of all tokens of the vocabulary at every place are much
+        prompts, outputs = zip(*told[start : start + JUDGED_AT_ONCE], strict=True)
+        samples = TextSamples(prompts, outputs, np.zeros(len(prompts), np.int64), origin=str(path), unit="object")
+        tokens = tokenize(samples, tokenizer, longest, generative=True, vocab_size=vocab_size_of(model))
+        said = trained.outputs(tokens, client)
+        y = torch.from_numpy(answer_tokens(tokens, said.shape[1]))
+        right += float(task.scores(said, y)["accuracy"].sum())
+        assert task.fine is not None
+        rows.append(task.fine.of_rows(said, y))
+    assert task.fine is not None
+    whole = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+    _, counts = task.fine.told(whole, np.zeros(len(told), np.int64), 1)
+    figures = {"accuracy": right / len(told), **task.fine.of_counts(counts)}
+    shown = [f"{m.name} {m.show(value)}" for key, value in figures.items() for m in [Metric(key, is_share(key))]]
+    return f"{', '.join(shown)} over {counted(len(told), 'answer')}"
 
 
 def _pretrained(model: nn.Module) -> AdaptedModel:

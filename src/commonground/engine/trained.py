@@ -125,6 +125,12 @@ class Trained:
         )
         raise ConfigError(f"{lacks}; {ask}" if lacks else ask)
 
+    @property
+    def one_for_all(self) -> bool:
+        """Whether every client's own model is the global one, so that nobody has to say whose is asked."""
+        same = self.has_global_model and not self.algorithm.has_personal_model and not self.config.feature_noise
+        return same and len(self.names) == self.clients
+
     @cached_property
     def _numbers(self) -> dict[str, int]:
         """Clients' numbers by name."""
