@@ -126,7 +126,8 @@ def test_the_most_frequent_of_too_many_categories_have_inputs(tmp_path: Path) ->
     [
         ({"age": "old"}, r"'east' and 'south' do not agree on the column 'age': it is number and category there; say "
                          r"--kinds age=KIND"),
-        ({"more": 1}, "client 'east' offers no column 'more', and client 'south' does"),
+        ({"more": 1}, "the clients 'east' and 'north' offer no column 'more', and client 'south' has it; start "
+                      "those who have what others have not with --drop, if the others' tables are the right ones$"),
     ],
 )  # fmt: skip
 def test_who_does_not_agree_is_named(change: dict[str, Any], match: str, tmp_path: Path) -> None:
@@ -135,6 +136,29 @@ def test_who_does_not_agree_is_named(change: dict[str, Any], match: str, tmp_pat
         frames["south"][name] = [f"{value} x" if value == "old" and i % 2 else value for i in range(52)]
     with pytest.raises(DataError, match=match):
         gather(town_of(tmp_path, frames), 3, 10)
+
+
+def test_all_that_clients_do_not_agree_on_is_said_to_everybody(tmp_path: Path) -> None:
+    frames = made_frames()
+    frames["south"]["more"] = range(52)
+    frames["north"] = frames["north"].drop(columns="income")
+    town = town_of(tmp_path, frames)
+    heard: dict[int, list[str]] = {node: [] for node in town.desks}
+    for node, desk in town.desks.items():
+        desk.note = heard[node].append
+    with pytest.raises(DataError) as error:
+        gather(town, 3, 10)
+    assert str(error.value) == (
+        "client 'north' offers no column 'income', and the clients 'east' and 'south' have it; the clients 'east' and "
+        "'north' offer no column 'more', and client 'south' has it; start those who have what others have not with "
+        "--drop, if the others' tables are the right ones"
+    )
+    assert heard == {node: [f"no run has begun: {error.value}"] for node in town.desks}
+    frames = made_frames()
+    for column in ("age", "since"):
+        frames["south"][column] = [f"{'x' if i % 2 else 'y'} z" for i in range(52)]
+    with pytest.raises(DataError, match=r"on the column 'age': it is number and category .*; .* on the column 'since'"):
+        gather(town_of(tmp_path / "kinds", frames), 3, 10)
 
 
 def test_truths_that_are_categories_to_others_are_read_as_these(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from commonground.errors import CommonGroundError
 from commonground.network.answering import Answering, failed
 from commonground.network.post import WORK, Letter, question_id
+from commonground.quoting import escaped
 
 __all__ = ["Desk"]
 
@@ -42,6 +43,9 @@ class Desk(Generic[T]):
             self.answers.put((tag, Letter(self._state(letter.body.decode("ascii", "replace")), letter.run, b"")))
         elif letter.kind == "hello":
             self.answers.put((tag, Letter("ok", "", self._hello())))
+        elif letter.kind == "told":
+            self.note(f"no run has begun: {escaped(letter.body.decode('utf-8', 'replace'), 1000)}")
+            self.answers.put((tag, Letter("ok", "", b"")))
         elif letter.kind in WORK:
             with self._lock:
                 self._waiting.append(question_id(letter.run, letter.body))

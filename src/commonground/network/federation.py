@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -43,6 +43,7 @@ __all__ = ["MEMBERS", "Members", "RefusedError", "gather", "train_over"]
 MEMBERS = "network.json"
 """The file of a run's folder that says who takes part."""
 
+_TOLD_WITHIN = 5.0  # seconds for which it is waited for that clients have heard something
 _PAUSE = 0.5  # seconds between two looks for nodes
 _FIRST, _LONGEST = 4.0, 30.0  # seconds for their answers, while which others that come wait; doubled each time
 
@@ -154,8 +155,18 @@ def gather(
         )
     agreed = None
     if tables:
-        agreed, described = agree_on_tables(post, tables, seconds, note, check_stop)
+        try:
+            agreed, described = agree_on_tables(post, tables, seconds, note, check_stop)
+        except CommonGroundError as error:
+            _tell(post, tables, str(error))
+            raise
     return Members(run=secrets.token_hex(16), nodes=tuple(nodes), descriptions=tuple(described), table=agreed)
+
+
+def _tell(post: Post, nodes: Iterable[int], text: str) -> None:
+    """Tell clients why there is no run: their owners are the ones who can do something about it."""
+    for _ in post.exchange(dict.fromkeys(nodes, Letter("told", "", text.encode())), _TOLD_WITHIN):
+        pass
 
 
 def train_over(

@@ -29,8 +29,8 @@ class Letter(NamedTuple):
     """One message between a server and a node.
 
     Attributes:
-        kind: ``hello``, ``tell``, ``agree``, ``begin``, ``ask``, ``end`` or ``ping``; of an answer, whether the node
-            could: ``ok``, ``not-begun``, or to a ``ping`` ``busy``, ``done`` or ``unknown``.
+        kind: ``hello``, ``tell``, ``agree``, ``begin``, ``ask``, ``end``, ``told`` or ``ping``; of an answer, whether
+            the node could: ``ok``, ``not-begun``, or to a ``ping`` ``busy``, ``done`` or ``unknown``.
         run: the run's id; empty before it has one. Of an answer to :data:`WORK`, which question it answers
             (:func:`question_id`), so that no other answer can stand in its place.
         body: what is said.

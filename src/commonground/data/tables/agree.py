@@ -26,6 +26,8 @@ from commonground.single_precision import rounding_shows
 
 __all__ = ["agreed_columns", "agreed_readings", "check_statistics", "too_many"]
 
+MOST_SAID = 5  # sentences of an error
+
 _NOTATION = {"point": "1234.5", "comma": "1.234,5", "thousands": "1,234.5"}
 
 
@@ -33,13 +35,12 @@ def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...],
     """How all clients are to read their columns, and which columns become no inputs, with why.
 
     Raises:
-        DataError: two clients do not agree on columns, kinds, targets or the task, or one may have misread a column
-            that another writes otherwise; both are named.
+        DataError: clients do not agree on columns, kinds, targets or the task, or one may have misread a column that
+            another writes otherwise; all of them are named.
     """
     first = clients[0]
-    for other in clients[1:]:
-        _check_alike(first, other)
-    _check_targets(clients)
+    _check_alike(clients)
+    wrong: list[str] = []
     asked: list[ColumnTold] = []
     dropped: dict[str, str] = {}
     for column in first.columns:
@@ -52,26 +53,53 @@ def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...],
             continue
         if kinds == {"constant"}:
             dropped[column.name] = "is always the same at every client"
-        else:
+            continue
+        try:
             asked.append(_reading(looks, {client.name for client in clients if column.name in client.doubtful}))
+        except DataError as error:
+            wrong.append(str(error))
+    try:
+        _check_targets(clients)
+    except DataError as error:
+        wrong.append(str(error))
+    _refuse(wrong)
     if not asked:
         raise DataError("the clients' tables have no column that can become an input")
     return tuple(asked), dropped
 
 
-def _check_alike(first: Columns, other: Columns) -> None:
-    both = f"the clients {quoted(first.name)} and {quoted(other.name)} do not agree on"
-    for what, one, two in (("the targets", first.targets, other.targets), ("the task", first.task, other.task)):
-        if one != two:
-            raise DataError(f"{both} {what}: {one!r} and {two!r} (--target and --task of each client)")
-    for more, less in ((first, other), (other, first)):
-        known = {column.name for column in less.columns}
-        for column in more.columns:
-            if column.name not in known:
-                raise DataError(
-                    f"client {quoted(less.name)} offers no column {quoted(column.name)}, and client "
-                    f"{quoted(more.name)} does; start the latter with --drop {quoted(column.name)}"
-                )
+def _refuse(wrong: Sequence[str], advice: str = "") -> None:
+    """Everything at once: each of them would be another run that ends before it begins."""
+    if wrong:
+        more = len(wrong) - MOST_SAID
+        raise DataError("; ".join([*wrong[:MOST_SAID], *([f"{more} more"] if more > 0 else [])]) + advice)
+
+
+def _check_alike(clients: Sequence[Columns]) -> None:
+    """Refuse tables of other targets, tasks or columns."""
+    first, found = clients[0], list[str]()
+    for what, said in (("the targets", "targets"), ("the task", "task")):
+        for other in clients[1:]:
+            one, two = getattr(first, said), getattr(other, said)
+            if one != two:
+                both = f"the clients {quoted(first.name)} and {quoted(other.name)} do not agree on {what}"
+                found.append(f"{both}: {one!r} and {two!r} (--target and --task of each client)")
+    _refuse(found)
+    known = {client.name: {column.name for column in client.columns} for client in clients}
+    for name in dict.fromkeys(column.name for client in clients for column in client.columns):
+        lacking = [client for client, columns in known.items() if name not in columns]
+        if lacking:
+            having = [client for client in known if client not in lacking]
+            found.append(f"{_called(lacking)} no column {quoted(name)}, and {_called(having, 'has', 'have')} it")
+    _refuse(found, "; start those who have what others have not with --drop, if the others' tables are the right ones")
+
+
+def _called(names: Sequence[str], one: str = "offers", several: str = "offer") -> str:
+    """Clients by name, a few of many, with what they do."""
+    if len(names) == 1:
+        return f"client {quoted(names[0])} {one}"
+    *some, last = map(quoted, names) if len(names) <= 3 else (*map(quoted, names[:2]), f"{len(names) - 2:,} more")
+    return f"the clients {', '.join(some)} and {last} {several}"
 
 
 def _named(client: Columns, name: str) -> ColumnTold:
