@@ -49,6 +49,7 @@ def test_a_client_whose_demand_is_not_met_is_left_out_from_the_start(
     """The others train what they would have trained by themselves."""
     notes = carried_out(town_of(tmp_path, 1), tmp_path / "run", monkeypatch, clients=3)
     assert notes.count(f"client 'site 1' {WANTED}") == 1
+    assert not [note for note in notes if "101" in note]  # of which the reason is known
     run = cg.load_run(tmp_path / "run")
     assert run.summary["clients"] == 3
     assert run.trained.names == ["site 0", "site 2", "site 3"]

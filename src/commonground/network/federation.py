@@ -179,6 +179,7 @@ def train_over(
     resume: bool = False,
     observer: Observer | None = None,
     held: bool = False,
+    left_out: Iterable[int] = (),
 ) -> Run:
     """Train a configuration with these members.
 
@@ -191,6 +192,7 @@ def train_over(
         resume: go on with the run in it.
         observer: hears of every round.
         held: whether the caller has the folder locked (:func:`~commonground.engine.state.lock.locked`).
+        left_out: nodes that take no part, as the observer knows.
 
     Raises:
         RefusedError: a client takes no part in a run with these settings, which therefore has not begun.
@@ -217,7 +219,7 @@ def train_over(
         if not engines:  # the folder is ours, and no other run's: nobody else's members are overwritten
             write_atomically(out / MEMBERS, members.model_dump_json(indent=1).encode())
         note = None if observer is None or engines else observer.note  # once, and not again when heads are tuned
-        engines.append(NetworkEngine(setup, _questions(post, setup, members, resume, note), limits))
+        engines.append(NetworkEngine(setup, _questions(post, setup, members, resume, note, left_out), limits))
         return engines[-1]
 
     with nullcontext() if held else locked(out):
@@ -289,6 +291,7 @@ def _questions(
     members: Members,
     again: bool = False,
     note: Callable[[str], None] | None = None,
+    left_out: Iterable[int] = (),
 ) -> Questions:
     """To the clients of a run, or of the one that tunes its heads.
 
@@ -296,10 +299,11 @@ def _questions(
         post, setup, members: of the run.
         again: whether the run has begun before.
         note: hears of nodes that are not in the run.
+        left_out: but not of these.
     """
     if not isinstance(setup.algorithm, HeadTuning):
         said = note or (lambda text: None)
-        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members), again, said)
+        return Questions(post, members.run, members.nodes, partial(begin_of, setup, members), again, said, left_out)
     tuning, run = tuning_of(members.run, setup), tuning_run(members.run)
     begin = partial(begin_of, setup, members.model_copy(update={"run": run}), tuning=tuning)
     return Questions(post, run, members.nodes, begin, again)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from commonground.engine.backends.message_kinds import Kept, read_answer
@@ -65,6 +65,7 @@ class Questions:
         begin: what a client is told first.
         again: whether those who have begun are told once more, since the run goes on with other settings, perhaps.
         note: hears of nodes that are not in the run.
+        left_out: nodes of which it has heard why they are not.
     """
 
     def __init__(
@@ -75,10 +76,11 @@ class Questions:
         begin: Callable[[int], bytes],
         again: bool = False,
         note: Callable[[str], None] = lambda text: None,
+        left_out: Iterable[int] = (),
     ) -> None:
         self.post, self.run, self.nodes, self.begin, self.note = post, run, nodes, begin, note
         self._to_tell = set(nodes) if again else set()
-        self._known = set(nodes)
+        self._known = {*nodes, *left_out}
         self._next_look = -math.inf
 
     def exchange(

@@ -110,7 +110,17 @@ def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
     while True:
         members = gather(post, job.clients, job.wait, note, without=without)
         try:
-            train_over(post, config, members, job.limits, out, resume=job.resume, observer=observer, held=True)
+            train_over(
+                post,
+                config,
+                members,
+                job.limits,
+                out,
+                resume=job.resume,
+                observer=observer,
+                held=True,
+                left_out=without,
+            )
         except RefusedError as refused:
             without |= refused.why
             if len(refused.why) == len(members.nodes):
