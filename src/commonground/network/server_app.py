@@ -101,26 +101,17 @@ def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
     if not job.resume:
         RunFolder(out).check_free()  # before clients are waited for in vain
     config, observer = RunConfig.make(job.settings), _Noting(note)
+    train = partial(
+        train_over, post, config, limits=job.limits, out=out, resume=job.resume, observer=observer, held=True
+    )
     if job.resume and (out / MEMBERS).is_file():
-        train_over(
-            post, config, Members.read(out / MEMBERS), job.limits, out, resume=True, observer=observer, held=True
-        )
+        train(Members.read(out / MEMBERS))
         return
     without: dict[int, str] = {}
     while True:
         members = gather(post, job.clients, job.wait, note, without=without)
         try:
-            train_over(
-                post,
-                config,
-                members,
-                job.limits,
-                out,
-                resume=job.resume,
-                observer=observer,
-                held=True,
-                left_out=without,
-            )
+            train(members, left_out=without)
         except RefusedError as refused:
             without |= refused.why
             if len(refused.why) == len(members.nodes):
