@@ -209,7 +209,9 @@ def _experiments() -> RenderableType:
 
 def _experiment(name: str) -> RenderableType:
     entry = next(entry for entry in catalogue.experiment_entries() if entry.name == name)
-    return Group(*_text([f"{entry.text}; from {entry.origin}."]), Text(f"commonground reproduce {name}"))
+    return Group(
+        *_text([f"{entry.text}; from {entry.origin}."]), Text(f"commonground reproduce {name} --out runs/{name}")
+    )
 
 
 _Kind = tuple[Callable[[], list[str]], Callable[[], RenderableType], Callable[[str], RenderableType]]

@@ -496,12 +496,13 @@ def with_usual_names(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: both names say something.
     """
-    label = values.get("label")
+    named = dict(values)
+    label = named.pop("label", None)
     if label is None:
-        return {key: value for key, value in values.items() if key != "label"}
-    if values.get("target") not in (None, label):
-        raise ConfigError(f"target={values['target']!r} and label={label!r} both name the column to predict; give one")
-    return {**{key: value for key, value in values.items() if key != "label"}, "target": label}
+        return named
+    if named.get("target") not in (None, label):
+        raise ConfigError(f"target={named['target']!r} and label={label!r} both name the column to predict; give one")
+    return {**named, "target": label}
 
 
 def _hint(values: Mapping[str, Any], known: Mapping[str, Any]) -> str:

@@ -160,8 +160,8 @@ def result_table(run: Run) -> Table:
         _add_over_rows(table, headline, shared, s["global_metrics"])
     few = s.get("table", {}).get("few_rows", {})
     if few.get("clients"):
-        became = {"pool": "one client of them all", "shared": "left to the global model", "keep": "as all others"}
-        became["drop"] = "left out"
+        became = {"pool": "one client of them all", "shared": "left to the global model", "drop": "left out",
+                  "keep": "as all others"}  # fmt: skip
         whose = f"{counted(few['clients'], 'client')} with fewer than {few['min_rows']}"
         table.add_row("few rows", f"{whose}: {became[few['how']]}")
     early = s.get("early_stopping")

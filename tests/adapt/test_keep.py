@@ -253,7 +253,9 @@ def test_a_table_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "±" not in told  # of a single client there is no deviation
     assert main(["export", run, "--client", "farout", "--out", str(tmp_path / "farout")]) == 0
     assert "client 'farout'" in " ".join(capsys.readouterr().out.split())
-    assert "client 4's own, of 5 clients" in (tmp_path / "farout" / "README.md").read_text()  # which names nobody
+    assert (
+        "client number 4 (the first is 0)'s own, of 5 clients" in (tmp_path / "farout" / "README.md").read_text()
+    )  # which names nobody
     assert main(["predict", run, str(new), "--out", str(tmp_path / "said.csv")]) == 0
     said = (tmp_path / "said.csv").read_text().splitlines()
     assert len(said) == 81

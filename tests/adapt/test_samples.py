@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import commonground as cg
 from commonground.adapt.samples import read_samples
+from commonground.cli import main
+from commonground.data import add_feature_noise
 from commonground.errors import DataError
 
 GOOD = np.arange(12.0).reshape(3, 4)
@@ -80,3 +83,27 @@ def test_a_field_beyond_the_limit(tmp_path: Path) -> None:
     path.write_text("1,2\n" + "3" * 140_000 + ",4\n")
     with pytest.raises(DataError, match=r"x.csv' cannot be read as numbers: field larger than field limit"):
         read_samples(path)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_of_a_model_that_all_have_nobody_says_whose(
+    noise: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless clients differ in what is done to their samples, or one has been added with a head of its own."""
+    data = cg.load_data("digits", 4, seed=0)
+    data = add_feature_noise(data, noise, 0) if noise else data
+    run = cg.train("fedavg", data, model="mlp", rounds=1, out=tmp_path / "run")
+    assert run.trained.one_for_all == (not noise)
+    np.save(tmp_path / "x.npy", data.x_test[:3])
+    asked = ["predict", str(tmp_path / "run"), "--input", str(tmp_path / "x.npy")]
+    assert main(asked) == (2 if noise else 0)
+    said = capsys.readouterr()
+    if noise:
+        assert "give either --client ID or --global" in said.err
+        return
+    assert main([*asked, "--client", "2"]) == 0
+    assert capsys.readouterr().out == said.out
+    cg.keep_clients(run, cg.load_data("digits", 2, seed=1))
+    assert main(asked) == 2
+    assert "give either --client ID or --global" in capsys.readouterr().err
+    assert not cg.train("fedrep", data, model="mlp", rounds=1).trained.one_for_all

@@ -161,6 +161,30 @@ def test_answers_that_a_file_holds_are_judged(place: Path, tmp_path: Path, capsy
     (tmp_path / "ask.json").write_text(json.dumps([{"instruction": "w1 w2"}]))
     assert main(["predict", str(place / "answers"), str(tmp_path / "ask.json"), "--max-new-tokens", "2"]) == 0
     assert "perplexity" not in capsys.readouterr().err
+    (tmp_path / "long.json").write_text(json.dumps([*told, {"instruction": "w1", "output": "w1 " * 200}]))
+    assert main(["predict", str(place / "answers"), str(tmp_path / "long.json"), "--max-new-tokens", "2"]) == 0
+    said = capsys.readouterr()
+    assert re.search(
+        r" over 21 answers; \d+ fill with their prompts the \d+ tokens that are read, and may be cut", said.err
+    )
+
+
+def test_answers_are_judged_by_the_model_that_is_asked(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a method whose clients have their own, somebody has to say whose."""
+    data = ["--data", str(place / "answers.json"), "--model", f"hf:{place / 'llama-lm'}", "--clients", "2", *SET]
+    data += ["--rounds", "1", "--lr", "0.3", "--quiet"]
+    assert main(["train", "local", *data, "--out", str(tmp_path / "run")]) == 0
+    asked = ["predict", str(tmp_path / "run"), str(place / "answers.json"), "--max-new-tokens", "1"]
+    assert main(asked) == 2
+    assert "give --client ID" in capsys.readouterr().err
+    said = []
+    for client in ("0", "1"):
+        assert main([*asked, "--client", client]) == 0
+        said.append(capsys.readouterr().err)
+    assert said[0] != said[1]
+    assert all("perplexity" in each for each in said)
 
 
 def test_a_table_of_new_clients_is_read_as_the_run_s_was(

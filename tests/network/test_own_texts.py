@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import commonground as cg
+from commonground import cli_deploy
 from commonground.cli import main
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
@@ -154,9 +155,16 @@ def test_a_client_keeps_its_classes_by_their_names(tmp_path: Path) -> None:
     now = as_agreed(north, agreed.class_names, {}, tokens)
     assert [now.class_names[y] for y in now.y_train] == [north.class_names[y] for y in north.y_train]
     assert [now.class_names[y] for y in now.y_test] == [north.class_names[y] for y in north.y_test]
-    for lie in (("a", "b", "c"), ("a", "c")):
-        with pytest.raises(UpdateError, match=r"leaves out classes of this client's, or takes several for one"):
+    assert (agreed.one_of_many, now.one_of_many, north.one_of_many) == (False, False, True)
+    fixed = r"^the server leaves out classes of this client's, or takes several for one$"  # and names no label
+    for lie in (("a", "b", "c"), ("a", "c"), ("a",), ()):
+        with pytest.raises(UpdateError, match=fixed):
             as_agreed(north, lie, {}, tokens)
+    twice = replace(north, class_names=("1", "1.0"))
+    with pytest.raises(UpdateError, match=fixed):
+        as_agreed(twice, ("1", "2"), {}, tokens)
+    with pytest.raises(UpdateError, match=fixed):
+        as_agreed(made_data((6,)), ("a",), {})
 
 
 def test_classes_of_texts_are_in_the_order_in_which_all_have_them(tmp_path: Path) -> None:
@@ -170,23 +178,76 @@ def test_classes_of_texts_are_in_the_order_in_which_all_have_them(tmp_path: Path
     assert described_dataset(mixed).class_names == ("a", "b")
 
 
+def test_classes_that_are_spelt_otherwise_are_one(tmp_path: Path) -> None:
+    name = model(tmp_path / "model")
+    joined = table(tmp_path / "joined.csv", {"north": ["1", "2"], "south": ["1.0", "2.0", "3.0"]})
+    owns = [read(part(joined, site), site, name) for site in ("north", "south")]
+    agreed = described_dataset([describe_client(own, site) for own, site in zip(owns, "ns", strict=True)])
+    assert agreed.class_names == ("1", "2", "3.0")
+    tokens = agreed.x_train.shape[1] - 1
+    now = as_agreed(owns[1], agreed.class_names, {}, tokens)
+    assert now.y_train.tolist() == owns[1].y_train.tolist()
+
+
+def test_who_demands_privacy_tells_no_classes_of_its_texts(tmp_path: Path) -> None:
+    name = model(tmp_path / "model")
+    own = read(part(table(tmp_path / "joined.csv", {"north": ["HIV+", "b"]}), "north"), "north", name)
+    with pytest.raises(
+        ConfigError, match=r"the classes of its texts would be told .* file\.py:function, which says them"
+    ):
+        Answering(own, "north", tmp_path / "sites", demand="example")
+    agreed = replace(own, one_of_many=False)  # as a function's, whose classes all know beforehand
+    assert Answering(agreed, "north", tmp_path / "sites", demand="example").hello()
+
+
+def test_the_command_reads_texts_as_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, found = model(tmp_path / "model"), list[Answering]()
+    rows = part(table(tmp_path / "joined.csv", {"north": ["a", "b"]}), "north")
+    monkeypatch.setattr(cli_deploy, "_take_part", lambda fleet, answering, say: found.append(answering))
+    command = ["deploy", "client", "--folder", str(tmp_path / "client"), "--name", "north", "--data", str(rows)]
+    command += [
+        "--text-column",
+        "words",
+        "--target",
+        "mood",
+        "--tokenizer",
+        name,
+        "--server",
+        "127.0.0.1:1",
+        "--insecure",
+    ]
+    assert main([*command, "--max-length", "5"]) == 0
+    (answering,) = found
+    assert isinstance(answering.data, FederatedDataset)
+    assert (answering.tokenizer, answering.data.x_train.shape[1]) == (name, 1 + 5)
+    assert answering.data.class_names == ("a", "b")
+    assert "client north: " in capsys.readouterr().err  # that texts fill the five tokens
+    assert main(command) == 2  # the model reads 64 tokens, and 128 are usual
+    assert "max_length is 128, and the model of the tokenizer" in capsys.readouterr().err
+
+
 def test_a_run_with_another_model_is_refused(tmp_path: Path) -> None:
     name, other = model(tmp_path / "model"), model(tmp_path / "other")
     own = read(part(table(tmp_path / "joined.csv", {"north": ["a", "b"]}), "north"), "north", name)
     town = Town(own, tmp_path / "sites")
-    town.desks = {100: Desk(Answering(own, "north", tmp_path / "sites" / "north", tokenizer=name))}
+    heard: list[str] = []
+    town.desks = {100: Desk(Answering(own, "north", tmp_path / "sites" / "north", tokenizer=name), heard.append)}
     config = RunConfig.make({"algorithm": "lora", "data": "arrays", "model": other, **SETTINGS})
     with pytest.raises(RunError) as error:
         train_over(town, config, gather(town, 1, 10), FAST, tmp_path / "run")
-    assert str(error.value).startswith("client 'north' takes no part in this run, and says 'this client has")
-    assert f"the tokenizer of {name}, and the run\\'s model is {other}'" in str(error.value)
+    assert str(error.value) == (  # which names no folder of the client's host
+        "client 'north' takes no part in this run, and says 'its texts were read for another model than the run\\'s'"
+    )
+    assert heard == [f"the run's model is {other}, and --tokenizer is {name}"]
 
 
 def test_longer_texts_are_cut_where_the_owner_says(tmp_path: Path) -> None:
     name = model(tmp_path / "model")
     own = read(part(table(tmp_path / "joined.csv", {"north": ["a", "b"]}), "north"), "north", name, max_length=4)
     assert own.x_train.shape[1] == 1 + 4
-    assert any("fill max_length 4" in note or "4" in note for note in own.about["notes"])
+    assert any("fill the 4 tokens that are read" in note for note in own.about["notes"])
 
 
 def refused(source: Path, words: TableWords, schema: Path | None = None) -> str:

@@ -15,7 +15,7 @@ from commonground.engine.observer import Silent
 from commonground.errors import RunError, UpdateError
 from commonground.network import Members, gather, server_app, train_over
 from commonground.network.federation import RefusedError
-from commonground.network.post import Letter
+from commonground.network.post import Letter, NoAnswerError
 from tests.network.test_network_engine import FAST, SETTINGS, data_of
 from tests.network.town import Town
 
@@ -74,8 +74,73 @@ def test_too_few_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_nobody_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for then."""
     with pytest.raises(RefusedError) as error:
-        carried_out(town_of(tmp_path, 0, 1, 2, 3), tmp_path / "run", monkeypatch, clients=2, wait=1e6)
+        carried_out(town_of(tmp_path, 0, 1, 2, 3), tmp_path / "run", monkeypatch, clients=2, wait=30)
     assert [f"client 'site {c}' {WANTED}" in str(error.value) for c in range(4)] == [True] * 4
+
+
+def test_who_comes_later_may_refuse_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are left out; and what a run that is not to be left behind at the others is gone."""
+    town = town_of(tmp_path, 1, 3)
+    late, exchange = town.desks.pop(103), town.exchange
+
+    def come(letters: Any, *given: Any) -> Any:
+        if any(letter.kind == "off" for letter in letters.values()):
+            town.desks[103] = late
+        return exchange(letters, *given)
+
+    monkeypatch.setattr(town, "exchange", come)
+    private: dict[str, Any] = {"dp": "client", "dp_clip": 0.5, "dp_noise": 2.0, "dp_where": "server"}
+    notes = carried_out(town, tmp_path / "run", monkeypatch, clients=2, **private)  # which has a secret, too
+    for client in (1, 3):
+        assert len([note for note in notes if f"client 'site {client}' takes no part" in note]) == 1
+    run = cg.load_run(tmp_path / "run")
+    assert run.trained.names == ["site 0", "site 2"]
+    for client in (0, 2):
+        (kept,) = (tmp_path / "sites" / f"client-{client}" / "runs").iterdir()
+        assert kept.name == Members.read(tmp_path / "run" / "network.json").run
+    assert not (tmp_path / "sites" / "client-1" / "runs").exists()
+
+
+def test_who_does_not_answer_at_first_is_none_who_refuses(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+
+    def lost(node: int, asked: Letter, answer: Letter) -> Letter | UpdateError:
+        town.spoil = lambda node, asked, answer: answer
+        return NoAnswerError("it is not there")
+
+    members = gather(town, 4, 10)
+    town.spoil = lost
+    config = RunConfig.make({"algorithm": "fedrep", "data": "arrays", **SETTINGS})
+    run = train_over(town, config, members, FAST, tmp_path / "run")
+    assert [r["participants"] for r in run.history] == [4, 4, 4]
+
+
+def test_a_run_that_has_begun_is_resumed_without_one_that_now_refuses(tmp_path: Path) -> None:
+    town = Town(data_of(), tmp_path / "sites")
+    members = gather(town, 4, 10)
+    settings = {"algorithm": "fedrep", "data": "arrays", **SETTINGS}
+    train_over(town, RunConfig.make({**settings, "rounds": 1}), members, FAST, tmp_path / "run")
+    town.restart(101)
+    town.desks[101].answering.demand = "client"
+    more = RunConfig.make({**settings, "rounds": 3})
+    run = train_over(town, more, members, FAST, tmp_path / "run", resume=True)
+    assert [r["participants"] for r in run.history] == [4, 3, 3]
+
+
+def test_a_run_of_which_something_was_asked_cannot_be_called_off(tmp_path: Path) -> None:
+    town, notes = Town(data_of(), tmp_path / "sites"), list[str]()
+    members = gather(town, 4, 10)
+    config = RunConfig.make({"algorithm": "fedavg", "data": "arrays", **SETTINGS, "rounds": 1})
+    train_over(town, config, members, FAST, tmp_path / "run")
+    begun = tmp_path / "sites" / "client-0" / "runs" / members.run / "begin.json"
+    town.desks[100].answering.call_off(members.run)
+    assert begun.is_file()
+    town.restart(100)
+    town.desks[100].answering.note = notes.append
+    town.desks[100].answering.call_off(members.run)
+    assert begun.is_file()
+    assert town.desks[100].answering._of(members.run).number == 0
+    assert notes == [f"goes on with the run {members.run}"]
 
 
 def test_a_demand_that_is_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,8 @@ def test_a_run_with_both_models_shows_both_ends(tmp_path: Path) -> None:
     body = text[text.index('aria-label="Clients that gain most and least"') :]
     body = body[: body.index("</table>")]
     shown = [gains.gain(place) for place in (*range(10), *range(20, 30))]
-    assert body.count("<tr>") == 21
+    assert body.count("<tr>") == 22
+    assert "… 10 clients between these and those below" in body
     for gain in shown:
         assert f'data-value="{gain.better!r}"' in body
         assert f'data-value="{gain.train!r}"' in body

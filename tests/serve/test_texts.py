@@ -120,7 +120,7 @@ def test_each_client_is_answered_by_its_own_model(service: tuple[TestClient, Tok
         ({"text": "w1"}, "row 2 has no column 'words'"),
         ({"words": "w1 \ud800"}, "row 2 holds half of a character"),
         ({"words": "w1", "shop": "south"}, "row 2 is of shop 'south', and who asks is 'north'"),
-        (["w1"], "row 2 is no object of cells by their columns' names"),
+        (["w1"], "rows of a table are objects with its columns' names"),
     ],
 )
 def test_rows_that_are_no_texts(service: tuple[TestClient, Tokens], row: Any, said: str) -> None:
@@ -128,10 +128,6 @@ def test_rows_that_are_no_texts(service: tuple[TestClient, Tokens], row: Any, sa
     head = bearer(tokens.issue("north"))
     body = json.dumps({"rows": [{"words": "w2"}, row]})
     response = client.post("/v1/predict", content=body, headers={**head, "content-type": "application/json"})
-    if isinstance(row, list):
-        assert response.status_code == 422
-        assert response.json()["detail"] == "rows of a table are objects with its columns' names"
-        return
     assert response.status_code == 422
     assert response.json()["detail"].startswith(said)
 
@@ -164,6 +160,9 @@ def test_a_client_is_added_from_texts(service: tuple[TestClient, Tokens], run: R
     response = client.post("/v1/clients", json={"client": "other", "rows": wrong}, headers=enrol)
     assert response.status_code == 422
     assert response.json()["detail"] == "row 3 has no mood, or one that the run does not know"
+    for shop, status in (("north", 422), ("other", 201)):
+        named = [{**row, "shop": shop} for row in examples]
+        assert client.post("/v1/clients", json={"client": "other", "rows": named}, headers=enrol).status_code == status
 
 
 def test_many_who_ask_at_once_are_answered_as_if_alone(run: Run) -> None:

@@ -178,6 +178,9 @@ def _parts(
         yield whose.client, np.arange(raw.rows)
         return
     if schema.client_column is None or schema.client_column not in raw.columns:
+        if schema.client_column is None and trained.one_for_all:
+            yield None, np.arange(raw.rows)
+            return
         wanted = f"the column {quoted(schema.client_column)}" if schema.client_column else "a client column"
         yield trained.only_client(f"{raw.path} has not {wanted}"), np.arange(raw.rows)
         return
@@ -188,9 +191,11 @@ def _parts(
     unknown = [name for name, _ in parts if name not in numbers and name not in place]
     if unknown:
         near = difflib.get_close_matches(unknown[0], numbers, n=1)
-        hint = f" (did you mean {quoted(near[0])}?)" if near else ""
+        if unknown[0] in few.get("clients", ()):
+            hint = " (left out, having few rows)"
+        else:
+            hint = f" (did you mean {quoted(near[0])}?)" if near else ""
         others = ", and --global asks the shared model" if trained.has_global_model else ""
-        hint = " (left out, having few rows)" if unknown[0] in few.get("clients", ()) else hint
         raise DataError(
             f"{raw.path}: {len(unknown):,} of the {len(parts):,} clients took no part in the run, the first is "
             f"{quoted(unknown[0])}{hint}; `commonground adapt` serves new ones{others}"

@@ -219,11 +219,12 @@ def judged(run: Run, path: Path, client: int | None) -> str:
     trained, task = run.trained, run.trained.task
     model = _pretrained(trained.network)
     longest, tokenizer = trained.longest_text(model.options.max_length), load_tokenizer(run.config.model)
-    right, rows = 0.0, list[Mapping[str, npt.NDArray[Any]]]()
+    right, full, rows = 0.0, 0, list[Mapping[str, npt.NDArray[Any]]]()
     for start in range(0, len(told), JUDGED_AT_ONCE):  # scores of all tokens of the vocabulary at every place are much
         prompts, outputs = zip(*told[start : start + JUDGED_AT_ONCE], strict=True)
         samples = TextSamples(prompts, outputs, np.zeros(len(prompts), np.int64), origin=str(path), unit="object")
         tokens = tokenize(samples, tokenizer, longest, generative=True, vocab_size=vocab_size_of(model))
+        full += int((tokens[:, 0, 1] >= longest).sum())
         said = trained.outputs(tokens, client)
         y = torch.from_numpy(answer_tokens(tokens, said.shape[1]))
         right += float(task.scores(said, y)["accuracy"].sum())
@@ -234,7 +235,8 @@ def judged(run: Run, path: Path, client: int | None) -> str:
     _, counts = task.fine.told(whole, np.zeros(len(told), np.int64), 1)
     figures = {"accuracy": right / len(told), **task.fine.of_counts(counts)}
     shown = [f"{m.name} {m.show(value)}" for key, value in figures.items() for m in [Metric(key, is_share(key))]]
-    return f"{', '.join(shown)} over {counted(len(told), 'answer')}"
+    cut = f"; {full:,} fill with their prompts the {longest} tokens that are read, and may be cut" if full else ""
+    return f"{', '.join(shown)} over {counted(len(told), 'answer')}{cut}"
 
 
 def _pretrained(model: nn.Module) -> AdaptedModel:

@@ -24,6 +24,7 @@ __all__ = ["LONGEST_TEXT", "Description", "as_agreed", "describe_client", "descr
 LARGEST_SAMPLE, MOST_DESCRIBED = 1 << 26, 1 << 29
 LONGEST_TEXT, MOST_TOKENS = 1 << 17, 1 << 31  # tokens of a text, and of as many texts as are described
 MOST_ROWS = 1 << 40
+_LEFT_OUT = "the server leaves out classes of this client's, or takes several for one"
 
 Fields = Sequence[tuple[str, str, tuple[int, ...]]]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -251,18 +252,20 @@ def as_agreed(
 
     Raises:
         DataError: there is no such task, or it has longer texts than has been agreed on.
-        UpdateError: a class of its texts is none of the agreed ones.
+        UpdateError: there are fewer classes than its own, or a class of its texts is none of them.
     """
-    task = task_of(data.task.name, settings)
-    own, names = data.class_names, tuple(class_names)
-    data = replace(data, classes=len(names), class_names=names, task=task, one_of_many=False)
-    if tokens is None:
-        return data
-    if not data.tokens:
+    task, names = task_of(data.task.name, settings), tuple(class_names)
+    if tokens is not None and not data.tokens:
         raise DataError(f"all clients have texts, and {data.name!r} is none")
-    places = np.array(class_places(own, class_names))
+    # Before labels are looked at: an error that named one would tell it.
+    if len(names) < data.classes:
+        raise UpdateError(_LEFT_OUT)
+    agreed = replace(data, classes=len(names), class_names=names, task=task, one_of_many=False)
+    if tokens is None:
+        return agreed
+    places = np.array(class_places(data.class_names, names))
     return replace(
-        data,
+        agreed,
         x_train=pad_tokens(data.x_train, tokens),
         y_train=places[data.y_train],
         x_test=pad_tokens(data.x_test, tokens),
@@ -278,7 +281,7 @@ def class_places(own: Sequence[str], agreed: Sequence[str]) -> list[int]:
     """
     places = places_of(own, agreed)
     if min(places, default=0) < 0 or len({*places}) < len(places):
-        raise UpdateError("the server leaves out classes of this client's, or takes several for one")
+        raise UpdateError(_LEFT_OUT)
     return places
 
 

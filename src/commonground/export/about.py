@@ -18,7 +18,7 @@ from commonground.engine.state.folder import SCHEMA, plain_settings
 from commonground.engine.trained import Trained
 from commonground.errors import RunError
 
-__all__ = ["CONFIG", "SCHEMA", "about", "graph_dtype", "read_about"]
+__all__ = ["CONFIG", "SCHEMA", "about", "graph_dtype", "in_order", "read_about", "whose"]
 
 CONFIG = "config.json"
 
@@ -45,7 +45,7 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
     return {
         "made_by": f"commonground {version('commonground')}",
         "format": format,
-        "whose": "global" if client is None else f"client {client}",
+        "whose": "global" if client is None else in_order(run.trained, client),
         "settings": {name: settings[name] for name in _SETTINGS},
         "data": {name: split[name] for name in _DATA if name in split} | {"given": run.trained.given},
     }
@@ -56,6 +56,20 @@ def _of_plain_network(settings: Mapping[str, Any], plain: Algorithm) -> dict[str
     if isinstance(plain, FederatedLoRA):
         return {"options": {**settings["options"], "head": plain.head}}
     return {"algorithm": plain.name, "options": {}}
+
+
+def in_order(trained: Trained, client: int) -> str:
+    """A client by its number, which names nobody to whom the model may travel; said to be one where clients have names,
+    which may be numbers as well.
+    """
+    return f"client {client}" if trained.names[client] == str(client) else f"client number {client} (the first is 0)"
+
+
+def whose(trained: Trained, client: int | None) -> str:
+    """Whose a model is, for the README.md beside it."""
+    if client is None:
+        return "global: the server's"
+    return f"{in_order(trained, client)}'s own, of {len(trained.names)} clients"
 
 
 def graph_dtype(trained: Trained) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from commonground.adapters import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.engine.run import Run
+from commonground.export.about import whose
 from commonground.models.adapted import AdaptedModel
 
 __all__ = ["model_card"]
@@ -36,13 +37,12 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     local = Path(model.location).is_dir()
     base = Path(model.location).resolve().name if local else model.location
     classes = int(trained.split["classes"])
-    whose = "global: the server's" if client is None else f"client {client}'s own, of {len(trained.names)} clients"
     layers = "all" if options.layers is None else ", ".join(map(str, options.layers))
     targets = ", ".join(sorted({name.rpartition(".")[2] for name in model.adapted}))
     facts: list[tuple[str, object]] = [
         ("base model", base),
         ("sha256 of the base weights", model.base_sha256),
-        ("model", whose),
+        ("model", whose(trained, client)),
         ("method", f"{trained.algorithm.title} ({trained.algorithm.source})"),
     ]
     if model.head_names:

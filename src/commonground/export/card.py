@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
-from commonground.export.about import graph_dtype
+from commonground.export.about import graph_dtype, whose
 from commonground.models import is_pretrained
 
 __all__ = ["card"]
@@ -22,10 +22,9 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         schema: of a table, as it travels.
     """
     trained = run.trained
-    whose = "global: the server's" if client is None else f"client {client}'s own, of {len(trained.names)} clients"
     outputs = ", ".join(trained.task.columns(trained.split["class_names"])[:12])
     facts = [
-        ("model", f"{run.config.model}, {whose}"),
+        ("model", f"{run.config.model}, {whose(trained, client)}"),
         ("method", f"{trained.algorithm.title} ({trained.algorithm.source})"),
         ("task", trained.task.name),
         ("outputs", f"{trained.split['classes']}: {outputs}"),

@@ -5,7 +5,8 @@ Besides the questions of :mod:`commonground.engine.backends.message_kinds` a ser
 - ``hello``: describe your data (:mod:`commonground.data.described`);
 - ``tell`` and ``agree``, to clients with tables: tell sums of your columns; this is what they become, describe your
   data (:mod:`commonground.data.tables.told`);
-- ``begin``: this is the run: its settings, your number, the classes, and what else all clients have to agree on.
+- ``begin``: this is the run: its settings, your number, the classes, and what else all clients have to agree on;
+- ``off``: this run is not to be, since another client takes no part in it.
 
 When the run is over, another kind, ``end``, brings the last shared tensors: with them the client has its own model,
 which it keeps as a run's folder (``models/RUN``) that needs no server.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -119,6 +121,11 @@ class Answering:
                 f"client {escaped(name)} demands privacy, and what its table holds would be told to agree on columns; "
                 "give --schema in place of --target"
             )
+        if demand is not None and isinstance(data, FederatedDataset) and data.one_of_many:
+            raise ConfigError(
+                f"client {escaped(name)} demands privacy, and the classes of its texts would be told to agree on all "
+                "clients'; give file.py:function, which says them (class_names), in place of a table"
+            )
         if not 0 <= least_noise < math.inf:
             raise ConfigError(
                 f"the least noise of client {escaped(name)} must be a number of at least 0, not {least_noise}"
@@ -130,6 +137,7 @@ class Answering:
         self.note = note
         self._clients: dict[str, MessageClient] = {}
         self._loaded: tuple[Agreed, FederatedDataset] | None = None  # of a table, as it was last agreed to be read
+        self._unasked = ""  # the run that has begun last, if nothing has been asked since
         self._said = ""  # to the owner, of the last question that was refused
 
     def hello(self) -> bytes:
@@ -192,10 +200,23 @@ class Answering:
             raise UpdateError(f"the run {begin.run} has begun here with other settings")
         self._clients = {begin.run: self._client(begin)}  # one at a time is in memory
         old.parent.mkdir(parents=True, exist_ok=True)
+        self._unasked = ""
         if not old.is_file():
+            self._unasked = begin.run
             write_atomically(old.with_name(DATA), self._own(begin.table).fingerprint())
         write_atomically(old, text)
         return json.dumps({"run": begin.run}).encode()
+
+    def call_off(self, run: str) -> bytes:
+        """Forget a run that is not to be; one of which anything was asked since it has begun here is left as it is.
+
+        Returns:
+            The run's id, as JSON.
+        """
+        if run == self._unasked:
+            self._clients, self._unasked = {}, ""
+            shutil.rmtree(self._file(run).parent, ignore_errors=True)
+        return json.dumps({"run": run}).encode()
 
     def has_begun(self, run: str) -> bool:
         """Whether the client takes part in a run."""
@@ -203,6 +224,7 @@ class Answering:
 
     def ask(self, run: str, message: bytes) -> bytes:
         """The answer to a question of a run; an error is an answer, too."""
+        self._unasked = ""
         try:
             client = self._of(run)
             with _as_its_run(client):
@@ -217,6 +239,7 @@ class Answering:
 
     def end(self, run: str, message: bytes) -> bytes:
         """Keep the client's own model, now that the run is over; an error is an answer, too."""
+        self._unasked = ""
         try:
             client = self._of(run)
             begin = _read(self._file(run).read_bytes())
@@ -263,9 +286,8 @@ class Answering:
         self._check_code(config)
         self._check_privacy(config)
         if self.tokenizer is not None and config.model != self.tokenizer:
-            raise ConfigError(
-                f"this client has read its texts with the tokenizer of {escaped(self.tokenizer)}, and "
-                f"the run's model is {escaped(str(config.model))}"
+            raise UpdateError("its texts were read for another model than the run's") from ConfigError(
+                f"the run's model is {escaped(str(config.model))}, and --tokenizer is {escaped(self.tokenizer)}"
             )
         own = self._own(begin.table)
         self._check_data(own, begin)

@@ -90,6 +90,8 @@ class Desk(Generic[T]):
             if letter.kind == "begin":
                 body = self.answering.begin(letter.body)
                 self.note(f"takes part in the run {letter.run}")
+            elif letter.kind == "off":
+                body = self.answering.call_off(letter.run)
             elif letter.kind in ("tell", "agree"):
                 body = self.answering.agree(letter.kind, letter.body)
             elif not self.answering.has_begun(letter.run):

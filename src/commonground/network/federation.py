@@ -246,6 +246,9 @@ def _refusals(post: Post, setup: Setup, members: Members, limits: Limits) -> dic
         if isinstance(told, UpdateError) and not isinstance(told, NoAnswerError):
             said = str(told).removeprefix("it failed, ")  # what it was asked was whether it takes part
             found[node] = f"client {quoted(names[node])} takes no part in this run, {said}"
+    if found:
+        for _ in post.exchange({node: Letter("off", members.run, b"") for node in letters}, _TOLD_WITHIN):
+            pass
     return found
 
 

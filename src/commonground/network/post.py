@@ -15,7 +15,7 @@ from commonground.quoting import quoted
 
 __all__ = ["WORK", "Letter", "NoAnswerError", "Post", "Questions", "body_of", "json_of", "question_id", "said_of"]
 
-WORK = ("tell", "agree", "begin", "ask", "end")
+WORK = ("tell", "agree", "begin", "ask", "end", "off")
 """Kinds of letters that a client works on, one after the other; it answers others at once."""
 
 LOOK = 5.0  # seconds between two looks for nodes that are not in a run
@@ -29,8 +29,8 @@ class Letter(NamedTuple):
     """One message between a server and a node.
 
     Attributes:
-        kind: ``hello``, ``tell``, ``agree``, ``begin``, ``ask``, ``end``, ``told`` or ``ping``; of an answer, whether
-            the node could: ``ok``, ``not-begun``, or to a ``ping`` ``busy``, ``done`` or ``unknown``.
+        kind: ``hello``, ``tell``, ``agree``, ``begin``, ``ask``, ``end``, ``off``, ``told`` or ``ping``; of an answer,
+            whether the node could: ``ok``, ``not-begun``, or to a ``ping`` ``busy``, ``done`` or ``unknown``.
         run: the run's id; empty before it has one. Of an answer to :data:`WORK`, which question it answers
             (:func:`question_id`), so that no other answer can stand in its place.
         body: what is said.

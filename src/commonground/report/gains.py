@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from commonground.counted import counted
 from commonground.report.charts import Chart, Line, LineChart, spread_places, through
 from commonground.report.format import unit_of, unit_of_change
 from commonground.report.page import Cell, table
@@ -191,7 +192,8 @@ def gain_table(gains: Gains) -> str:
         Column("Test samples", True),
     ]
     places: Sequence[int] = range(len(gains))
-    if len(gains) > 2 * ENDS:
+    between = len(gains) - 2 * ENDS
+    if between > 0:
         places = [*places[:ENDS], *places[-ENDS:]]
     rows = [
         [
@@ -204,4 +206,7 @@ def gain_table(gains: Gains) -> str:
         ]
         for gain in map(gains.gain, places)
     ]
+    if between > 0:
+        left = Cell(f"… {counted(between, 'client')} between these and those below")
+        rows.insert(ENDS, [left, *[Cell("")] * (len(columns) - 1)])
     return table("Clients that gain most and least", columns, rows, gains.sources)

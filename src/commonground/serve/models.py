@@ -172,7 +172,8 @@ class RunModels:
                 raise ConfigError(f"there is a client '{client}' already")
             if trained.numbered(client) is not None:  # whose number it is, is nothing to tell
                 raise ConfigError(f"a new client cannot be called '{client}', which is another one's number")
-            kept = keep_clients(self.run, data, epochs=epochs, renew=False)
+            with self.rows.alone:
+                kept = keep_clients(self.run, data, epochs=epochs, renew=False)
             self._heed(kept.run)
         return kept
 

@@ -86,7 +86,9 @@ def class_numbers(values: Array, field: str) -> npt.NDArray[np.int64]:
     """
     values = np.asarray(values)
     if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
-        raise DataError(f"{field} is {values.dtype} of shape {values.shape}; one row of whole numbers is needed")
+        numbers = np.issubdtype(values.dtype, np.floating)
+        more = '; numbers to be predicted are for task="regression"' if numbers else ""
+        raise DataError(f"{field} is {values.dtype} of shape {values.shape}; one row of whole numbers is needed{more}")
     return np.ascontiguousarray(values, dtype=np.int64)
 
 

@@ -198,3 +198,23 @@ def test_the_command_for_clients_of_one_row_runs(alone: int, tmp_path: Path) -> 
     assert command[command.index("--few-rows") + 1] == ("drop" if alone == 1 else "pool")
     assert "--min-rows" not in command  # nobody else is to lose its own model
     assert main([*command[1:], "--rounds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+
+
+def test_no_target_is_proposed_that_nothing_can_be_learnt_of(tmp_path: Path) -> None:
+    rows = [f"c{n % 4},{n % 7},{'ab'[n % 2]},DE,key{n}" for n in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,x,fault,country,name", *rows]))
+    assert inspect_table(tmp_path / "t.csv").target == "fault"
+    (tmp_path / "one.csv").write_text("\n".join(["site,country", *[f"c{n % 4},DE" for n in range(40)]]))
+    assert inspect_table(tmp_path / "one.csv").target is None
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_number_that_counts_the_rows_is_told_of_in_any_order(shuffled: bool, tmp_path: Path) -> None:
+    counts = np.random.default_rng(0).permutation(60) if shuffled else np.arange(60)
+    rows = [f"c{n % 4},{count + 100},{n % 7},{'ab'[n % 2]}" for n, count in enumerate(counts)]
+    (tmp_path / "t.csv").write_text("\n".join(["site,reading,x,label", *rows]))
+    schema = load_data(tmp_path / "t.csv", client_column="site").schema
+    assert schema is not None
+    assert [note for note in schema.notes if "reading" in note] == [
+        "reading: it counts the rows, and is a feature; --drop it if it is none"
+    ]

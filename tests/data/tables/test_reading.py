@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.feather as feather
+import pyarrow.parquet as parquet
 import pytest
 
 from commonground import load_data
@@ -192,6 +193,36 @@ def test_a_time_with_a_zone_is_what_the_clocks_there_show(zone: str, tmp_path: P
         assert np.array_equal(date_numbers(written, f"%d.%m.%Y %H:%M{' ' * zone.startswith(' ')}%z"), plain)
     half = date_numbers([f"2023-03-20T12:00:00{zone}"], "ISO8601")
     assert half == plain[0] + 0.5
+
+
+def test_rows_of_a_zone_follow_one_another_by_the_moment(tmp_path: Path) -> None:
+    """Where clocks are put back, and where zones are mixed."""
+    times = [
+        "2024-10-27T02:30:00+02:00",
+        "2024-10-27T02:10:00+01:00",
+        "2024-10-26T23:00:00-0500",
+        "2024-10-27T03:00:00Z",
+    ]
+    rows = [f"{who},{time},{row},{row % 2}" for who in "ab" for row, time in enumerate(times)]
+    (tmp_path / "t.csv").write_text("\n".join(["who,when,x,label", *rows]))
+    data = load_data(tmp_path / "t.csv", client_column="who", time_column="when", test_share=0.5, scaling="none")
+    assert sorted(data.x_test[:, 0].tolist()) == [2, 2, 3, 3]
+    data = load_data(tmp_path / "t.csv", client_column="who", time_column="when", test_share=0.75, scaling="none")
+    assert sorted(data.x_train[:, 0].tolist()) == [0, 0]
+
+
+def test_zones_that_are_none(tmp_path: Path) -> None:
+    for word in ("2024-10-27T02:30:00+99:99", "2024-10-27T02:30:00+25"):
+        assert np.isnan(date_numbers([word], "ISO8601")).all()
+    assert np.isnan(date_numbers(["27.10.2024 02:30"], "%d.%m.%Y %H:%M%z")).all()
+    one, other = date_numbers(["2024-10-26 00:00:00-5:00", "2024-10-26 00:00:00-05:00"], "ISO8601")
+    assert one == other == 20022
+    table = pa.table({"when": pa.array([0, 1] * 20, pa.timestamp("us", "Mars/Olympus")), "label": [0, 1] * 20})
+    parquet.write_table(table, tmp_path / "mars.parquet")
+    with pytest.raises(
+        DataError, match=r"column 'when' are of the zone 'Mars/Olympus', which is not known here; store"
+    ):
+        load_data(tmp_path / "mars.parquet", 2)
 
 
 def test_a_column_with_a_zone_is_read_as_without_one(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ _NUMBERS = {
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,30})(\.0)?")
 _FRACTION = re.compile(r"-?\d+\.(?!0$)\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_ZONE = re.compile(r"([T ]\d\d(?::?\d\d){0,2}(?:\.\d+)?)\s*(?:Z|[+-]\d\d(?::?\d\d)?)$")  # after a time of day
+_ZONE = re.compile(r"([T ]\d\d(?::?\d\d){0,2}(?:\.\d+)?)\s*(?:Z|[+-](?:[01]?\d|2[0-3])(?::?[0-5]\d)?)$")
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CLOCK = re.compile(
     r"(?:(?P<days>[+-]?\d{1,6}) days?,? \+?)?(?P<sign>[+-])?(?P<hours>\d{1,6}):(?P<minutes>[0-5]\d)"
@@ -314,7 +314,8 @@ def _spelt(words: Sequence[str], whole: bool) -> list[object]:
     Numbers written in any other way stay words: 007, 1e3 and 1_000 are not 7, 1000 and 1000.
     """
     dates = [place for place, word in enumerate(words) if _DATE.match(word)]
-    days = dict(zip(dates, date_numbers([words[place] for place in dates], "ISO8601"), strict=True))
+    moments = date_numbers([words[place] for place in dates], "ISO8601", instants=True)
+    days = dict(zip(dates, moments, strict=True))
     spelt: list[object] = []
     for place, word in enumerate(words):
         if whole and _WHOLE.fullmatch(word):
@@ -326,21 +327,24 @@ def _spelt(words: Sequence[str], whole: bool) -> list[object]:
     return spelt
 
 
-def date_numbers(words: Sequence[str], order: str) -> Floats:
+def date_numbers(words: Sequence[str], order: str, *, instants: bool = False) -> Floats:
     """Words as days since 1970-01-01, NaN for those that are no dates so written. A time with a zone is what the clocks
     there show: midnight in Berlin begins the day that it begins there, as it does where no zone is written.
 
     Args:
         words: the words.
         order: ``ISO8601``, or as ``strptime`` has it (:data:`ORDERS`).
+        instants: of times with a zone the moment in place of what clocks show, by which rows follow one another.
     """
     import pandas as pd
 
     if not len(words):
         return np.empty(0)
     try:
-        if order == "ISO8601" or order.endswith("%z"):
-            words, order = [_ZONE.sub(r"\1", word) for word in words], order.removesuffix("%z").rstrip()
+        if not instants and (order == "ISO8601" or order.endswith("%z")):
+            local = [_ZONE.subn(r"\1", word) for word in words]
+            words = [word if zone or order == "ISO8601" else "" for word, zone in local]  # where %z asks for a zone
+            order = order.removesuffix("%z").rstrip()
         times = pd.to_datetime(pd.Series(list(words), dtype="str"), format=order, utc=True, errors="coerce")
     except (ValueError, TypeError, OverflowError):
         return np.full(len(words), np.nan)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.tables import split
-from commonground.data.tables.cells import MISSING, words_of
+from commonground.data.tables.cells import MISSING, date_numbers, is_text, words_of
 from commonground.data.tables.features import readings_said
 from commonground.data.tables.kinds import Column, Reading, kind_of
 from commonground.data.tables.notation import column_of
@@ -189,13 +189,22 @@ def _times(raw: RawTable, options: TableOptions) -> Column | None:
     return times
 
 
+def _moments(raw: RawTable, times: Column) -> npt.NDArray[np.float64]:
+    """By which rows follow one another: of dates with a zone the moments, also where clocks are put back."""
+    assert times.numbers is not None
+    if times.reading.kind != "date" or not is_text(raw.columns[times.name].type):
+        return times.numbers
+    cells = words_of(raw.columns[times.name])
+    return cells.spread(date_numbers(cells.words, times.reading.order or "ISO8601", instants=True))
+
+
 def _tests(
     raw: RawTable, owners: Owners, targets: Targets, times: Column | None, options: TableOptions, seed: int
 ) -> tuple[Marks, str]:
     """Test rows where no column says train or test, and how they were chosen."""
     share = options.share
     if times is not None and times.numbers is not None:
-        chosen = split.last_tests(owners.parts(), times.numbers, share)
+        chosen = split.last_tests(owners.parts(), _moments(raw, times), share)
         return chosen, f"the last {share:.0%} by the column {times.name}"
     if options.group_column is not None:
         groups = full_words(raw, options.group_column)

@@ -142,10 +142,10 @@ def said_of_rounding(name: str, column: Column) -> list[str]:
 
 
 def said_of_counting(name: str, column: Column) -> list[str]:
-    """A sentence about a feature that counts the rows."""
+    """A sentence about a feature that counts the rows, in whatever order they stand."""
     if column.reading.kind != "number" or column.numbers is None or len(column.numbers) < _MANY:
         return []
-    counts = bool((np.diff(column.numbers) == 1).all())
+    counts = bool((np.diff(np.sort(column.numbers)) == 1).all())
     return [f"{name}: it counts the rows, and is a feature; --drop it if it is none"] if counts else []
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.sources.text_table import TEXT_COLUMNS
-from commonground.data.tables.cells import Cells, words_of
+from commonground.data.tables.cells import Cells, plain_numbers, words_of
 from commonground.data.tables.divide import names_of_nothing
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.kinds import Column, understand
@@ -196,11 +196,16 @@ def _proposed_client(raw: RawTable, columns: dict[str, Column | str], target: st
 
 
 def _proposed_target(raw: RawTable, client_column: str | None) -> str | None:
-    """A column whose name is that of a target, else the last one."""
-    small = {name.lower(): name for name in raw.names if name != client_column}
+    """A column whose name is that of a target, else the last one; none that is always the same, or names every row."""
+    counts = {name: words_of(raw.columns[name]).counts for name in raw.names if name != client_column}
+    known = [
+        name
+        for name, of in counts.items()
+        if len(of) > 1 and not (len(of) == raw.rows and plain_numbers(raw.columns[name]) is None)
+    ]
+    small = {name.lower(): name for name in known}
     found = next((small[name] for name in _TARGETS if name in small), None)
-    last = raw.names[-1] if raw.names[-1] != client_column else None
-    return found or last
+    return found or next(reversed(known), None)
 
 
 def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:

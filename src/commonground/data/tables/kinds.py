@@ -263,8 +263,7 @@ def _read_dates(
     import pyarrow as pa
 
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
-        zone = getattr(array.type, "tz", None)  # with which its times are written as the clocks there show them
-        cells = words_of(array.cast(pa.timestamp("us", zone), safe=False).cast(pa.string()))  # what is finer is cut
+        cells = words_of(array.cast(pa.timestamp("us"), safe=False).cast(pa.string()))  # what is finer than that is cut
         return Column(name, reading, cells.spread(date_numbers(cells.words, "ISO8601")))
     cells = words_of(array) if cells is None else cells
     order = reading.order

@@ -167,7 +167,7 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
     if len(other) == len(kinds):
         raise DataError(f"{path} has no columns of numbers, words, dates or truths")
     notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
-    columns = {name.strip(): _plain_column(table.column(name)) for name in kinds if name not in other}
+    columns = {name.strip(): _plain_column(path, name, table.column(name)) for name in kinds if name not in other}
     seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
     return RawTable(path, columns, True, _row_number, partial(counted, len(table)), notes=notes, seconds=seconds)
 
@@ -190,14 +190,27 @@ def _is_duration(kind: Any) -> bool:
     return bool(pa.types.is_duration(kind) or pa.types.is_time(kind))
 
 
-def _plain_column(column: Any) -> Any:
-    """Durations and times of day as numbers of seconds, views of strings as strings; other columns as they are."""
+def _plain_column(path: Path, name: str, column: Any) -> Any:
+    """Durations and times of day as numbers of seconds, views of strings as strings, times of a zone as the clocks
+    there show them; other columns as they are.
+
+    Raises:
+        DataError: a zone is not known.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
     if pa.types.is_string_view(kind):
         return column.cast(pa.string())
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        try:
+            return pc.local_timestamp(column)
+        except pa.ArrowException:
+            raise DataError(
+                f"{path}: the times of the column {quoted(name.strip())} are of the zone {quoted(kind.tz)}, which is "
+                "not known here; store them without a zone, as the clocks there show them"
+            ) from None
     if not _is_duration(kind):
         return column
     whole = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())

@@ -97,7 +97,7 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
         smaller = "a smaller --min-rows or " if options.min_rows > 2 else ""
         served = "; a finished run's shared model serves all (predict --global)" if options.few_rows == "shared" else ""
         raise DataError(f"{path}: no client has {lacks}; to train, take {smaller}--few-rows pool{served}")
-    if FEW in owners.names:
+    if options.few_rows == "pool" and FEW in owners.names:
         raise DataError(f"{path}: a client is called {FEW}, which is the name of those that are pooled")
     kept = np.append(np.where(few, len(owners.names) if options.few_rows == "pool" else -1, np.arange(len(few))), -1)
     pooled = Owners([*owners.names, FEW], kept[owners.codes], said)
