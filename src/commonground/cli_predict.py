@@ -106,6 +106,8 @@ def predict(
         answers = _row_by_row(run, file, Whose(number, use_global), separator, encoding, kinds)
     if answers is not None:
         writer.writerows(_cells([answers.header, *answers.rows]))
+        if answers.metric and _is_own(run, file):
+            say("the run was trained on rows of this file; its own figures are of test rows alone")
         for line in answers.metric.splitlines():
             say(line)
     else:
@@ -141,6 +143,12 @@ def _row_by_row(
         check_unsaid(file, separator, encoding)
         return predict_pictures(run, file, whose, say)
     return None
+
+
+def _is_own(run: Run, file: Path) -> bool:
+    """Whether a file is the one that the run was trained on, as far as its name says."""
+    own = Path(run.config.data).expanduser()
+    return own.exists() and own.resolve() == file.resolve()
 
 
 def _cells(rows: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:

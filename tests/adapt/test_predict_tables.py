@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import commonground as cg
 from commonground import load_data, load_run, train
 from commonground.adapt.tables import Whose, predict_table
 from commonground.cli import main
@@ -298,3 +299,18 @@ def test_kinds_that_do_not_fit_the_run_are_refused(kinds: str, match: str, ask: 
     _, said, code = ask(frame(), "--kinds", kinds)
     assert code == 2
     assert match in said
+
+
+def test_a_metric_over_training_rows_is_said_to_be_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    frame().to_csv(own, index=False)
+    frame().to_csv(other, index=False)
+    cg.train("fedavg", own, client_column="who", rounds=1, out=tmp_path / "run")
+    for table, told in ((own, 1), (other, 0)):
+        assert main(["predict", str(tmp_path / "run"), str(table)]) == 0
+        said = capsys.readouterr().err
+        assert "accuracy" in said
+        assert said.count("the run was trained on rows of this file; its own figures are of test rows alone") == told
+    frame().drop(columns="label").to_csv(own, index=False)
+    assert main(["predict", str(tmp_path / "run"), str(own)]) == 0
+    assert "test rows" not in capsys.readouterr().err
