@@ -234,6 +234,15 @@ def _take_part(fleet: Fleet, answering: Answering, say: Callable[[str], None]) -
         fleet.close()
 
 
+def _over_a_network(command: click.Command) -> click.Command:
+    """Leave out of a command's help what is refused with a sentence: data and what computes are with the clients."""
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name in (*OF_DATA, *OF_ONE_MACHINE):
+            option.hidden = True
+    return command
+
+
+@_over_a_network
 @deploy.command(
     cls=SectionedCommand, epilog="Example: commonground deploy run fedrep --expect 4 --rounds 20 --out runs/hospitals"
 )
@@ -295,12 +304,6 @@ def run(
     except Interrupted as stopped:
         click.echo(f"commonground: {stopped}", err=True)
         raise SystemExit(130) from None
-
-
-for option in run.params:
-    # Refused with a sentence, and no help to read of: data and what computes are with the clients.
-    if isinstance(option, click.Option) and option.name in (*OF_DATA, *OF_ONE_MACHINE):
-        option.hidden = True
 
 
 @deploy.command(epilog="Example: commonground deploy status")

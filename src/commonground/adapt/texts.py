@@ -21,6 +21,7 @@ from commonground.data.tables.textfile import check_unsaid
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.data.text.tokens import Tokens, told_of_full
 from commonground.engine.run import Run
+from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
 from commonground.models import vocab_size_of
 from commonground.models.adapted import AdaptedModel
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 _KINDS = ".tsv, .csv, .jsonl or .txt"
-JUDGED_AT_ONCE = 16
+JUDGED_AT_ONCE = 16  # answers: their scores are of every token of the vocabulary at every place
 
 
 def read_texts(
@@ -206,37 +207,46 @@ def judged(run: Run, path: Path, client: int | None) -> str:
     Raises:
         DataError: the file is missing or damaged, or an instruction is empty.
     """
-    if path.suffix.lower() not in (".json", ".jsonl"):
-        return ""
-    told = [
-        (_prompt(row, where), output)
-        for row, number in zip(*read_objects(_there(path)), strict=True)
-        for where, output in [(f"{path}, object {number}", row.get("output"))]
-        if isinstance(output, str) and output.strip()
-    ]
+    told = _told_answers(path)
     if not told:
         return ""
-    trained, task = run.trained, run.trained.task
-    model = _pretrained(trained.network)
-    longest, tokenizer = trained.longest_text(model.options.max_length), load_tokenizer(run.config.model)
-    right, full, rows = 0.0, 0, list[Mapping[str, npt.NDArray[Any]]]()
-    for start in range(0, len(told), JUDGED_AT_ONCE):  # scores of all tokens of the vocabulary at every place are much
-        prompts, outputs = zip(*told[start : start + JUDGED_AT_ONCE], strict=True)
-        samples = TextSamples(prompts, outputs, np.zeros(len(prompts), np.int64), origin=str(path), unit="object")
-        tokens = tokenize(samples, tokenizer, longest, generative=True, vocab_size=vocab_size_of(model))
-        full += int((tokens[:, 0, 1] >= longest).sum())
-        said = trained.outputs(tokens, client)
-        y = torch.from_numpy(answer_tokens(tokens, said.shape[1]))
-        right += float(task.scores(said, y)["accuracy"].sum())
-        assert task.fine is not None
-        rows.append(task.fine.of_rows(said, y))
-    assert task.fine is not None
-    whole = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
-    _, counts = task.fine.told(whole, np.zeros(len(told), np.int64), 1)
-    figures = {"accuracy": right / len(told), **task.fine.of_counts(counts)}
-    shown = [f"{m.name} {m.show(value)}" for key, value in figures.items() for m in [Metric(key, is_share(key))]]
-    cut = f"; {full:,} fill with their prompts the {longest} tokens that are read, and may be cut" if full else ""
-    return f"{', '.join(shown)} over {counted(len(told), 'answer')}{cut}"
+    prompts, outputs = zip(*told, strict=True)
+    samples = TextSamples(prompts, outputs, np.zeros(len(told), np.int64), origin=str(path), unit="object")
+    trained, model = run.trained, _pretrained(run.trained.network)
+    most, tokenizer = trained.longest_text(model.options.max_length), load_tokenizer(run.config.model)
+    tokens = tokenize(samples, tokenizer, most, generative=True, vocab_size=vocab_size_of(model))
+    metrics = {Metric(key, is_share(key)): value for key, value in _figures(trained, tokens, client).items()}
+    said = ", ".join(f"{metric.name} {metric.show(value)}" for metric, value in metrics.items())
+    full = int((tokens[:, 0, 1] >= most).sum())
+    cut = f"; {full:,} fill with their prompts the {most} tokens that are read, and may be cut" if full else ""
+    return f"{said} over {counted(len(told), 'answer')}{cut}"
+
+
+def _told_answers(path: Path) -> list[tuple[str, str]]:
+    """The prompts of a file whose answers it holds, and these."""
+    if path.suffix.lower() not in (".json", ".jsonl"):
+        return []
+    found = []
+    for row, number in zip(*read_objects(_there(path)), strict=True):
+        output = row.get("output")
+        if isinstance(output, str) and output.strip():
+            found.append((_prompt(row, f"{path}, object {number}"), output))
+    return found
+
+
+def _figures(trained: Trained, tokens: Tokens, client: int | None) -> dict[str, float]:
+    """What answers in token rows are judged by: the share that is given word for word, and figures of their tokens."""
+    model, fine = trained.portable(client), trained.task.fine
+    assert fine is not None
+    right, counts = 0.0, dict[str, npt.NDArray[Any]]()
+    for start in range(0, len(tokens), JUDGED_AT_ONCE):
+        part = tokens[start : start + JUDGED_AT_ONCE]
+        said = model.outputs(part, trained.where, trained.device)
+        y = torch.from_numpy(answer_tokens(part, said.shape[1]))
+        right += float(trained.task.scores(said, y)["accuracy"].sum())
+        for name, values in fine.of_rows(said, y).items():
+            counts[name] = counts.get(name, np.zeros(())) + values.sum()
+    return {"accuracy": right / len(tokens), **fine.of_counts(counts)}
 
 
 def _pretrained(model: nn.Module) -> AdaptedModel:
