@@ -314,3 +314,40 @@ def test_a_metric_over_training_rows_is_said_to_be_that(tmp_path: Path, capsys: 
     frame().drop(columns="label").to_csv(own, index=False)
     assert main(["predict", str(tmp_path / "run"), str(own)]) == 0
     assert "test rows" not in capsys.readouterr().err
+
+
+def test_a_frame_is_answered_row_by_row(folder: Path, ask: Any) -> None:
+    """As by the command, with every class's probability, under the frame's own index."""
+    rows = frame().drop(columns="label").sample(frac=1, random_state=3)
+    found = cg.predict_rows(folder / "run", rows)
+    answers, _, _ = ask(rows)
+    assert found.index.equals(rows.index)
+    assert [*found.columns] == ["who", "class", "poor", "rich"]
+    assert found["who"].tolist() == rows["who"].tolist()
+    assert found["class"].tolist() == answers["class"]
+    assert [f"{p:.6f}" for p in found[["poor", "rich"]].max(axis=1)] == answers["probability"]
+    with pytest.warns(UserWarning, match="the table: 90 rows of other clients; the model of 'w1' is asked of them too"):
+        one = cg.predict_rows(folder / "run", rows, client="w1")
+    run = cg.load_run(folder / "run")
+    assert np.allclose(one[["poor", "rich"]], run.predict(rows, client="w1"))
+    assert np.allclose(cg.predict_rows(run, rows, shared=True)[["poor", "rich"]], run.predict(rows))
+    with pytest.raises(ConfigError, match="give either client=… or shared=True"):
+        cg.predict_rows(run, rows, client="w1", shared=True)
+    with pytest.warns(UserWarning, match="the table: ignored: 'colour'"):
+        cg.predict_rows(run, rows.assign(colour="red"))
+
+
+def test_numbers_and_paths_are_answered_row_by_row(tmp_path: Path) -> None:
+    rows = frame().drop(columns="label")
+    run = cg.train(
+        "fedrep", rows_data := cg.load_data(rows, client_column="who", target="income", task="regression"), rounds=1
+    )
+    assert rows_data.schema is not None
+    path = tmp_path / "t.csv"
+    rows.to_csv(path, index=False)
+    found = cg.predict_rows(run, path)
+    assert [*found.columns] == ["who", "income"]
+    for who, part in rows.groupby("who"):
+        assert np.allclose(found["income"][part.index], run.predict(part, client=str(who))[:, 0], rtol=1e-5)
+    with pytest.raises(ConfigError, match=r"was not trained on a table, .*; take run\.predict$"):
+        cg.predict_rows(cg.train("fedavg", "digits", clients=4, rounds=1), rows)

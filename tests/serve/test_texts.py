@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import commonground as cg
@@ -214,3 +215,13 @@ def test_a_model_that_writes_answers_is_no_service(tmp_path: Path) -> None:
     run = cg.train("lora", data, model=name, model_options={"rank": 2}, rounds=1, out=tmp_path / "run")
     with pytest.raises(ConfigError, match=r"is of a language model that writes answers; a service is for tables"):
         RunModels(run)
+
+
+def test_a_frame_of_texts_is_answered_row_by_row(run: Run) -> None:
+    asked = pd.DataFrame([{"shop": shop, **row} for n, shop in enumerate(SHOPS) for row in rows(n, 5)])
+    found = cg.predict_rows(run, asked.drop(columns="mood"))
+    assert [*found.columns] == ["shop", "class", "bad", "good"]
+    for shop, part in asked.groupby("shop"):
+        samples = TextSamples(part["words"].tolist(), None, np.zeros(len(part), np.int64))
+        wanted = classify(run, samples, run.trained.client(str(shop)))
+        assert np.allclose(found.loc[part.index, ["bad", "good"]], wanted, atol=1e-6)

@@ -30,7 +30,7 @@ from commonground.quoting import quoted
 from commonground.ranges import LARGEST, SMALLEST
 from commonground.tasks import Task
 
-__all__ = ["Adaptation", "adapt", "as_new_clients", "check_has_head", "head_curve", "head_setup"]
+__all__ = ["Adaptation", "adapt", "as_new_clients", "check_has_head", "head_curve", "head_setup", "known_clients"]
 
 Results = npt.NDArray[np.float64]
 

@@ -31,7 +31,18 @@ from commonground.tasks.class_figures import class_figures
 from commonground.tasks.headline import Metric
 from commonground.tasks.rank import is_share
 
-__all__ = ["Note", "TableAnswers", "Whose", "answers_of", "named_columns", "predict_table", "targets_of"]
+__all__ = [
+    "Asked",
+    "Note",
+    "TableAnswers",
+    "Whose",
+    "answers_of",
+    "asked_of",
+    "features_of",
+    "named_columns",
+    "predict_table",
+    "targets_of",
+]
 
 Note = Callable[[str], None]
 Rows = npt.NDArray[np.int64]
@@ -95,19 +106,49 @@ def predict_table(
         ConfigError: nobody said whose model to ask, or there is no such kind.
         DataError: a column is missing, a cell does not fit (line and column named), or a client is unknown.
     """
-    schema = trained.schema
-    assert schema is not None
     if not is_table(str(path)):
         raise DataError(f"'{path}' is no table with names of columns, which {trained.where} needs")
     raw = read_raw(path, separator, encoding)
+    x, schema = features_of(trained, raw, kinds, note)
+    return answers_of(trained, raw, schema, x, whose, note)
+
+
+def features_of(trained: Trained, raw: RawTable, kinds: str | None, note: Note) -> tuple[Any, TableSchema]:
+    """A table's rows as the run's samples, and the run's columns as this table writes them.
+
+    Args:
+        trained: of a run on a table.
+        raw: the table.
+        kinds, note: see :func:`predict_table`.
+
+    Raises:
+        ConfigError: there is no such kind.
+        DataError: a column is missing, or a cell does not fit.
+    """
+    assert trained.schema is not None
     said = table_options({"kinds": kinds}).readings
-    check_columns(path, raw.columns, said)
-    schema = schema.written(said)
+    check_columns(raw.path, raw.columns, said)
+    schema = trained.schema.written(said)
     with telling_ways(raw, schema):
         x, strange = known_features(raw, schema)
     for sentence in (*raw.notes, *ignored(raw.names, schema), *strange):
-        note(f"{path.name}: {sentence}")
-    return answers_of(trained, raw, schema, x, whose, note)
+        note(f"{raw.path.name}: {sentence}")
+    return x, schema
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What the clients' models return.
+
+    Attributes:
+        outputs: of the networks, a row for each row of the table.
+        predicted: what the task makes of them [rows, columns].
+        parts: rows that one model was asked of.
+    """
+
+    outputs: Tensor
+    predicted: npt.NDArray[np.float64]
+    parts: list[Rows]
 
 
 def named_columns(trained: Trained, target: str, client_column: str | None, ids: tuple[str, ...] = ()) -> TableSchema:
@@ -146,15 +187,22 @@ def answers_of(
         ConfigError: nobody said whose model to ask.
         DataError: a client is unknown.
     """
-    parts = list(_parts(trained, raw, schema, whose, note))
-    outputs = _outputs(trained, schema, x, parts)
-    predicted = trained.task.predict(outputs)
-    header, answers = trained.task.table(predicted, trained.split["class_names"])
+    asked = asked_of(trained, raw, schema, x, whose, note)
+    header, answers = trained.task.table(asked.predicted, trained.split["class_names"])
     kept = [name for name in (schema.client_column, *schema.ids) if name is not None and name in raw.columns]
     beside = [_shown(raw, name) for name in kept]
     rows = [[str(row), *(cells[row] for cells in beside), *answer] for row, answer in enumerate(answers)]
-    metric = _metric(trained, raw, schema, outputs, predicted, [r for _, r in parts])
+    metric = _metric(trained, raw, schema, asked.outputs, asked.predicted, asked.parts)
     return TableAnswers(["sample", *kept, *header], rows, metric)
+
+
+def asked_of(
+    trained: Trained, raw: RawTable, schema: TableSchema, x: npt.NDArray[Any], whose: Whose, note: Note
+) -> Asked:
+    """As :func:`answers_of`, in numbers."""
+    parts = list(_parts(trained, raw, schema, whose, note))
+    outputs = _outputs(trained, schema, x, parts)
+    return Asked(outputs, trained.task.predict(outputs), [rows for _, rows in parts])
 
 
 def _shown(raw: RawTable, column: str) -> list[str]:

@@ -8,11 +8,13 @@ from commonground.adapt.tables import Note, TableAnswers, Whose, answers_of, nam
 from commonground.adapt.texts import read_text_table, texts_in, tokens_of
 from commonground.data.tables.load import LABEL
 from commonground.data.tables.options import names_in
+from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
+from commonground.data.text.tokens import Tokens
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 
-__all__ = ["predict_text_table", "schema_of_texts"]
+__all__ = ["predict_text_table", "schema_of_texts", "tokens_of_table"]
 
 
 def schema_of_texts(trained: Trained) -> TableSchema | None:
@@ -46,10 +48,17 @@ def predict_text_table(
         ConfigError: nobody said whose model to ask.
         DataError: a column is missing, a text is empty (line named), or a client is unknown.
     """
-    trained = run.trained
     raw = read_text_table(path, separator, encoding)
+    return answers_of(run.trained, raw, schema, tokens_of_table(run, raw, note), whose, note)
+
+
+def tokens_of_table(run: Run, raw: RawTable, note: Note) -> Tokens:
+    """A table's texts as the run's model reads them.
+
+    Raises:
+        DataError: a column is missing, or a text is empty (line named).
+    """
     for sentence in raw.notes:
-        note(f"{path.name}: {sentence}")
-    texts = texts_in(raw, names_in(trained.config.text_column), trained.text_columns)
-    tokens = tokens_of(run, texts, note)
-    return answers_of(trained, raw, schema, tokens, whose, note)
+        note(f"{raw.path.name}: {sentence}")
+    texts = texts_in(raw, names_in(run.trained.config.text_column), run.trained.text_columns)
+    return tokens_of(run, texts, note)

@@ -18,7 +18,15 @@ from commonground.errors import DataError, UpdateError
 from commonground.quoting import quoted
 from commonground.tasks import Regression, Task, tasks
 
-__all__ = ["LONGEST_TEXT", "Description", "as_agreed", "describe_client", "described_dataset", "read_description"]
+__all__ = [
+    "LONGEST_TEXT",
+    "Description",
+    "as_agreed",
+    "class_places",
+    "describe_client",
+    "described_dataset",
+    "read_description",
+]
 
 # A description cannot make a server allocate what nobody has: numbers of a sample, and rows of all clients together.
 LARGEST_SAMPLE, MOST_DESCRIBED = 1 << 26, 1 << 29

@@ -1,0 +1,72 @@
+"""A finished run's models on a table in memory: each row is asked of its own client's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commonground.adapt.tables import Whose, asked_of, features_of
+from commonground.adapt.text_tables import schema_of_texts, tokens_of_table
+from commonground.data.tables.read import raw_of_frame, read_raw
+from commonground.engine.run import Run, as_run
+from commonground.errors import ConfigError, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["predict_rows"]
+
+
+def predict_rows(
+    run: str | os.PathLike[str] | Run,
+    table: Any,
+    *,
+    client: str | int | None = None,
+    shared: bool = False,
+    kinds: str | None = None,
+    note: Callable[[str], None] = warn,
+) -> pd.DataFrame:
+    """What a run's models say of the rows of a table, as ``commonground predict RUN TABLE`` does.
+
+    Args:
+        run: on a table, of numbers or of texts; or its folder.
+        table: a DataFrame, or a table's path. Columns are found by name, in any order.
+        client: whose model is asked of all rows; by default each row's own client's, which the client column names.
+        shared: ask the global model of all rows instead.
+        kinds: how columns of numbers or dates are written, where that is not as in training.
+        note: hears of columns that the run does not know and of cells that are strange; by default they are warnings.
+
+    Returns:
+        A row for each of the table's, with its index if it has one: the client, if a column says it; the class and the
+        probability of each class by name, the predicted numbers, or the probability of each label.
+
+    Raises:
+        ConfigError: the run is on no table, or nobody says whose model to ask.
+        DataError: a column is missing, a cell does not fit, or a client is unknown.
+    """
+    import pandas as pd
+
+    run = as_run(run)
+    trained = run.trained
+    if client is not None and shared:
+        raise ConfigError("give either client=… or shared=True")
+    whose = Whose(None if client is None else trained.client(client), shared)
+    schema = trained.schema or schema_of_texts(trained)
+    if schema is None:
+        raise ConfigError(f"{trained.where} was not trained on a table, so that it knows no columns; take run.predict")
+    raw = read_raw(Path(table)) if isinstance(table, str | os.PathLike) else raw_of_frame(table)
+    if trained.schema is None:
+        x = tokens_of_table(run, raw, note)
+    else:
+        x, schema = features_of(trained, raw, kinds, note)
+    predicted, names = asked_of(trained, raw, schema, x, whose, note).predicted, trained.split["class_names"]
+    columns = list(names) if trained.task.softmax else trained.task.columns(names)
+    found = pd.DataFrame(predicted, columns=columns, index=getattr(table, "index", None))
+    if trained.task.softmax:
+        found.insert(0, "class", trained.task.choose(predicted, names))
+    whom = schema.client_column
+    if whom is not None and whom in raw.columns:
+        found.insert(0, whom, raw.columns[whom].to_pylist(), allow_duplicates=True)
+    return found
