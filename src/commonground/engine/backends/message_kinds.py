@@ -203,7 +203,7 @@ def read_answer(kind: type[A], fields: dict[str, Any]) -> A:
     """
     try:
         if set(fields) == {"error"}:
-            raise UpdateError(f"it failed, and says {quoted(Failed.model_validate(fields).error, 500)}")
+            raise UpdateError(f"it failed, and says {quoted(Failed.model_validate(fields).error, 300)}")
         return kind.model_validate(fields)
     except ValidationError as error:
         raise UpdateError(_sentence(error)) from None
