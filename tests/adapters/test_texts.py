@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,38 +14,16 @@ from safetensors.torch import load_file
 
 import commonground as cg
 from commonground.adapt import load_run
-from commonground.adapt.texts import answer, classify, read_instructions, read_texts
+from commonground.adapt.texts import answer, classify, read_texts
 from commonground.cli import main
 from commonground.data.text import TextSamples
 from commonground.errors import ConfigError, DataError
-from tests.language import WORDS, tiny_model
-from tests.text_files import instructions_file, pairs_file, save_tokenizer, some_words
+from tests.adapters.conftest import SET, read_table
+from tests.language import WORDS
+from tests.text_files import some_words
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
-
-SET = ["--set", "model.rank=2", "--set", "model.layers=1-2", "--set", "model.max_length=24", "--workers", "1"]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with models, data and finished runs ``pairs`` (bert) and ``answers`` (llama-lm)."""
-    folder = tmp_path_factory.mktemp("texts")
-    pairs_file(folder / "pairs.tsv")
-    instructions_file(folder / "answers.json")
-    for kind in ("bert", "llama-lm"):
-        tiny_model(kind, folder / kind)
-        save_tokenizer(folder / kind, kind == "llama-lm")
-    common = ["--clients", "4", "--rounds", "2", "--lr", "0.3", "--quiet", *SET]
-    data = ["--data", str(folder / "pairs.tsv"), "--model", f"hf:{folder / 'bert'}"]
-    assert main(["train", "rolora", *data, *common, "--out", str(folder / "pairs")]) == 0
-    data = ["--data", str(folder / "answers.json"), "--model", f"hf:{folder / 'llama-lm'}"]
-    assert main(["train", "rolora", *data, *common, "--out", str(folder / "answers")]) == 0
-    return folder
-
-
-def _table(text: str) -> list[list[str]]:
-    return list(csv.reader(text.splitlines()))
 
 
 def test_every_kind_of_file_holds_the_same_texts(place: Path, tmp_path: Path) -> None:
@@ -78,113 +54,11 @@ def test_every_kind_of_file_holds_the_same_texts(place: Path, tmp_path: Path) ->
 
 def test_predict_gives_what_the_run_was_tested_with(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(place / "pairs"), "--client", "0", "--input", str(place / "pairs.tsv")]) == 0
-    header, *rows = _table(capsys.readouterr().out)
+    header, *rows = read_table(capsys.readouterr().out)
     assert header == ["sample", "class", "probability"]
     assert len(rows) == 120
     assert {row[1] for row in rows} <= {"low", "high"}
     assert all(0.5 <= float(row[2]) <= 1 for row in rows)
-
-
-def test_a_language_model_answers(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "ask.jsonl").write_text('{"instruction": "w1 w2 w3"}\n{"instruction": "w9", "input": "w4"}\n')
-    (tmp_path / "ask.txt").write_text("w1 w2 w3\nw9\n")
-    (tmp_path / "ask.csv").write_text("instruction,input\nw1 w2 w3,\nw9,w4\n")
-    given = ["predict", str(place / "answers"), "--client", "1", "--max-new-tokens", "5", "--input"]
-    assert main([*given, str(tmp_path / "ask.jsonl"), "--out", str(tmp_path / "answers.csv")]) == 0
-    header, *rows = _table((tmp_path / "answers.csv").read_text())
-    assert (header, len(rows)) == (["sample", "answer"], 2)
-    assert all(len(row[1].split()) <= 5 for row in rows)
-    assert read_instructions(tmp_path / "ask.csv") == read_instructions(tmp_path / "ask.jsonl")
-    assert main([*given, str(tmp_path / "ask.txt")]) == 0
-    assert _table(capsys.readouterr().out)[1] == rows[0]
-
-
-def test_answers_are_those_of_transformers_generate(place: Path) -> None:
-    from commonground.data.text import load_tokenizer, prompt_tokens
-    from commonground.models.generation import greedy_answers
-
-    run = load_run(place / "answers")
-    model: Any = run.model(0)
-    tokenizer = load_tokenizer(run.config.model)
-    asked = [" ".join(WORDS[i : i + length]) for i, length in ((1, 3), (9, 5), (4, 3), (9, 30))]
-    prompts = prompt_tokens(asked, tokenizer, 24)
-    assert [len(p) for p in prompts] == [3, 5, 3, 24]
-    found = greedy_answers(model, prompts, tokenizer.eos_token_id, 7)
-    for prompt, got in zip(prompts, found, strict=True):
-        ids = torch.tensor([prompt])
-        whole = model.base.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=7,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=0,
-        )[0, len(prompt) :].tolist()
-        cut = whole.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in whole else len(whole)
-        assert got == whole[:cut]
-    assert len(answer(run, asked[:1], None, 3)) == 1, "nothing is personal, so there is a global model"
-
-
-def test_answers_that_a_file_holds_are_judged(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By transformers: perplexity and right tokens of outputs and their end, and whole answers that decoding gives."""
-    from commonground.data.text import alpaca_prompt, load_tokenizer
-
-    run = load_run(place / "answers")
-    model: Any = run.model(None)
-    tokenizer = load_tokenizer(run.config.model)
-    told = json.loads((place / "answers.json").read_text())[:20]
-    nll, right, tokens, whole = 0.0, 0, 0, 0
-    for row in told:
-        asked = alpaca_prompt(row["instruction"], row.get("input", ""))
-        prompt = tokenizer(asked, add_special_tokens=False)["input_ids"]
-        ids = tokenizer(row["output"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-        prompt = prompt[-(run.trained.longest_text(128) - len(ids)) :]  # whose beginning is cut
-        with torch.no_grad():
-            scores = model.base(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
-        answer = torch.tensor(ids)
-        nll += float(torch.nn.functional.cross_entropy(scores, answer, reduction="sum"))
-        hits = scores.argmax(1) == answer
-        right, tokens, whole = right + int(hits.sum()), tokens + len(ids), whole + bool(hits.all())
-    rows = [*told, {"instruction": "w1 w2"}, {"instruction": "w1 w2", "output": " "}]
-    (tmp_path / "told.json").write_text(json.dumps(rows))
-    given = ["predict", str(place / "answers"), str(tmp_path / "told.json"), "--max-new-tokens", "2"]
-    assert main(given) == 0  # of a model that all have in common nobody has to say whose it is
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 1 + len(rows)
-    found = re.search(r"accuracy (\S+) %, perplexity (\S+), token accuracy (\S+) % over 20 answers", said.err)
-    assert found
-    wanted = (100 * whole / 20, float(np.exp(nll / tokens)), 100 * right / tokens)
-    assert [float(each) for each in found.groups()] == pytest.approx(wanted, rel=2e-3, abs=0.06)
-    for client in ("1", "3"):
-        assert main([*given, "--client", client]) == 0
-        assert capsys.readouterr() == said
-    (tmp_path / "ask.json").write_text(json.dumps([{"instruction": "w1 w2"}]))
-    assert main(["predict", str(place / "answers"), str(tmp_path / "ask.json"), "--max-new-tokens", "2"]) == 0
-    assert "perplexity" not in capsys.readouterr().err
-    (tmp_path / "long.json").write_text(json.dumps([*told, {"instruction": "w1", "output": "w1 " * 200}]))
-    assert main(["predict", str(place / "answers"), str(tmp_path / "long.json"), "--max-new-tokens", "2"]) == 0
-    said = capsys.readouterr()
-    assert re.search(
-        r" over 21 answers; \d+ fill with their prompts the \d+ tokens that are read, and may be cut", said.err
-    )
-
-
-def test_answers_are_judged_by_the_model_that_is_asked(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of a method whose clients have their own, somebody has to say whose."""
-    data = ["--data", str(place / "answers.json"), "--model", f"hf:{place / 'llama-lm'}", "--clients", "2", *SET]
-    data += ["--rounds", "1", "--lr", "0.3", "--quiet"]
-    assert main(["train", "local", *data, "--out", str(tmp_path / "run")]) == 0
-    asked = ["predict", str(tmp_path / "run"), str(place / "answers.json"), "--max-new-tokens", "1"]
-    assert main(asked) == 2
-    assert "give --client ID" in capsys.readouterr().err
-    said = []
-    for client in ("0", "1"):
-        assert main([*asked, "--client", client]) == 0
-        said.append(capsys.readouterr().err)
-    assert said[0] != said[1]
-    assert all("perplexity" in each for each in said)
 
 
 def test_a_table_of_new_clients_is_read_as_the_run_s_was(
@@ -399,7 +273,7 @@ def test_a_run_from_python_remembers_its_columns_of_texts(
     )
     assert run.trained.text_columns == load_run(tmp_path / "run").trained.text_columns == ("sentence2", "sentence1")
     assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 0
-    said = [float(row[-1]) for row in _table(capsys.readouterr().out)[1:]]
+    said = [float(row[-1]) for row in read_table(capsys.readouterr().out)[1:]]
     wanted = classify(run, read_texts(table, ("sentence2", "sentence1")), 1).max(1)
     other = classify(run, read_texts(table), 1).max(1)
     assert said == pytest.approx(wanted.tolist(), abs=1e-6)
@@ -421,7 +295,7 @@ def test_a_run_from_python_remembers_its_columns_of_texts(
     assert main(["adapt", str(tmp_path / "run"), *few]) == 0
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--client", "new"]) == 0
-    assert {tuple(row[1:3]) for row in _table(capsys.readouterr().out)[1:]} == {("new", "k1")}
+    assert {tuple(row[1:3]) for row in read_table(capsys.readouterr().out)[1:]} == {("new", "k1")}
 
 
 @pytest.mark.parametrize("kind", ["command", "python"])
@@ -449,7 +323,7 @@ def test_rows_of_a_table_of_texts_are_answered_by_their_own_clients(
     capsys.readouterr()
     assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 0
     told = capsys.readouterr()
-    header, *said = _table(told.out)
+    header, *said = read_table(told.out)
     assert header == ["sample", "who", "class", "probability"]
     trained = load_run(run)
     texts = read_texts(tmp_path / "new.csv")
@@ -475,7 +349,7 @@ def test_rows_of_a_table_of_texts_are_answered_by_their_own_clients(
     assert main(["predict", str(run), str(tmp_path / "bare.csv"), "--max-new-tokens", "3"]) == 2
     assert "--max-new-tokens is for language models" in capsys.readouterr().err
     assert main(["predict", str(run), str(tmp_path / "bare.csv"), "--client", "c0"]) == 0
-    assert _table(capsys.readouterr().out)[0] == ["sample", "class", "probability"]
+    assert read_table(capsys.readouterr().out)[0] == ["sample", "class", "probability"]
 
 
 def test_clients_with_few_texts_are_served_by_the_global_model(
@@ -493,7 +367,7 @@ def test_clients_with_few_texts_are_served_by_the_global_model(
     (tmp_path / "new.csv").write_text("text,who\nw1 w3,few\n")
     capsys.readouterr()
     assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 0
-    assert float(_table(capsys.readouterr().out)[1][3]) == pytest.approx(
+    assert float(read_table(capsys.readouterr().out)[1][3]) == pytest.approx(
         classify(load_run(run), read_texts(tmp_path / "new.csv"), None).max(), abs=1e-5
     )
 
@@ -553,7 +427,7 @@ def test_texts_in_columns_that_the_run_was_told(
     assert main(["train", "rolora", *given, *common]) == 0
     assert load_run(tmp_path / "run").trained.split["times"] == {"other": "number"}  # adapt reads others' like this
     assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 0
-    assert len(_table(capsys.readouterr().out)) == 25
+    assert len(read_table(capsys.readouterr().out)) == 25
     newcomers = ["--data", str(table), "--client-column", "who", "--shots", "2", "--epochs", "1", "--repeats", "1"]
     assert main(["adapt", str(tmp_path / "run"), *newcomers, "--quiet"]) == 0
     table.write_bytes("\n".join(["wörds;kind;who;other", *(line + ",032" for line in lines)]).encode("latin-1"))

@@ -224,7 +224,6 @@ class Answering:
 
     def ask(self, run: str, message: bytes) -> bytes:
         """The answer to a question of a run; an error is an answer, too."""
-        self._unasked = ""
         try:
             client = self._of(run)
             with _as_its_run(client):
@@ -239,7 +238,6 @@ class Answering:
 
     def end(self, run: str, message: bytes) -> bytes:
         """Keep the client's own model, now that the run is over; an error is an answer, too."""
-        self._unasked = ""
         try:
             client = self._of(run)
             begin = _read(self._file(run).read_bytes())
@@ -271,6 +269,7 @@ class Answering:
         remove_secret(states)
 
     def _of(self, run: str) -> MessageClient:
+        self._unasked = ""
         if not self.has_begun(run):
             raise RunError(f"this client has not begun the run {quoted(run)}")
         if run not in self._clients:

@@ -19,7 +19,7 @@ from commonground.config import RunConfig
 from commonground.counted import counted
 from commonground.data.described import Description, described_dataset, read_description
 from commonground.data.tables.told import Agreed, Columns, read_told
-from commonground.engine.backends.message_kinds import Evaluate, Kept, read_answer
+from commonground.engine.backends.message_kinds import Evaluate, FailedError, Kept, read_answer
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.observer import Observer
 from commonground.engine.prepare import prepare_setup
@@ -244,8 +244,8 @@ def _refusals(post: Post, setup: Setup, members: Members, limits: Limits) -> dic
     for node, answer in post.exchange(letters, limits.seconds):
         told = said_of(answer, letters[node])
         if isinstance(told, UpdateError) and not isinstance(told, NoAnswerError):
-            said = str(told).removeprefix("it failed, ")  # what it was asked was whether it takes part
-            found[node] = f"client {quoted(names[node])} takes no part in this run, {said}"
+            why = f", and says {told.said}" if isinstance(told, FailedError) else f": {told}"
+            found[node] = f"client {quoted(names[node])} takes no part in this run{why}"
     if found:
         for _ in post.exchange({node: Letter("off", members.run, b"") for node in letters}, _TOLD_WITHIN):
             pass

@@ -92,21 +92,35 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
     }
     if not few.any() or options.few_rows == "keep":
         return Owners(owners.names, owners.codes, said)
-    if not (sizes[~few] > 0).any() and options.few_rows != "pool":
+    if options.few_rows == "pool":
+        return _pooled(path, owners, few, options, said)
+    if not (sizes[~few] > 0).any():
         lacks = f"{options.min_rows} rows" if (sizes[few] < options.min_rows).all() else "both training and test rows"
         smaller = "a smaller --min-rows or " if options.min_rows > 2 else ""
         served = "; a finished run's shared model serves all (predict --global)" if options.few_rows == "shared" else ""
         raise DataError(f"{path}: no client has {lacks}; to train, take {smaller}--few-rows pool{served}")
-    if options.few_rows == "pool" and FEW in owners.names:
+    return Owners(owners.names, _recoded(owners, few, -1), said)
+
+
+def _pooled(path: Path, owners: Owners, few: Marks, options: TableOptions, said: dict[str, Any]) -> Owners:
+    """Those with few rows as one client.
+
+    Raises:
+        DataError: they have a single row together, or somebody has this client's name.
+    """
+    if FEW in owners.names:
         raise DataError(f"{path}: a client is called {FEW}, which is the name of those that are pooled")
-    kept = np.append(np.where(few, len(owners.names) if options.few_rows == "pool" else -1, np.arange(len(few))), -1)
-    pooled = Owners([*owners.names, FEW], kept[owners.codes], said)
-    if options.few_rows == "pool" and 0 < (pooled.codes == len(owners.names)).sum() < 2:
+    if said["rows"] == 1:
         raise DataError(
             f"{path}: the clients with fewer than {options.min_rows} rows have 1 row in all; 2 are needed: raise "
             "--min-rows, so that more of them train as one, or take --few-rows drop"
         )
-    return pooled
+    return Owners([*owners.names, FEW], _recoded(owners, few, len(owners.names)), said)
+
+
+def _recoded(owners: Owners, few: Marks, place: int) -> Codes:
+    """The client of each row, ``place`` for those with few; rows that were left out before stay so."""
+    return np.append(np.where(few, place, np.arange(len(few))), -1)[owners.codes]
 
 
 def given_tests(path: Path, column: str, cells: Cells, where: Callable[[int], str]) -> Marks:

@@ -195,6 +195,18 @@ def read_question(fields: dict[str, Any]) -> Train | Reply | Evaluate | Digest:
         raise UpdateError(_sentence(error)) from None
 
 
+class FailedError(UpdateError):
+    """A client could not do what it was asked to.
+
+    Args:
+        said: why, in its own words, quoted.
+    """
+
+    def __init__(self, said: str) -> None:
+        super().__init__(f"it failed, and says {said}")
+        self.said = said
+
+
 def read_answer(kind: type[A], fields: dict[str, Any]) -> A:
     """The client's answer of a kind that these fields are.
 
@@ -203,7 +215,7 @@ def read_answer(kind: type[A], fields: dict[str, Any]) -> A:
     """
     try:
         if set(fields) == {"error"}:
-            raise UpdateError(f"it failed, and says {quoted(Failed.model_validate(fields).error, 300)}")
+            raise FailedError(quoted(Failed.model_validate(fields).error, 300))
         return kind.model_validate(fields)
     except ValidationError as error:
         raise UpdateError(_sentence(error)) from None
