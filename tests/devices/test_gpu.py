@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import torch
 
 from commonground import Run, train
 from commonground.algorithms import registry
-from commonground.models import ConvNet, ResNet18
+from commonground.engine.clients.step_graphs import StepGraphs
+from commonground.models import MLP, ConvNet, ResNet18
 from tests.helpers import Dropping, TwoLayer, fitting, images, made_data, seeded, suited
 from tests.language import tiny_model, token_data
 
@@ -134,3 +136,55 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     if DEVICE == "cpu":
         assert whole.summary["weights_sha256"] == parts.summary["weights_sha256"]
     close(whole, parts, 1e-5)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A number for every step that is recorded as a graph."""
+    found: list[int] = []
+    record = StepGraphs.record
+
+    def counted(graphs: StepGraphs, function: Callable[[], Any]) -> Any:
+        made = record(graphs, function)
+        found.append(1)
+        return made
+
+    monkeypatch.setattr(StepGraphs, "record", counted)
+    return found
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+@pytest.mark.parametrize(
+    "method", ["fedrep", "fedavg", "flute", "fedprox", "scaffold", "ditto", "moon", "fedproto", "fedrod", "feddyn"]
+)
+@pytest.mark.parametrize("kind", ["chain", "convolutions"])
+def test_recorded_steps_of_unequal_clients(method: str, engine: str, kind: str, recorded: list[int]) -> None:
+    """Clients of one to four batches an epoch, whose last one is shorter; dropout and changed images."""
+
+    def one(engine: str, device: str) -> Run:
+        if kind == "chain":
+            data, model = made_data(SIZES), suited(method, seeded(MLP, (4,), 3, hidden=[6]))
+        else:
+            net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3)
+            data, model = images((7, 12, 4)), suited(method, net, (2, 16, 16))
+        return train(
+            method, data, model=model, engine=engine, device=device, dtype="float64", rounds=2, seed=2,
+            **fitting(method, {"batch_size": 3, "local_epochs": 4, "weight_decay": 1e-3}),
+            **({} if kind == "chain" else {"augment": "flip-crop"}),
+        )  # fmt: skip
+
+    close(one("serial", "cpu"), one(engine, DEVICE), 1e-7)
+    assert recorded or DEVICE == "cpu"
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_recorded_steps_with_batch_norm(engine: str, recorded: list[int]) -> None:
+    def one(engine: str, device: str) -> Run:
+        net = seeded(ResNet18, (2, 16, 16), 3, stem="cifar", width=4, blocks=[1, 1, 1])
+        return train(
+            "fedavg", images((6, 12, 4)), model=net, engine=engine, device=device, dtype="float64", rounds=2,
+            batch_size=4, local_epochs=4,
+        )  # fmt: skip
+
+    close(one("serial", "cpu"), one(engine, DEVICE), 1e-7)
+    assert recorded or DEVICE == "cpu"

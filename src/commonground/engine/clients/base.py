@@ -27,6 +27,7 @@ from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.hiding import Hiding
 from commonground.engine.clients.linear_head import is_linear_head
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, StackedOptimizer, gradients_of
+from commonground.engine.clients.step_graphs import RecordedStep, StepGraphs, alike_steps, step_graphs
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split
@@ -266,17 +267,31 @@ class LocalTraining(Hiding):
         """All steps of a phase."""
         pool, schedule, extras = phase.pool, phase.schedule, phase.extras
         draws, optimizer = self._draws(schedule), self._optimizer(phase.names, phase.rates)
+
+        def descend(batch: Batch, reference: Tensor | None, active: Tensor | None, lr: float) -> Tensor:
+            leaves = optimizer.leaves()
+            loss = self._batch_losses(pool.module, pool.names, leaves, batch, extras.loss, reference)
+            seen = loss.detach()
+            if extras.penalty is not None:
+                loss = loss + self._penalties(extras.penalty, leaves)
+            optimizer.step(loss, lr, active, extras.correction)
+            return seen
+
+        descended = RecordedStep(descend, self._graphs_for(phase))
         losses: list[Tensor] = []
         for step in range(schedule.steps):
             batch = self._batch(pool, schedule, draws, step)
             reference = None if extras.reference is None else self._of_batch(extras.reference, schedule, step)
-            leaves = optimizer.leaves()
-            loss = self._batch_losses(pool.module, pool.names, leaves, batch, extras.loss, reference)
-            losses.append(loss.detach())
-            if extras.penalty is not None:
-                loss = loss + self._penalties(extras.penalty, leaves)
-            optimizer.step(loss, phase.lrs[step], schedule.active(step), extras.correction)
+            losses.append(descended(batch, reference, schedule.active(step), phase.lrs[step]))
         self._record(losses, schedule)
+
+    def _graphs_for(self, phase: Phase) -> StepGraphs | None:
+        """Where the steps of a phase are recorded, if they can be."""
+        return self._graphs if alike_steps(phase.rates, phase.lrs) else None
+
+    @cached_property
+    def _graphs(self) -> StepGraphs | None:
+        return step_graphs(self.setup)
 
     def _descend_privately(self, phase: Phase, privacy: ExamplePrivacy) -> None:
         """All steps of a phase, each along the noisy mean of cut gradients (see :mod:`commonground.privacy.examples`).

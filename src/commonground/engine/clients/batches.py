@@ -116,6 +116,11 @@ class CohortSchedule:
         """[C] which clients have a batch at a step; None if all have."""
         return self._active[:, step] if self._active is not None and self._ragged[step] else None
 
+    def active_at(self, at: Tensor) -> Tensor:
+        """[C] as :meth:`active` of a ragged step whose number [1] the device knows."""
+        assert self._active is not None
+        return self._active.index_select(1, at).squeeze(1)
+
     def recorded(self) -> Tensor:
         """[C, steps] the samples of each batch whose losses count: those of the client's last pass."""
         last = self.last_epoch[:, np.newaxis] <= np.arange(self.steps)

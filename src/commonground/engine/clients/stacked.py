@@ -372,7 +372,7 @@ class StackedClients(LocalTraining):
         heads = {name: self.values[name] for name in phase.names}
         each_client = (len(self.keys), -1)
         features, labels = (t.unflatten(0, each_client) for t in (phase.pool.rows["x"], phase.pool.labels))
-        self.loss = fit_linear_heads(heads, features, labels, phase.schedule, phase.rates)
+        self.loss = fit_linear_heads(heads, features, labels, phase.schedule, phase.rates, self._graphs_for(phase))
 
     # -- forward ------------------------------------------------------------------------------------------------
 
