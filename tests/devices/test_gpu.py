@@ -153,32 +153,31 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("engine", ["serial", "batched"])
 @pytest.mark.parametrize(
     "method", ["fedrep", "fedavg", "flute", "fedprox", "scaffold", "ditto", "moon", "fedproto", "fedrod", "feddyn"]
 )
 @pytest.mark.parametrize("kind", ["chain", "convolutions"])
-def test_recorded_steps_of_unequal_clients(method: str, engine: str, kind: str, recorded: list[int]) -> None:
+def test_recorded_steps_of_unequal_clients(method: str, kind: str, recorded: list[int]) -> None:
     """Clients of one to four batches an epoch, whose last one is shorter; dropout and changed images."""
 
     def one(engine: str, device: str) -> Run:
+        settings = fitting(method, {"batch_size": 3, "local_epochs": 4, "weight_decay": 1e-3})
         if kind == "chain":
             data, model = made_data(SIZES), suited(method, seeded(MLP, (4,), 3, hidden=[6]))
         else:
             net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3)
             data, model = images((7, 12, 4)), suited(method, net, (2, 16, 16))
+            settings["augment"] = "flip-crop"
         return train(
             method, data, model=model, engine=engine, device=device, dtype="float64", rounds=2, seed=2,
-            **fitting(method, {"batch_size": 3, "local_epochs": 4, "weight_decay": 1e-3}),
-            **({} if kind == "chain" else {"augment": "flip-crop"}),
+            **settings,
         )  # fmt: skip
 
-    close(one("serial", "cpu"), one(engine, DEVICE), 1e-7)
+    close(one("serial", "cpu"), one("batched", DEVICE), 1e-7)
     assert recorded or DEVICE == "cpu"
 
 
-@pytest.mark.parametrize("engine", ["serial", "batched"])
-def test_recorded_steps_with_batch_norm(engine: str, recorded: list[int]) -> None:
+def test_recorded_steps_with_batch_norm(recorded: list[int]) -> None:
     def one(engine: str, device: str) -> Run:
         net = seeded(ResNet18, (2, 16, 16), 3, stem="cifar", width=4, blocks=[1, 1, 1])
         return train(
@@ -186,5 +185,5 @@ def test_recorded_steps_with_batch_norm(engine: str, recorded: list[int]) -> Non
             batch_size=4, local_epochs=4,
         )  # fmt: skip
 
-    close(one("serial", "cpu"), one(engine, DEVICE), 1e-7)
+    close(one("serial", "cpu"), one("batched", DEVICE), 1e-7)
     assert recorded or DEVICE == "cpu"

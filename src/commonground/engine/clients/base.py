@@ -27,7 +27,7 @@ from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.hiding import Hiding
 from commonground.engine.clients.linear_head import is_linear_head
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, StackedOptimizer, gradients_of
-from commonground.engine.clients.step_graphs import RecordedStep, StepGraphs, alike_steps, step_graphs
+from commonground.engine.clients.step_graphs import RecordedStep, StepGraphs, alike_steps
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split
@@ -116,6 +116,7 @@ class LocalTraining(Hiding):
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed, self.rounds = setup.config.seed, setup.config.rounds
         self.task = setup.objective
+        self._graphs: StepGraphs | None = None  # one client's steps are mostly long enough to start one by one
 
     def _take_up(self, round: int, clients: Sequence[int], keys: Sequence[int]) -> None:
         """Begin a round.
@@ -288,10 +289,6 @@ class LocalTraining(Hiding):
     def _graphs_for(self, phase: Phase) -> StepGraphs | None:
         """Where the steps of a phase are recorded, if they can be."""
         return self._graphs if alike_steps(phase.rates, phase.lrs) else None
-
-    @cached_property
-    def _graphs(self) -> StepGraphs | None:
-        return step_graphs(self.setup)
 
     def _descend_privately(self, phase: Phase, privacy: ExamplePrivacy) -> None:
         """All steps of a phase, each along the noisy mean of cut gradients (see :mod:`commonground.privacy.examples`).
