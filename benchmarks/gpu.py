@@ -24,12 +24,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -198,15 +199,25 @@ def _cifar_on_cpu(small: bool, data_dir: str | None, rounds: int) -> float:
 
 
 def measure_cifar(record: Record) -> None:
-    """A round of FedRep on the device and on two cores."""
+    """A round of FedRep on the device, its steps replayed as graphs and not, and on two cores."""
     record.begin("cifar", what="FedRep, CNN on CIFAR-10 (100, 2), a round's clients" + _small(record))
     few = min(SLOW_ROUNDS, record.rounds)
     cpu = on_two_cores(partial(_cifar_on_cpu, record.small, record.data_dir, few))
     record.add("cifar", device="two cores", engine="processes", precision="fp32", rounds=few, seconds=cpu)
     for precision in record.precisions:
         setup = cifar_setup(str(record.device), precision, "batched", record.small, record.data_dir, record.rounds)
-        found = time_rounds(setup, record.rounds)
-        record.add("cifar", **_where(setup), data=setup.data.name, **found, cpu_over_device=cpu / found["seconds"])
+        about = _where(setup) | {"data": setup.data.name}
+        for steps, how in (("replayed", nullcontext()), ("one by one", no_graphs())):
+            if steps == "replayed" and record.device.type != "cuda":
+                continue
+            with how:
+                found = time_rounds(setup, record.rounds)
+            record.add("cifar", **about, steps=steps, **found, cpu_over_device=cpu / found["seconds"])
+
+
+def no_graphs() -> AbstractContextManager[object]:
+    """While open, engines that are made start every kernel of a step from Python."""
+    return patch("commonground.engine.clients.stacked.step_graphs", lambda setup: None)
 
 
 # -- resnet -------------------------------------------------------------------------------------------------------
