@@ -56,67 +56,90 @@ def fit_linear_heads(
     Returns:
         [C] mean loss over the samples of the last pass, before each step.
     """
-    weight, bias = (*heads.values(), None)[:2]
-    assert weight is not None
-    clients, n, width = features.shape
-    classes = weight.shape[1]
-    starts = (torch.arange(clients, device=features.device) * n).view(-1, 1, 1)
-    flat = (schedule.places + starts).transpose(0, 1).reshape(schedule.steps, -1)
-    there = schedule.weights.transpose(0, 1).contiguous()  # [steps, C, B]
-    counts = there.sum(-1)  # [steps, C]
-    share = (there / counts.clamp(min=1).unsqueeze(-1)).unsqueeze(-1)  # [steps, C, B, 1]
-    recorded = (schedule.recorded().transpose(0, 1) > 0).contiguous()  # [steps, C]
-    record_from = int(schedule.last_epoch.min()) if clients else schedule.steps
-    onehot = torch.nn.functional.one_hot(labels.reshape(-1), classes).to(weight.dtype)
-    features = features.reshape(clients * n, width)
-    optimizer = HeadOptimizer(heads, list(heads), rates)
-    total = weight.new_zeros(clients)
+    phase = _HeadPhase(heads, features, labels, schedule, rates)
+    if graphs is None:
+        phase.one_by_one()
+    else:
+        phase.replayed(graphs)
+    return phase.mean_loss()
 
-    def descend(f: Tensor, y: Tensor, share: Tensor, seen: tuple[Tensor, Tensor] | None, active: Tensor | None) -> None:
-        """One step, whose losses are counted if it is told of which samples and clients."""
-        logits = torch.bmm(f, weight.transpose(1, 2))
-        if bias is not None:
-            logits += bias.unsqueeze(1)
-        if seen is not None:
-            loss = torch.logsumexp(logits, -1) - (logits * y).sum(-1)
-            total.add_((loss * seen[0]).sum(-1) * seen[1])
-        residual = torch.softmax(logits, -1).sub_(y).mul_(share)
-        gradients = [torch.bmm(residual.transpose(1, 2), f), *([] if bias is None else [residual.sum(1)])]
-        optimizer.apply(gradients, rates.lr, active)
 
-    def all_by_graph(graphs: StepGraphs) -> None:
-        """All steps, each of which finds out on the device which one it is: the host starts it and no more."""
-        at = torch.zeros(1, dtype=torch.int64, device=features.device)
+class _HeadPhase:
+    """The steps of a phase; arguments as of :func:`fit_linear_heads`."""
+
+    def __init__(
+        self, heads: Tensors, features: Tensor, labels: Tensor, schedule: CohortSchedule, rates: Rates
+    ) -> None:
+        weight, self._bias = (*heads.values(), None)[:2]
+        assert weight is not None
+        self._weight, self._schedule, self._lr = weight, schedule, rates.lr
+        clients, self._n, width = features.shape
+        classes = weight.shape[1]
+        starts = (torch.arange(clients, device=features.device) * self._n).view(-1, 1, 1)
+        self._rows = (schedule.places + starts).transpose(0, 1).reshape(schedule.steps, -1)  # [steps, C · B]
+        self._there = schedule.weights.transpose(0, 1).contiguous()  # [steps, C, B]
+        self._counts = self._there.sum(-1)  # [steps, C]
+        self._share = (self._there / self._counts.clamp(min=1).unsqueeze(-1)).unsqueeze(-1)  # [steps, C, B, 1]
+        self._recorded = (schedule.recorded().transpose(0, 1) > 0).contiguous()  # [steps, C]
+        self._record_from = int(schedule.last_epoch.min()) if clients else schedule.steps
+        self._onehot = torch.nn.functional.one_hot(labels.reshape(-1), classes).to(weight.dtype)
+        self._features = features.reshape(clients * self._n, width)
+        self._shapes = [(-1, clients, schedule.width, last) for last in (width, classes)]
+        self._optimizer = HeadOptimizer(heads, list(heads), rates)
+        self._total = weight.new_zeros(clients)
+
+    def one_by_one(self) -> None:
+        """Start each kernel of each step from here."""
+        share, schedule = self._share.unbind(), self._schedule
+        block = max(1, self._n // schedule.width)  # as many steps as go over the features once
+        for s in range(schedule.steps):
+            if s % block == 0:
+                f, y = (part.unbind() for part in self._samples(self._rows[s : s + block].reshape(-1)))
+            seen = (self._there[s], self._recorded[s]) if s >= self._record_from else None
+            self._descend(f[s % block], y[s % block], share[s], seen, schedule.active(s))
+
+    def replayed(self, graphs: StepGraphs) -> None:
+        """Record a step that finds out on the device which one it is: all that the host does is to start it again."""
+        at = torch.zeros(1, dtype=torch.int64, device=self._features.device)
 
         def next_step(recording: bool, ragged: bool) -> None:
-            rows = flat.index_select(0, at).squeeze(0)
-            f = features.index_select(0, rows).view(clients, schedule.width, width)
-            y = onehot.index_select(0, rows).view(clients, schedule.width, classes)
-            own, there_now, recorded_now = (of.index_select(0, at).squeeze(0) for of in (share, there, recorded))
-            active = schedule.active_at(at) if ragged else None
-            descend(f, y, own, (there_now, recorded_now) if recording else None, active)
+            f, y = (part.squeeze(0) for part in self._samples(self._rows.index_select(0, at).squeeze(0)))
+            share, there, recorded = (
+                of.index_select(0, at).squeeze(0) for of in (self._share, self._there, self._recorded)
+            )
+            active = self._schedule.active_at(at) if ragged else None
+            self._descend(f, y, share, (there, recorded) if recording else None, active)
             at.add_(1)
 
         step = RecordedStep(next_step, graphs)
-        for s in range(schedule.steps):
-            step(s >= record_from, schedule.active(s) is not None)
+        for s in range(self._schedule.steps):
+            step(s >= self._record_from, self._schedule.active(s) is not None)
 
-    def one_after_the_other() -> None:
-        shares = share.unbind()
-        block = max(1, n // schedule.width)  # as many steps as go over the features once
-        for s in range(schedule.steps):
-            if s % block == 0:
-                rows = flat[s : s + block].reshape(-1)
-                blocks_f = features.index_select(0, rows).view(-1, clients, schedule.width, width).unbind()
-                blocks_y = onehot.index_select(0, rows).view(-1, clients, schedule.width, classes).unbind()
-            seen = (there[s], recorded[s]) if s >= record_from else None
-            descend(blocks_f[s % block], blocks_y[s % block], shares[s], seen, schedule.active(s))
+    def _samples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [steps, C, B, F] and targets [steps, C, B, classes] of these rows."""
+        features, targets = (
+            of.index_select(0, rows).view(shape)
+            for of, shape in zip((self._features, self._onehot), self._shapes, strict=True)
+        )
+        return features, targets
 
-    if graphs is None:
-        one_after_the_other()
-    else:
-        all_by_graph(graphs)
-    return total / (counts * recorded)[record_from:].sum(0).clamp(min=1)
+    def _descend(
+        self, f: Tensor, y: Tensor, share: Tensor, seen: tuple[Tensor, Tensor] | None, active: Tensor | None
+    ) -> None:
+        """One step, whose losses are counted if it is told of which samples and clients."""
+        logits = torch.bmm(f, self._weight.transpose(1, 2))
+        if self._bias is not None:
+            logits += self._bias.unsqueeze(1)
+        if seen is not None:
+            loss = torch.logsumexp(logits, -1) - (logits * y).sum(-1)
+            self._total += (loss * seen[0]).sum(-1) * seen[1]
+        residual = torch.softmax(logits, -1).sub_(y).mul_(share)
+        gradients = [torch.bmm(residual.transpose(1, 2), f), *([] if self._bias is None else [residual.sum(1)])]
+        self._optimizer.apply(gradients, self._lr, active)
+
+    def mean_loss(self) -> Tensor:
+        """[C] over the samples of the last pass."""
+        return self._total / (self._counts * self._recorded)[self._record_from :].sum(0).clamp(min=1)
 
 
 def is_linear_head(split: Split, names: Sequence[str]) -> bool:
