@@ -116,7 +116,7 @@ class LocalTraining(Hiding):
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed, self.rounds = setup.config.seed, setup.config.rounds
         self.task = setup.objective
-        self._graphs: StepGraphs | None = None  # one client's steps are mostly long enough to start one by one
+        self._graphs: StepGraphs | None = None  # only steps of clients side by side are recorded
 
     def _take_up(self, round: int, clients: Sequence[int], keys: Sequence[int]) -> None:
         """Begin a round.

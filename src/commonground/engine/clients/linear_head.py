@@ -102,13 +102,13 @@ class _HeadPhase:
         """Record a step that finds out on the device which one it is: all that the host does is to start it again."""
         at = torch.zeros(1, dtype=torch.int64, device=self._features.device)
 
-        def next_step(recording: bool, ragged: bool) -> None:
+        def next_step(counted: bool, ragged: bool) -> None:
             f, y = (part.squeeze(0) for part in self._samples(self._rows.index_select(0, at).squeeze(0)))
             share, there, recorded = (
                 of.index_select(0, at).squeeze(0) for of in (self._share, self._there, self._recorded)
             )
             active = self._schedule.active_at(at) if ragged else None
-            self._descend(f, y, share, (there, recorded) if recording else None, active)
+            self._descend(f, y, share, (there, recorded) if counted else None, active)
             at.add_(1)
 
         step = RecordedStep(next_step, graphs)
