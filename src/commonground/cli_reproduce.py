@@ -51,6 +51,13 @@ __all__ = ["report", "reproduce"]
 @click.option("--methods", help="of a table: measure these methods, separated by commas")
 @click.option("--variants", help="of a table: measure with one thing changed, separated by commas (`paper`: with none)")
 @click.option("--minutes", type=Finite(0, min_open=True), help="stop after so long; the same command goes on")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="of a table: processes that measure its runs side by side, with a share of the cores each",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="folder for results, figures and runs")
 @click.option("--data-dir", help="folder of the data files")
 @click.option("--device", default="cpu", show_default=True, metavar="auto|cpu|cuda[:i]|mps", help="what computes")
@@ -112,6 +119,7 @@ def reproduce(
     methods: str | None,
     variants: str | None,
     minutes: float | None,
+    jobs: int,
     out: Path | None,
     data_dir: str | None,
     device: str,
@@ -167,10 +175,13 @@ def reproduce(
         methods=_names(methods),
         variants=_names(variants),
         minutes=minutes,
+        jobs=jobs,
     )
     if rerun_of is not None:
         if experiment is not None or settings or seeds or (scale, device, precision) != (None, "cpu", "fp32"):
             raise ConfigError("--rerun takes experiment, settings and device from the cells themselves; leave them out")
+        if jobs != 1:
+            raise ConfigError("--rerun measures one run after the other; leave out --jobs")
         _measure_again(rerun_of, request, runs)
     elif paper_tables:
         _next_cells(request, experiment, device)
@@ -212,6 +223,8 @@ def _one(request: Request, name: str, device: str) -> None:
     for option in ("columns", "methods", "variants", "minutes"):
         if getattr(request, option) and chosen.table is None:
             raise ConfigError(f"--{option} is for tables that are filled cell by cell, which {name} is not")
+    if request.jobs != 1 and chosen.table is None:
+        raise ConfigError(f"--jobs is for tables that are filled cell by cell, which {name} is not")
     if request.precision != "fp32" and chosen.table is None:
         raise ConfigError(f"--precision is for tables that are filled cell by cell, which {name} is not")
     # A table's folder grows: other seeds are other cells.

@@ -16,7 +16,7 @@ from commonground.engine.setup import Setup
 from commonground.tasks import Headline
 from commonground.terminal import moves
 
-__all__ = ["ComparisonProgress", "Step"]
+__all__ = ["LINE_EVERY", "ComparisonProgress", "Step", "duration"]
 
 LINE_EVERY = 10.0  # seconds between lines where there is no terminal
 
@@ -97,7 +97,7 @@ class _StepProgress:
         now = time.perf_counter()
         self._whole.spent(self._step, now - self._last, row["round"] - self._done)
         self._last, self._done = now, row["round"]
-        left = _duration(self._whole.left(self._step, self._step.rounds - self._done))
+        left = duration(self._whole.left(self._step, self._step.rounds - self._done))
         headline = self._headline
         own = row[headline.personal]
         if own is not None:
@@ -126,14 +126,15 @@ class _StepProgress:
             self._bar = None
         if self._done == self._step.rounds:
             after = (
-                f"; {_duration(self._whole.left(self._step, 0))} left in all"
+                f"; {duration(self._whole.left(self._step, 0))} left in all"
                 if self._step.number < self._step.total
                 else ""
             )
             self._whole.note(f"{self._step.text}: done, {self._state}{after}")
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Of a rest of work, in a unit that suits it."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

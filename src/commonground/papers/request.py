@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -117,6 +117,8 @@ class Request:
         columns, methods, variants: of a table, what is to be measured; all columns and methods if empty, and the
             paper's own setting.
         minutes: after which nothing more is begun, and what is going on is kept for the next time.
+        jobs: processes that measure a table's runs side by side.
+        workers: worker processes of a run, None for the run's own choice.
     """
 
     folder: Path
@@ -132,11 +134,19 @@ class Request:
     methods: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     minutes: float | None = None
+    jobs: int = 1
+    workers: int | None = None
 
     @property
     def until(self) -> float | None:
         """The moment of :func:`time.monotonic` at which to stop, counted from this call."""
         return None if self.minutes is None else time.monotonic() + 60 * self.minutes
+
+    @property
+    def going(self) -> Callable[[], bool] | None:
+        """Says whether there is time left, counted from this call; None where there is no limit."""
+        until = self.until
+        return None if until is None else lambda: time.monotonic() < until
 
     def choose(self, small: S, paper: S) -> S:
         """The settings of the scale asked for, with what the user overrides.

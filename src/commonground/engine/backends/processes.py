@@ -40,9 +40,9 @@ from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import RunError
 
-__all__ = ["ProcessEngine", "default_workers"]
+__all__ = ["STOPS", "ProcessEngine", "default_workers", "stops_held_back"]
 
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def default_workers() -> int:
@@ -51,9 +51,9 @@ def default_workers() -> int:
 
 
 @contextlib.contextmanager
-def _stops_held_back() -> Iterator[None]:
+def stops_held_back() -> Iterator[None]:
     """Let a process start without being ended before it can ignore what is meant for its parent."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
     finally:
@@ -81,9 +81,9 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
         gc.enable()
     # The parent alone reacts to Ctrl-C, and to the SIGTERM that systemd and Slurm send to all processes of a job: it
     # finishes with a checkpoint and ends the workers, for whom a signal may be waiting since they were started.
-    for number in _STOPS:
+    for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     # Copies of the other workers' pipe ends must go, or their end is never seen.
     for other in others:
         other.close()
@@ -136,7 +136,7 @@ class ProcessEngine(StoreEngine):
             inherited = [*self._pipes, here] if context.get_start_method() == "fork" else []
             given = (there, inherited, setup, config.threads, gc.isenabled())
             worker = context.Process(target=_serve, args=given, daemon=True)
-            with warnings.catch_warnings(), _stops_held_back(), _no_collection():
+            with warnings.catch_warnings(), stops_held_back(), _no_collection():
                 # Python 3.12 warns of forking beside other threads; a worker uses no lock that one could hold, and
                 # PyTorch's own data loaders start in the same way.
                 warnings.simplefilter("ignore", DeprecationWarning)

@@ -42,6 +42,10 @@ def _served(run: Run, seed: int, request: Request) -> list[Values]:
     return head_curve(run, new_clients(seed, request.data_dir), EPOCHS, lr=COMMON["lr"], seed=seed)
 
 
+def _needs(seed: int, request: Request) -> FederatedDataset:
+    return new_clients(seed, request.data_dir)
+
+
 TABLE = PaperTable(
     name="fedrep-fig6",
     printed="",
@@ -60,7 +64,7 @@ TABLE = PaperTable(
         for row in RIVALS
     ),
     served=_served,
-    needs=lambda seed, request: new_clients(seed, request.data_dir),
+    needs=_needs,
     reduced={"clients": 30, "partition": "lognormal:mean=100,min=50,classes=3"},
     reduced_text="Reduced: bodies are trained by 30 clients of 100 letters on average instead of 150 of 148; rounds, "
     "local epochs and rates are the paper's. A round averages 3 clients instead of 15, and so few letters make every "

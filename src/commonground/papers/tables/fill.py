@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from commonground.access import reason
-from commonground.compare.progress import ComparisonProgress, Step
+from commonground.compare.observer import ComparisonObserver, Step
+from commonground.compare.progress import ComparisonProgress
 from commonground.config import RunConfig
 from commonground.engine import Run, train
 from commonground.engine.state.lock import locked_file
@@ -28,7 +29,10 @@ from commonground.processor import processor
 from commonground.report.format import slug
 from commonground.statistics import Values
 
-__all__ = ["Work", "check_settings", "fill", "work_for"]
+__all__ = ["Filled", "Going", "Work", "check_settings", "fill", "missing_of", "remarks_on", "train_missing", "work_for"]
+
+Going = Callable[[], bool]
+"""Says whether there is time left."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,28 @@ def _check_kept(one: Variant, row: Row, settings: Mapping[str, Any], overrides: 
             )
 
 
+@dataclass(frozen=True)
+class Filled:
+    """What has come of filling a table.
+
+    Attributes:
+        notes: remarks, in sentences.
+        left: runs that another process had.
+        done: whether there was time for all.
+    """
+
+    notes: list[str]
+    left: list[Work]
+    done: bool
+
+
+def missing_of(work: Sequence[Work], store: CellStore) -> list[Work]:
+    """The runs of which cells are missing."""
+    return [one for one in work if any(key not in store for key in one.cells())]
+
+
 def fill(
-    table: PaperTable, work: Sequence[Work], store: CellStore, request: Request, until: float | None = None
+    table: PaperTable, work: Sequence[Work], store: CellStore, request: Request, going: Going | None = None
 ) -> tuple[list[str], bool]:
     """Train what is missing; a run that was interrupted goes on. Several processes may fill one folder together.
 
@@ -126,13 +150,31 @@ def fill(
         work: in the order in which it is to be done; what is there already is left out.
         store: where cells are kept.
         request: where to, how loudly, on what device.
-        until: moment of :func:`time.monotonic` at which to stop; a run that is then going on is kept for the next time.
+        going: whether there is time left, asked before each run and after each round; a run that is stopped is kept for
+            the next time.
 
     Returns:
         Remarks, in sentences, and whether all is done.
     """
-    missing = [one for one in work if any(key not in store for key in one.cells())]
-    observer = ComparisonProgress(request.quiet)
+    filled = train_missing(table, work, store, request, going, ComparisonProgress(request.quiet))
+    return filled.notes + (remarks_on(work, filled.left, store, request) if filled.done else []), filled.done
+
+
+def train_missing(
+    table: PaperTable,
+    work: Sequence[Work],
+    store: CellStore,
+    request: Request,
+    going: Going | None,
+    observer: ComparisonObserver,
+) -> Filled:
+    """Train what is missing and no other process has.
+
+    Args:
+        table, work, store, request, going: see :func:`fill`.
+        observer: hears of the runs.
+    """
+    missing = missing_of(work, store)
     steps = [
         Step(n, len(missing), one.arm.title, one.seed, int(one.arm.settings["rounds"]))
         for n, one in enumerate(missing, 1)
@@ -144,8 +186,8 @@ def fill(
     for one, step in zip(missing, steps, strict=True):
         if one.arm.column.label in without:
             continue
-        if until is not None and time.monotonic() >= until:
-            return notes, False
+        if going is not None and not going():
+            return Filled(notes, others, False)
         with ExitStack() as stack:
             try:
                 stack.enter_context(_alone(one, store, request.precision))
@@ -156,18 +198,28 @@ def fill(
             if all(key in store for key in one.cells()):
                 continue  # another process has measured it meanwhile
             try:
-                said = _measure(table, one, store, request, observer, step, until)
+                said = _measure(table, one, store, request, observer, step, going)
                 if said is None:
-                    return notes, False
+                    return Filled(notes, others, False)
                 notes += said
             except DataError as error:
                 without.add(one.arm.column.label)
                 notes.append(f"{one.arm.column.label} was left out: {error}")
+    return Filled(notes, others, True)
+
+
+def remarks_on(work: Sequence[Work], others: Sequence[Work], store: CellStore, request: Request) -> list[str]:
+    """What there is to say of a folder when all has been done.
+
+    Args:
+        work: what was asked for.
+        others: of it, what other processes had.
+        store, request: see :func:`fill`.
+    """
     store.read()
-    notes += _in_other_precision(work, store, request.precision)
-    left = [one for one in others if any(key not in store for key in one.cells())]
-    notes += [f"{one.arm.title}, seed {one.seed}, was being measured by another process." for one in left]
-    return notes, True
+    return _in_other_precision(work, store, request.precision) + [
+        f"{one.arm.title}, seed {one.seed}, was being measured by another process." for one in missing_of(others, store)
+    ]
 
 
 def _in_other_precision(work: Sequence[Work], store: CellStore, asked: str) -> list[str]:
@@ -214,9 +266,9 @@ def _measure(
     one: Work,
     store: CellStore,
     request: Request,
-    observer: ComparisonProgress,
+    observer: ComparisonObserver,
     step: Step,
-    until: float | None,
+    going: Going | None,
 ) -> list[str] | None:
     """Train one run to its end and keep those of its cells that are missing.
 
@@ -234,7 +286,7 @@ def _measure(
             out=folder,
             resume=True,
             observer=observer.step(step),
-            on_round=None if until is None else lambda row: time.monotonic() < until,
+            on_round=None if going is None else lambda row: going(),
             data_dir=request.data_dir,
             **_settings(one, request),
         )
@@ -262,6 +314,7 @@ def _settings(one: Work, request: Request) -> dict[str, Any]:
     return {
         "device": str(request.device),
         "precision": request.precision,
+        **({} if request.workers is None else {"workers": request.workers}),
         **one.arm.settings,
         "options": dict(one.arm.options),
         "seed": one.seed,

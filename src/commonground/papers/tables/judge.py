@@ -18,6 +18,7 @@ from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
 from commonground.papers.tables.fill import Work, check_settings, fill, work_for
+from commonground.papers.tables.jobs import fill_side_by_side
 from commonground.papers.tables.readings import Which, at_round, precisions, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import variant
@@ -46,10 +47,11 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
         ConfigError: a column, method or variant is unknown.
         RunError: the folder's files are damaged, or of another scale.
     """
-    until = request.until
+    going = request.going
     work, left = asked_for(table, request)
     table, store = table.at_scale(request.scale), CellStore(request.folder)
-    notes, done = fill(table, work, store, request, until)
+    filling = fill if request.jobs == 1 else fill_side_by_side
+    notes, done = filling(table, work, store, request, going)
     outcome = outcome_of(table, store)
     outcome.notes += [*left, *notes]
     if not done:

@@ -101,10 +101,10 @@ def rerun(folder: Path, request: Request, count: int) -> tuple[list[Again], list
         again.read()
         _check_alike(again, Origin.of(about))
         write_origin(request.folder, Origin.of(about))
-    until, found = request.until, list[Again]()
+    going, found = request.going, list[Again]()
     for work, kept in drawn:
         here = replace(asked, device=chosen.device(kept[0].device), precision=kept[0].precision)
-        said, done = fill(table, [work], CellStore(request.folder), here, until)
+        said, done = fill(table, [work], CellStore(request.folder), here, going)
         notes += said
         keys = {cell.key for cell in kept}
         found += [one for one in _compared(work, store, CellStore(request.folder)) if one.before.key in keys]
