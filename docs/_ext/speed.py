@@ -18,7 +18,7 @@ def speed(name: str) -> str:
         "bench": _rounds, "lora-bench": _lora, "service-bench": _service, "network-bench": _network,
         "benchmarks/bench": _kinds, "benchmarks/dry-run": _planned, "benchmarks/million-clients": _million,
         "benchmarks/peers": peers.beside, "benchmarks/peers-fedavg": peers.beside,
-        "benchmarks/peers-default": peers.beside, "benchmarks/precision": _precision,
+        "benchmarks/peers-default": peers.beside, "benchmarks/precision": _precision, "benchmarks/gpu": _gpu,
     }[name]  # fmt: skip
     file = RESULTS / f"{name}.json"
     if not file.is_file():
@@ -26,10 +26,8 @@ def speed(name: str) -> str:
     found = json.loads(file.read_text("utf-8"))
     made = made_by(found)
     torch = found.get("torch") or found["versions"]["torch"]
-    return (
-        f"{made}\n\n`{found['command']}`, {found['machine']}, PyTorch {torch} "
-        f"([{name}.json](../../results/{name}.json))."
-    )
+    machine = found["machine"] + (f", {found['device']}" if "device" in found else "")
+    return f"{made}\n\n`{found['command']}`, {machine}, PyTorch {torch} ([{name}.json](../../results/{name}.json))."
 
 
 def _rounds(found: dict[str, Any]) -> str:
@@ -124,6 +122,33 @@ def _million(found: dict[str, Any]) -> str:
     ]
     heads = (f"{few['sampled']:,} sampled a round of", f"{few['clients']:,}", f"{many['clients']:,}", "times")
     return table(heads, rows, numeric=[1, 2, 3])
+
+
+def _gpu(found: dict[str, Any]) -> str:
+    what = {
+        "cifar": "FedRep on CIFAR-10, 10 of 100 clients, steps {steps}",
+        "resnet": "local SGD of ResNet-18, {clients} clients of {batch} images, engine {engine}",
+        "lora": "LoRA on BERT-base, {clients} clients of {texts} texts, engine {engine}",
+        "linear": "FedAvg of {clients:,} linear models, {local_epochs} epochs",
+    }
+    beside = (
+        ("cpu_over_device", "{:.1f} × two cores"),
+        ("peft_over_ours", "{:.1f} × peft, one client at a time"),
+        ("share_of_faster_plain", "{:.2f} × one plain loop over all images"),
+    )
+    rows = [
+        (
+            text.format(**{**found[name], **row}),
+            row["precision"],
+            f"{row['seconds'] * 1000:.0f} ms",
+            form.format(row[key]),
+        )
+        for name, text in what.items()
+        for row in found[name]["rows"]
+        for key, form in beside
+        if key in row
+    ]
+    return table(("a round of", "precision", "measured", "speed"), rows, numeric=[2])
 
 
 def _precision(found: dict[str, Any]) -> str:
