@@ -220,11 +220,15 @@ def batch_schedule(
         return BatchSchedule(order, (order >= 0).sum(axis=1), max(0, steps - per_epoch))
     if epochs is None:
         epochs = math.ceil(steps / per_epoch) if steps is not None else math.ceil((samples or 0) / size)
-    rng = numpy_stream(seed, "batches", round, client, phase)
-    shuffled = rng.permuted(np.tile(np.arange(size), (epochs, 1)), axis=1)
-    padded = np.full((epochs, per_epoch * batch_size), -1, dtype=np.int64)
-    padded[:, :size] = shuffled
-    order = padded.reshape(epochs * per_epoch, batch_size)
+    last_epoch = max(0, (epochs - 1) * per_epoch)
+    shuffled = np.empty((epochs, size), dtype=np.int64)
+    shuffled[:] = np.arange(size)
+    numpy_stream(seed, "batches", round, client, phase).permuted(shuffled, axis=1, out=shuffled)
+    order = _in_batches(shuffled, batch_size)
+    if steps is None and samples is None:
+        counts = np.full(len(order), batch_size)
+        counts[per_epoch - 1 :: per_epoch] = size - (per_epoch - 1) * batch_size  # what is left at an epoch's end
+        return BatchSchedule(order, counts, last_epoch)
     if steps is not None:
         order = order[:steps]
     if samples is not None:
@@ -232,7 +236,14 @@ def batch_schedule(
         order = np.where(kept, order, -1)
     counts = (order >= 0).sum(axis=1)
     order, counts = order[counts > 0], counts[counts > 0]
-    return BatchSchedule(order, counts, max(0, (epochs - 1) * per_epoch))
+    return BatchSchedule(order, counts, last_epoch)
+
+
+def _in_batches(epochs: npt.NDArray[np.int64], batch_size: int) -> npt.NDArray[np.int64]:
+    """Positions [epochs, size] cut into batches [steps, batch size], −1 where an epoch's last one is shorter."""
+    if short := -epochs.shape[1] % batch_size:
+        epochs = np.pad(epochs, ((0, 0), (0, short)), constant_values=-1)
+    return epochs.reshape(-1, batch_size)
 
 
 def check_lengths(config: RunConfig, largest: int) -> None:
