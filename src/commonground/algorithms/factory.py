@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -74,9 +75,15 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
     return algorithm
 
 
+@cache
+def _adapter(cls: type[Algorithm]) -> TypeAdapter[Algorithm]:
+    """Milliseconds of work, which a program that makes many methods does once."""
+    return TypeAdapter(cls)
+
+
 def _made(cls: type[Algorithm], options: dict[str, Any]) -> Algorithm:
     """An object of a class; the text ``none`` is nothing where a text will not do, as a command line has no other."""
-    make = TypeAdapter(cls).validate_python
+    make = _adapter(cls).validate_python
     try:
         made: Algorithm = make(options)
     except ValidationError as error:

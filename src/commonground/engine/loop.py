@@ -35,7 +35,7 @@ from commonground.engine.progress import Progress
 from commonground.engine.results import rounded
 from commonground.engine.run import Run
 from commonground.engine.sampling import sample_clients
-from commonground.engine.scores import Scores, spread_of
+from commonground.engine.scores import Scores, mean_of, spread_of
 from commonground.engine.server_round import EXTREME, Growth, conclude
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
@@ -368,7 +368,7 @@ class Loop:
         eval_seconds: float,
     ) -> dict[str, Any]:
         task = self.setup.data.task
-        mean = {which: spread_of(s.headline)["mean"] for which, s in scores.items()}
+        mean = {which: mean_of(s.headline) for which, s in scores.items()}
         losses = [float(r.loss) for r in results if r.loss is not None]
         judged = scores.get("personal") or scores.get("global")
         return {
@@ -392,7 +392,7 @@ class Loop:
         if not self.plan.validated:
             return {}
         keys = dict.fromkeys((self.setup.data.task.metric, self.setup.rank.key))
-        return {validation_key(k): None if scores is None else spread_of(scores.metrics[k])["mean"] for k in keys}
+        return {validation_key(k): None if scores is None else mean_of(scores.metrics[k]) for k in keys}
 
     def _remember_missing(self, engine: Engine) -> None:
         """How often each client's round did not count, and the last reason."""

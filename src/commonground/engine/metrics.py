@@ -22,7 +22,7 @@ from commonground.engine.backends.base import Engine
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.evaluation import blocks_of, evaluate_block, run_with
 from commonground.engine.neural_collapse import nc2_metrics
-from commonground.engine.scores import Scores, spread_of
+from commonground.engine.scores import Scores, mean_of
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.keys import numpy_stream
@@ -91,7 +91,7 @@ def round_metrics(
     metric = setup.data.task.metric
     clients = [r.update.client for r in results]
     figures: dict[str, float | None] = dict.fromkeys(figure_names(metric))
-    figures[f"before_local_{metric}"] = spread_of(tested.headline)["mean"]
+    figures[f"before_local_{metric}"] = mean_of(tested.headline)
     figures |= _body_angles(setup, before, after)
     personal = [r.personal for r in results if r.personal is not None]
     if len(personal) == len(results) and not setup.hides_updates:
@@ -142,4 +142,4 @@ def _after_local(setup: Setup, results: Sequence[ClientResult], before: Tensors)
         trained = {n: v for n, v in sent.items() if n in setup.initial and n not in own}
         models = {**trained, **setup.personal_models({**before, **trained}, own, trained)}
         values.append(evaluate_block(setup, block, before, models, stack=False).headline)
-    return spread_of(np.concatenate(values))["mean"]
+    return mean_of(np.concatenate(values))

@@ -24,7 +24,7 @@ from commonground.data.class_counts import class_totals, classes_held
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.pooled import pooled_steps
 from commonground.engine.client_rows import ClientRows, Column, Numbers
-from commonground.engine.scores import Scores, spread_of
+from commonground.engine.scores import Scores, mean_of, spread_of
 from commonground.engine.setup import Setup
 from commonground.engine.state.digests import digest
 from commonground.processor import processor
@@ -77,7 +77,7 @@ class GlobalTest:
     def of(cls, scores: Scores, least_rows: int) -> GlobalTest:
         """Of its scores; clients with fewer than ``least_rows`` rows count in no worst tenth."""
         headline = scores.headline
-        return cls(headline, spread_of(headline)["mean"], _metrics(scores, _ranked(scores, least_rows)))
+        return cls(headline, mean_of(headline), _metrics(scores, _ranked(scores, least_rows)))
 
 
 def weights_sha256(setup: Setup, engine: Engine, shared: Tensors) -> str:

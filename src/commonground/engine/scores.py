@@ -17,7 +17,7 @@ from commonground.engine.narrow import MANY, Room, narrow
 from commonground.tasks import Task
 from commonground.tasks.base import Figures
 
-__all__ = ["Scores", "spread_of"]
+__all__ = ["Scores", "mean_of", "spread_of"]
 
 TOGETHER = 64  # blocks whose figures are added up before those of others
 
@@ -175,15 +175,21 @@ def spread_of(values: npt.NDArray[Any], ranked: npt.NDArray[np.bool_] | None = N
     """
     known = ~np.isnan(values)
     among = _where(known if ranked is None else known & ranked, values)
-    values = _where(known, values)
     ends: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {
         "p10": partial(np.quantile, q=0.1), "p90": partial(np.quantile, q=0.9), "min": np.min, "max": np.max,
     }  # fmt: skip
+    values = _where(known, values)
     return {
-        "mean": float(values.mean(dtype=np.float64)) if len(values) else None,
+        "mean": mean_of(values),
         "std": _std(values) if len(values) else None,
         **{name: float(of(among)) if len(among) else None for name, of in ends.items()},
     }
+
+
+def mean_of(values: npt.NDArray[Any]) -> float | None:
+    """The mean of :func:`spread_of` alone, which takes a tenth of its time."""
+    known = _where(~np.isnan(values), values)
+    return float(known.mean(dtype=np.float64)) if len(known) else None
 
 
 def _std(values: npt.NDArray[Any]) -> float:
