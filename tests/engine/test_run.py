@@ -256,7 +256,7 @@ def test_a_folders_python_file_is_not_run_unasked(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Mine(Algorithm):
+class Unlisted(Algorithm):
     shared = ("body",)
     personal = ("head",)
 
@@ -265,15 +265,15 @@ class Mine(Algorithm):
         return client.send("body")
 
 
-own(Mine)
+own(Unlisted)
 
 
 def test_an_algorithm_of_ones_own(tmp_path: Path) -> None:
     data = made_data(dtype=np.float32)
-    run = cg.train(Mine(), data, model="mlp", rounds=1, out=tmp_path)
-    with pytest.raises(ConfigError, match="unknown algorithm 'mine'"):
+    run = cg.train(Unlisted(), data, model="mlp", rounds=1, out=tmp_path)
+    with pytest.raises(ConfigError, match="unknown algorithm 'unlisted'"):
         cg.load_run(tmp_path)
-    assert_same_models(run, cg.load_run(tmp_path, algorithm=Mine()), data.x_test[:3], data.clients)
+    assert_same_models(run, cg.load_run(tmp_path, algorithm=Unlisted()), data.x_test[:3], data.clients)
 
 
 # -- memory, processes, folders ---------------------------------------------------------------------------------------
