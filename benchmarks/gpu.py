@@ -217,7 +217,7 @@ def measure_cifar(record: Record) -> None:
 
 def no_graphs() -> AbstractContextManager[object]:
     """While open, engines that are made start every kernel of a step from Python."""
-    return patch("commonground.engine.clients.base.step_graphs", lambda setup: None)
+    return patch("commonground.engine.clients.stacked.step_graphs", lambda setup: None)
 
 
 # -- resnet -------------------------------------------------------------------------------------------------------

@@ -157,8 +157,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     "method", ["fedrep", "fedavg", "flute", "fedprox", "scaffold", "ditto", "moon", "fedproto", "fedrod", "feddyn"]
 )
 @pytest.mark.parametrize("kind", ["chain", "convolutions"])
-@pytest.mark.parametrize("engine", ["batched", "serial"])
-def test_recorded_steps_of_unequal_clients(method: str, engine: str, kind: str, recorded: list[int]) -> None:
+def test_recorded_steps_of_unequal_clients(method: str, kind: str, recorded: list[int]) -> None:
     """Clients of one to four batches an epoch, whose last one is shorter; dropout and changed images."""
 
     def one(engine: str, device: str) -> Run:
@@ -174,12 +173,11 @@ def test_recorded_steps_of_unequal_clients(method: str, engine: str, kind: str, 
             **settings,
         )  # fmt: skip
 
-    close(one("serial", "cpu"), one(engine, DEVICE), 1e-7)
+    close(one("serial", "cpu"), one("batched", DEVICE), 1e-7)
     assert recorded or DEVICE == "cpu"
 
 
-@pytest.mark.parametrize("engine", ["batched", "serial"])
-def test_recorded_steps_with_batch_norm(engine: str, recorded: list[int]) -> None:
+def test_recorded_steps_with_batch_norm(recorded: list[int]) -> None:
     def one(engine: str, device: str) -> Run:
         net = seeded(ResNet18, (2, 16, 16), 3, stem="cifar", width=4, blocks=[1, 1, 1])
         return train(
@@ -187,5 +185,5 @@ def test_recorded_steps_with_batch_norm(engine: str, recorded: list[int]) -> Non
             batch_size=4, local_epochs=4,
         )  # fmt: skip
 
-    close(one("serial", "cpu"), one(engine, DEVICE), 1e-7)
+    close(one("serial", "cpu"), one("batched", DEVICE), 1e-7)
     assert recorded or DEVICE == "cpu"

@@ -144,17 +144,30 @@ def test_code_of_others_is_never_recorded(monkeypatch: pytest.MonkeyPatch) -> No
     assert found(hooked) is None
 
 
-class Playing(Pretended):
-    """Here the function is not run while it is recorded: only its replay counts."""
+def _run(method: str, monkeypatch: pytest.MonkeyPatch, graphs: StepGraphs | None, kind: str) -> Run:
+    monkeypatch.setattr("commonground.engine.clients.stacked.step_graphs", lambda setup: graphs)
+    model: torch.nn.Module
+    settings = fitting(method, {"batch_size": 3, "weight_decay": 1e-3, "local_epochs": 3})
+    if kind == "chain":
+        data, model = made_data((5, 3, 8, 2, 6)), suited(method, seeded(TwoLayer))
+    else:
+        data, settings["augment"] = images((7, 12, 4)), "flip-crop"
+        net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3)
+        model = suited(method, net, (2, 16, 16))
+    return train(method, data, model=model, engine="batched", rounds=3, seed=1, dtype="float64", **settings)
 
-    def record(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        self.count += 1
-        return Player(function, None), function
 
+@pytest.mark.parametrize("kind", ["chain", "convolutions"])
+@pytest.mark.parametrize("method", ALGORITHMS)
+def test_every_method_is_the_same_bit_for_bit(method: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients of one to four batches an epoch, whose last one is shorter."""
 
-@pytest.fixture
-def playing(monkeypatch: pytest.MonkeyPatch) -> Playing:
-    """Where steps are recorded from now on."""
+    class Playing(Pretended):
+        """Here the function is not run while it is recorded: only its replay counts."""
+
+        def record(self, function: Callable[[], Any]) -> tuple[Any, Any]:
+            self.count += 1
+            return Player(function, None), function
 
     def replay(self: Any, leaves: list[Any]) -> Any:
         if self._inputs:
@@ -162,67 +175,9 @@ def playing(monkeypatch: pytest.MonkeyPatch) -> Playing:
         return self._result()
 
     monkeypatch.setattr(step_graphs._Recording, "replay", replay)
-    return Playing()
-
-
-def _run(method: str, engine: str, graphs: StepGraphs | None, kind: str, **changed: Any) -> Run:
-    model: torch.nn.Module
-    settings = fitting(method, {"batch_size": 3, "weight_decay": 1e-3, "local_epochs": 3, "rounds": 3} | changed)
-    if kind == "chain":
-        data, model = made_data((5, 3, 8, 2, 6)), suited(method, seeded(TwoLayer))
-    else:
-        data, settings["augment"] = images((7, 12, 4)), "flip-crop"
-        net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5), dropout=0.3)
-        model = suited(method, net, (2, 16, 16))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("commonground.engine.clients.base.step_graphs", lambda setup: graphs)
-        return train(method, data, model=model, engine=engine, seed=1, dtype="float64", **settings)
-
-
-def _same(one: Run, other: Run) -> bool:
-    losses = [[row["train_loss"] for row in run.history] for run in (one, other)]
-    return losses[0] == losses[1] and one.summary["weights_sha256"] == other.summary["weights_sha256"]
-
-
-@pytest.mark.parametrize("kind", ["chain", "convolutions"])
-@pytest.mark.parametrize("engine", ["batched", "serial"])
-@pytest.mark.parametrize("method", ALGORITHMS)
-def test_every_method_is_the_same_bit_for_bit(method: str, engine: str, kind: str, playing: Playing) -> None:
-    """Clients of one to four batches an epoch, whose last one is shorter."""
-    assert _same(_run(method, engine, None, kind), _run(method, engine, playing, kind))
+    graphs = Playing()
+    plain, replayed = _run(method, monkeypatch, None, kind), _run(method, monkeypatch, graphs, kind)
+    assert plain.summary["weights_sha256"] == replayed.summary["weights_sha256"]
+    assert [row["train_loss"] for row in plain.history] == [row["train_loss"] for row in replayed.history]
     if method in ("fedrep", "fedavg", "flute", "ditto"):
-        assert playing.count >= (3 if engine == "batched" else 2)
-
-
-def test_one_client_goes_on_with_the_steps_of_another(playing: Playing) -> None:
-    """Batches of 3, and of 1 at the end of some epochs, are recorded once each, for three clients and three rounds."""
-    assert _same(_run("fedavg", "serial", None, "convolutions"), _run("fedavg", "serial", playing, "convolutions"))
-    assert playing.count == 2
-
-
-@pytest.mark.parametrize(
-    ("changed", "recordings"),
-    [({"lr_schedule": "cosine", "rounds": 6}, 12), ({"momentum": 0.0}, 2), ({"clip_norm": 0.1}, 2)],
-)
-def test_of_other_settings(changed: dict[str, Any], recordings: int, playing: Playing) -> None:
-    """A round whose rate is not that of the one before has recordings of its own, and these take the others' place."""
-    assert _same(*(_run("fedavg", "serial", graphs, "convolutions", **changed) for graphs in (None, playing)))
-    assert playing.count == recordings
-
-
-def test_only_so_many_are_recorded(playing: Playing) -> None:
-    step = RecordedStep(lambda a: a.sum(), playing)
-    for _ in range(3):
-        assert [int(step(torch.ones(size))) for size in range(20)] == list(range(20))
-    assert playing.count == step_graphs._MOST
-
-
-def test_one_client_needs_no_recording() -> None:
-    """Too little memory for it is no error."""
-
-    class Full(Pretended):
-        def record(self, function: Callable[[], Any]) -> Any:
-            raise torch.OutOfMemoryError
-
-    step = RecordedStep(lambda a: a + 1, Full(), halved=False)
-    assert [int(step(torch.tensor(a))) for a in range(3)] == [1, 2, 3]
+        assert graphs.count >= 3

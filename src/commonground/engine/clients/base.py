@@ -27,7 +27,7 @@ from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.hiding import Hiding
 from commonground.engine.clients.linear_head import is_linear_head
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, StackedOptimizer, gradients_of
-from commonground.engine.clients.step_graphs import RecordedStep, StepGraphs, alike_steps, step_graphs
+from commonground.engine.clients.step_graphs import RecordedStep, StepGraphs, alike_steps
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models import Split
@@ -116,7 +116,7 @@ class LocalTraining(Hiding):
         self.momentum, self.weight_decay = setup.config.momentum, setup.config.weight_decay
         self.seed, self.rounds = setup.config.seed, setup.config.rounds
         self.task = setup.objective
-        self._graphs = step_graphs(setup)
+        self._graphs: StepGraphs | None = None  # only steps of clients side by side are recorded
 
     def _take_up(self, round: int, clients: Sequence[int], keys: Sequence[int]) -> None:
         """Begin a round.
@@ -267,35 +267,24 @@ class LocalTraining(Hiding):
     def _descend(self, phase: Phase) -> None:
         """All steps of a phase."""
         pool, schedule, extras = phase.pool, phase.schedule, phase.extras
-        draws, descend = self._draws(schedule), self._descent(phase)
-        losses: list[Tensor] = []
-        for step in range(schedule.steps):
-            batch = self._batch(pool, schedule, draws, step)
-            reference = None if extras.reference is None else self._of_batch(extras.reference, schedule, step)
-            losses.append(descend(batch, reference, schedule.active(step), phase.lrs[step]))
-        self._record(losses, schedule)
-
-    def _descent(self, phase: Phase) -> RecordedStep:
-        """A step of a phase, recorded where that can be.
-
-        Returns:
-            Of a batch, its part of a constant, which clients have one, and a learning rate, gives the loss before it.
-        """
-        return self._descent_by(self._optimizer(phase.names, phase.rates), phase)
-
-    def _descent_by(self, optimizer: SequentialOptimizer | StackedOptimizer, phase: Phase) -> RecordedStep:
-        module, inside, extras = phase.pool.module, phase.pool.names, phase.extras
+        draws, optimizer = self._draws(schedule), self._optimizer(phase.names, phase.rates)
 
         def descend(batch: Batch, reference: Tensor | None, active: Tensor | None, lr: float) -> Tensor:
             leaves = optimizer.leaves()
-            loss = self._batch_losses(module, inside, leaves, batch, extras.loss, reference)
+            loss = self._batch_losses(pool.module, pool.names, leaves, batch, extras.loss, reference)
             seen = loss.detach()
             if extras.penalty is not None:
                 loss = loss + self._penalties(extras.penalty, leaves)
             optimizer.step(loss, lr, active, extras.correction)
             return seen
 
-        return RecordedStep(descend, self._graphs_for(phase), halved=len(self.keys) > 1)
+        descended = RecordedStep(descend, self._graphs_for(phase))
+        losses: list[Tensor] = []
+        for step in range(schedule.steps):
+            batch = self._batch(pool, schedule, draws, step)
+            reference = None if extras.reference is None else self._of_batch(extras.reference, schedule, step)
+            losses.append(descended(batch, reference, schedule.active(step), phase.lrs[step]))
+        self._record(losses, schedule)
 
     def _graphs_for(self, phase: Phase) -> StepGraphs | None:
         """Where the steps of a phase are recorded, if they can be."""

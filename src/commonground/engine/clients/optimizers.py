@@ -217,13 +217,6 @@ class SequentialOptimizer:
         groups = [{"params": own, "factor": factor, "weight_decay": wd} for (factor, wd), own in kinds.items()]
         self._optimizer = OPTIMIZERS[rates.optimizer].of_torch(groups, rates)
 
-    def forget(self) -> None:
-        """Set what is remembered to zero, in place: recorded steps read it where it is."""
-        for remembered in self._optimizer.state.values():
-            for value in remembered.values():
-                if isinstance(value, Tensor):
-                    value.zero_()
-
     def leaves(self) -> Tensors:
         """The parameters themselves."""
         return dict(self._parameters)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, gradients_of
-from commonground.engine.clients.step_graphs import RecordedStep
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
 from commonground.errors import LoneSampleError, ModelError
@@ -54,7 +52,6 @@ class SequentialClient(LocalTraining):
         self.live = tensors_of(setup.model)
         self._parameters = {n: p for n, p in setup.model.named_parameters() if n in self.live}
         self._ones: dict[int, Tensor] = {}  # weights of whole batches, by their size
-        self._descents: dict[Any, tuple[Rates, SequentialOptimizer, RecordedStep]] = {}
 
     def begin(self, round: int, client: int, key: int, shared: Tensors, personal: Tensors) -> None:
         """Take up a client's round.
@@ -154,22 +151,6 @@ class SequentialClient(LocalTraining):
     def _of_batch(self, reference: Tensor, schedule: CohortSchedule, step: int) -> Tensor:
         return reference[schedule.order[0, step, : int(schedule.counts[0, step])]]
 
-    def _descent(self, phase: Phase) -> RecordedStep:
-        """Where nothing is added to plain training, a step reads the module's own tensors and its batch alone; so one
-        that is recorded goes on for the clients and rounds that follow.
-        """
-        if not phase.extras.none or self._graphs_for(phase) is None:
-            return super()._descent(phase)
-        training = tuple(module.training for module in self.model.modules())
-        key = phase.pool.module, tuple(phase.names), training
-        rates, optimizer, descend = self._descents.get(key, (None, None, None))
-        if optimizer is None or descend is None or rates != phase.rates:
-            optimizer = self._optimizer(phase.names, phase.rates)
-            descend = self._descent_by(optimizer, phase)
-            self._descents[key] = phase.rates, optimizer, descend
-        optimizer.forget()
-        return descend
-
     def _optimizer(self, names: Sequence[str], rates: Rates) -> SequentialOptimizer:
         return SequentialOptimizer({name: self._parameters[name] for name in names}, rates)
 
@@ -216,8 +197,7 @@ class SequentialClient(LocalTraining):
     def _fit_linear_head(self, phase: Phase) -> None:
         heads = {name: self._parameters[name].data.unsqueeze(0) for name in phase.names}
         features, labels = phase.pool.rows["x"].unsqueeze(0), phase.pool.labels.unsqueeze(0)
-        graphs = self._graphs_for(phase)
-        self._recorded = fit_linear_heads(heads, features, labels, phase.schedule, phase.rates, graphs)[0], 1
+        self._recorded = fit_linear_heads(heads, features, labels, phase.schedule, phase.rates)[0], 1
 
     # -- smaller verbs ------------------------------------------------------------------------------------------
 

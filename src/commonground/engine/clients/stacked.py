@@ -30,6 +30,7 @@ from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.linear_head import fit_linear_heads
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer, gradients_of, keep_inactive
 from commonground.engine.clients.stacking import call_stacked, names_inside, stacking_of
+from commonground.engine.clients.step_graphs import step_graphs
 from commonground.engine.clients.turns import Turns
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
@@ -53,6 +54,7 @@ class StackedClients(LocalTraining):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._stacking = stacking_of(setup)
+        self._graphs = step_graphs(setup)
 
     def begin(
         self,

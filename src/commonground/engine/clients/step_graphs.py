@@ -22,7 +22,6 @@ from commonground.models.behaviour import has_own_code
 __all__ = ["RecordedStep", "StepGraphs", "alike_steps", "step_graphs"]
 
 _FEWEST = 4  # steps of a call that are worth recording one
-_MOST = 8  # recordings of one function: batches of other sizes than most have are few
 
 
 class StepGraphs:
@@ -77,11 +76,10 @@ class RecordedStep:
         function: changes tensors in place, always the same ones, and gives some or None; any code in it is run at most
             twice for all calls alike.
         graphs: where it is recorded; None computes it as it is.
-        halved: whether too little memory for a recording is an error, as of clients side by side, who are then halved.
     """
 
-    def __init__(self, function: Callable[..., Any], graphs: StepGraphs | None, halved: bool = True) -> None:
-        self._function, self._graphs, self._halved = function, graphs, halved
+    def __init__(self, function: Callable[..., Any], graphs: StepGraphs | None) -> None:
+        self._function, self._graphs = function, graphs
         self._known: dict[Any, _Recording | None] = {}
 
     def __call__(self, *given: Any) -> Any:
@@ -91,17 +89,16 @@ class RecordedStep:
         leaves, structure = tree_flatten(given)
         key = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         if key not in self._known:  # the first call also makes what kernels need beside their arguments
-            if len(self._known) < _MOST:
-                self._known[key] = None
+            self._known[key] = None
             return self._function(*given)
         if (recording := self._known[key]) is None:
             inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             call = tree_unflatten(inputs, structure)
             try:
                 graph, result = self._graphs.record(lambda: self._function(*call))
-            except (RuntimeError, ModelError) as error:
-                if isinstance(error, torch.OutOfMemoryError) and self._halved:
-                    raise
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ModelError):
                 self._graphs = None
                 return self._function(*given)
             recording = self._known[key] = _Recording(graph, inputs, result)
