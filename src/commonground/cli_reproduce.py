@@ -220,13 +220,10 @@ def _one(request: Request, name: str, device: str) -> None:
     from commonground.papers import experiments
 
     chosen = experiments[name]
-    for option in ("columns", "methods", "variants", "minutes"):
-        if getattr(request, option) and chosen.table is None:
+    plain = type(request)(request.folder)
+    for option in ("columns", "methods", "variants", "minutes", "jobs", "precision"):
+        if getattr(request, option) != getattr(plain, option) and chosen.table is None:
             raise ConfigError(f"--{option} is for tables that are filled cell by cell, which {name} is not")
-    if request.jobs != 1 and chosen.table is None:
-        raise ConfigError(f"--jobs is for tables that are filled cell by cell, which {name} is not")
-    if request.precision != "fp32" and chosen.table is None:
-        raise ConfigError(f"--precision is for tables that are filled cell by cell, which {name} is not")
     # A table's folder grows: other seeds are other cells.
     fixed = {"seed": request.seed, "seeds": request.seeds} if chosen.table is None else {}
     changed = sorted(f"{key}={value}" for key, value in request.overrides.items())

@@ -213,37 +213,36 @@ def batch_schedule(
     if start is not None and steps is not None:
         first, behind = divmod(start, per_epoch)
         rngs = [numpy_stream(seed, "order", client, e) for e in range(first, math.ceil((start + steps) / per_epoch))]
-        order = np.full((len(rngs), per_epoch * batch_size), -1, dtype=np.int64)
-        for row, rng in zip(order, rngs, strict=True):
-            row[:size] = rng.permutation(size)
-        order = order.reshape(len(rngs) * per_epoch, batch_size)[behind : behind + steps]
-        return BatchSchedule(order, (order >= 0).sum(axis=1), max(0, steps - per_epoch))
+        shuffled = np.array([rng.permutation(size) for rng in rngs], dtype=np.int64).reshape(-1, size)
+        order, counts = (each[behind : behind + steps] for each in _in_batches(shuffled, batch_size))
+        return BatchSchedule(order, counts, max(0, steps - per_epoch))
     if epochs is None:
         epochs = math.ceil(steps / per_epoch) if steps is not None else math.ceil((samples or 0) / size)
-    last_epoch = max(0, (epochs - 1) * per_epoch)
     shuffled = np.empty((epochs, size), dtype=np.int64)
     shuffled[:] = np.arange(size)
     numpy_stream(seed, "batches", round, client, phase).permuted(shuffled, axis=1, out=shuffled)
-    order = _in_batches(shuffled, batch_size)
-    if steps is None and samples is None:
-        counts = np.full(len(order), batch_size)
-        counts[per_epoch - 1 :: per_epoch] = size - (per_epoch - 1) * batch_size  # what is left at an epoch's end
-        return BatchSchedule(order, counts, last_epoch)
+    order, counts = _in_batches(shuffled, batch_size)
     if steps is not None:
-        order = order[:steps]
+        order, counts = order[:steps], counts[:steps]
     if samples is not None:
         kept = np.cumsum(order >= 0).reshape(order.shape) <= samples
         order = np.where(kept, order, -1)
-    counts = (order >= 0).sum(axis=1)
-    order, counts = order[counts > 0], counts[counts > 0]
-    return BatchSchedule(order, counts, last_epoch)
+        counts = (order >= 0).sum(axis=1)
+        order, counts = order[counts > 0], counts[counts > 0]
+    return BatchSchedule(order, counts, max(0, (epochs - 1) * per_epoch))
 
 
-def _in_batches(epochs: npt.NDArray[np.int64], batch_size: int) -> npt.NDArray[np.int64]:
-    """Positions [epochs, size] cut into batches [steps, batch size], −1 where an epoch's last one is shorter."""
-    if short := -epochs.shape[1] % batch_size:
+def _in_batches(epochs: npt.NDArray[np.int64], batch_size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Positions [epochs, size] cut into batches: [steps, batch size], −1 where an epoch's last one is shorter, and how
+    many samples each has [steps].
+    """
+    count, size = epochs.shape
+    per_epoch = math.ceil(size / batch_size)
+    counts = np.full(count * per_epoch, batch_size)
+    if short := per_epoch * batch_size - size:
         epochs = np.pad(epochs, ((0, 0), (0, short)), constant_values=-1)
-    return epochs.reshape(-1, batch_size)
+        counts[per_epoch - 1 :: per_epoch] -= short
+    return epochs.reshape(-1, batch_size), counts
 
 
 def check_lengths(config: RunConfig, largest: int) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -74,15 +74,15 @@ class _Jobs:
         failed: what went wrong.
     """
 
-    open: dict[Connection, SpawnProcess]
-    filled: list[Filled]
-    failed: list[CommonGroundError]
+    open: dict[Connection, SpawnProcess] = field(default_factory=dict)
+    filled: list[Filled] = field(default_factory=list)
+    failed: list[CommonGroundError] = field(default_factory=list)
 
     @classmethod
     def begun(cls, table: PaperTable, work: Sequence[Work], request: Request, count: int) -> _Jobs:
         """So many processes, each with a share of the cores."""
         # Not forked: this process may have used a GPU, and has threads.
-        spawn, jobs = get_context("spawn"), cls({}, [], [])
+        spawn, jobs = get_context("spawn"), cls()
         for cores in _shares(count):
             jobs._begin(spawn, table, work, request, cores)
         return jobs
