@@ -134,6 +134,19 @@ def test_what_is_shown(clock: list[float], capsys: pytest.CaptureFixture[str]) -
     ]
 
 
+def test_what_is_stopped_is_not_said_to_be_trained(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    work = work_for(TABLE, [COLUMN], ROWS[:2], [PAPER], [0], {})
+    one, other = ((each.arm.title, each.seed) for each in work)
+    with JobsProgress(work, quiet=False) as progress:
+        progress.told(one, 2, False)
+        progress.stop()
+        progress.told(one, 2, True)
+        progress.told(other, 3, True)
+    assert [line.partition(";")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "FedAvg, digits (6, 2), seed 0: trained, 1 of 2 runs"
+    ]
+
+
 @pytest.mark.parametrize("name", [name for name, one in experiments.items() if one.table is not None])
 def test_tables_can_be_sent_to_a_process(name: str) -> None:
     table = experiments[name].table

@@ -53,7 +53,7 @@ def fill_side_by_side(
         except KeyboardInterrupt:
             progress.note("stopping after the rounds that are going on; once more ends them at once")
             with jobs.ended_at_once():
-                jobs.stop()
+                jobs.stop(progress)
                 jobs.listen(progress, None)
             raise
     jobs.check()
@@ -104,7 +104,7 @@ class _Jobs:
             for pipe in wait(list(self.open), timeout=LOOK):
                 self._hear(pipe, progress)  # type: ignore[arg-type]
             if not stopped and going is not None and not going():
-                self.stop()
+                self.stop(progress)
                 stopped = True
 
     def _hear(self, pipe: Connection, progress: JobsProgress) -> None:
@@ -133,8 +133,9 @@ class _Jobs:
                 )
             )
 
-    def stop(self) -> None:
+    def stop(self, progress: JobsProgress) -> None:
         """Ask all to stop after their rounds."""
+        progress.stop()
         for pipe in self.open:
             with suppress(OSError):
                 pipe.send(None)

@@ -33,6 +33,7 @@ class JobsProgress:
         self._done: dict[Run, int] = {}
         self._over: set[Run] = set()
         self._before = 0  # rounds that were there already
+        self._stopping = False
         self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
@@ -61,6 +62,10 @@ class JobsProgress:
         if not self._quiet:
             self._console.print(text, markup=False, soft_wrap=True)
 
+    def stop(self) -> None:
+        """Runs that end from now on may be kept for the next time."""
+        self._stopping = True
+
     def told(self, run: Run, done: int, ended: bool) -> None:
         """A run has so many rounds now.
 
@@ -72,7 +77,7 @@ class JobsProgress:
         if run not in self._done:
             self._before += done
         self._done[run] = done
-        if ended:
+        if ended and (done == self._rounds[run] or not self._stopping):
             self._over.add(run)
             self._rounds[run] = done  # one that diverges has fewer than it was to have
             over = f"{len(self._over)} of {len(self._rounds)} runs"
