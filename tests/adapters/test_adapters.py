@@ -287,6 +287,21 @@ def test_flora_keeps_the_adapter_it_starts_from(ranks: str | int, runs: Any, tmp
         torch.testing.assert_close(update_of(first, name, on.values_of(0)), before, rtol=1e-5, atol=1e-6)
 
 
+def test_flexlora_cuts_the_adapter_it_starts_from_as_well_as_can_be(runs: Any, tmp_path: Path) -> None:
+    """The first round's cut to a client's rank is the best one, whatever factors the adapter was written in."""
+    run = runs("bert", "lora")
+    cg.export_adapter(run, tmp_path / "out")
+    options = OPTIONS | {"adapter": str(tmp_path / "out")}
+    settings: dict[str, Any] = {"rounds": 1, "local_epochs": 0, "engine": "serial", "model": run.config.model}
+    on = cg.train("flexlora", token_data(), model_options=options, options={"ranks": 1}, **settings).trained
+    first: Any = run.trained.network
+    for name in first.adapted:
+        u, s, v = torch.linalg.svd(update_of(first, name, run.trained.values_of(None)))
+        assert s[1] > 1e-3 * s[0]  # a cut of any other kind would show
+        wanted = s[0] * torch.outer(u[:, 0], v[0])
+        torch.testing.assert_close(update_of(first, name, on.values_of(0)), wanted, rtol=1e-4, atol=1e-6)
+
+
 def test_a_language_model_is_global_whatever_its_head_is_said_to_be(runs: Any) -> None:
     run = runs("llama-lm", "rolora")  # head=personal by default
     assert run.trained.has_global_model

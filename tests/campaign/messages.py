@@ -76,6 +76,7 @@ RUNS: list[tuple[str, Callable[[], FederatedDataset], dict[str, Any]]] = [
     ("fedmtl", made_data, {"options": {"omega": "learned"}}),
     ("ffa-lora", made_data, {"model": "mlp"}),
     ("flora", made_data, {"options": {"ranks": "1,2"}}),
+    ("flexlora", made_data, {"options": {"ranks": "1,2"}}),
     ("fedproto", made_data, {}),
     ("feddyn", made_data, {}),
     ("ditto", lambda: regression_data((3, 4, 12)), {"lr": 0.01}),

@@ -58,6 +58,7 @@ SETTINGS: dict[str, Any] = {"model": "mlp", "model_options": {"hidden": [6]}, "r
         ("flora", {"options": {"rank": 2, "downlink": "stack"}, "model_options": {"hidden": [40]}, "rounds": 8}),
         ("ffa-lora", {"options": {"rank": 2}}),
         ("flexlora", {"options": {"rank": 2, "head": "shared"}}),
+        ("flexlora", {"options": {"rank": 2, "ranks": "1,2"}, "participation": 0.5}),
         ("flora", {"options": {"rank": 2, "ranks": "1,2"}, "model_options": {"hidden": [40]}, "rounds": 8}),
         ("fedavg", {"dp": "client", "dp_clip": 1.0, "dp_noise": 0.5}),
     ],

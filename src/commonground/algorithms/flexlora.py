@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from commonground.algorithms.base import Server, Tensors, Update
-from commonground.algorithms.federated_lora import FederatedLoRA, factor_pairs
+from commonground.algorithms.client_ranks import ClientRanks, lora_layers
+from commonground.algorithms.federated_lora import factor_pairs
 from commonground.algorithms.flora_stacks import fresh_factor
 from commonground.devices import wide
+from commonground.models import Groups
 
 
 @dataclass(frozen=True)
-class FlexLoRA(FederatedLoRA):
+class FlexLoRA(ClientRanks):
     """FlexLoRA: the server averages the products BᵢAᵢ and brings the mean back to rank r by a truncated SVD (Bai et
     al. 2024).
 
@@ -24,11 +26,18 @@ class FlexLoRA(FederatedLoRA):
     mean has a rank below r, a balanced split would leave the rest of both factors zero, which no gradient changes any
     more; there a row of A is drawn anew, as at the start, and B is zero.
 
+    Clients may have factors of different ranks: one of rank k is sent the mean cut to rank k, in place of the factors
+    of the others, and what it sends counts in the mean with its whole product. Tests are of the server's model, of rank
+    r. A model that starts from an adapter has it written as a singular value decomposition first, so that the first
+    cut, too, is the best one.
+
     ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the factors would have cost.
 
     Args:
         split: ``balanced`` (s = 1/2, both factors of equal norm, the default), ``B`` (s = 1: A has orthonormal rows) or
             ``A`` (s = 0).
+        ranks: ranks of the clients, separated by commas, dealt in turns; by default all have the model's, which is best
+            the largest of them. The scale α/r of the model's rank serves all.
     """
 
     split: Literal["balanced", "A", "B"] = "balanced"
@@ -42,6 +51,21 @@ class FlexLoRA(FederatedLoRA):
     shared = ("lora_A", "lora_B")
     personal = ("head",)
     own_error = "what averaging the factors would have cost; FlexLoRA averages their products"
+
+    def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
+        super().extend_model(model, groups)
+        for layer in lora_layers(model).values() if self.ranks_of_clients else ():
+            with torch.no_grad():
+                a, b = layer.lora_A, layer.lora_B
+                if bool(b.any()):
+                    new_a, new_b = truncated_factors(a, b, len(a), 0.5)
+                    a.copy_(new_a)
+                    b.copy_(new_b)
+        return model
+
+    def spared(self, server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
+        pairs = factor_pairs(list(server.shared)) if self.ranks_of_clients else []
+        return frozenset(name for pair in pairs for name in pair), {}
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         weights = server.weights(updates)

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from commonground.algorithms.base import Server, Tensors, Update
-from commonground.algorithms.federated_lora import FederatedLoRA, factor_pairs
+from commonground.algorithms.client_ranks import ClientRanks, lora_layers
+from commonground.algorithms.federated_lora import factor_pairs
 from commonground.algorithms.flora_stacks import fresh_factor, spared, stack_name, worked_out, worth_keeping
-from commonground.errors import ConfigError, ModelError
+from commonground.errors import ModelError
 from commonground.models import Groups, groups_of, set_groups
-from commonground.models.lora import LoRALinear
 
 
 @dataclass(frozen=True)
-class FLoRA(FederatedLoRA):
+class FLoRA(ClientRanks):
     """FLoRA: factors are stacked, so that the sum of products is exact, and merged into the model (Wang et al. 2024).
 
     Stacking the clients' Aᵢ below and their wᵢBᵢ beside one another gives Σ wᵢBᵢAᵢ without an average of factors. The
@@ -34,22 +34,20 @@ class FLoRA(FederatedLoRA):
       matrices are (many clients, or many missed rounds), it is sent these. The server keeps as many rounds' stacks as
       can be needed.
 
-    Uploads of a client with a smaller rank carry zeros for the rest: all uploads have the size of the model's rank
-    (``model.rank``, or ``rank`` of a plain model), which is best the largest of ``ranks``. With ``ranks`` the server
-    also sends each client's own A.
+    With ``ranks`` the server also sends each client its own A. Uploads of a client with a smaller rank carry zeros for
+    the rest: all have the size of the model's rank (``model.rank``, or ``rank`` of a plain model).
 
     The aggregation is exact, so ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the
     clients' factors would have cost in this round.
 
     Args:
         downlink: see above.
-        ranks: ranks of the clients, separated by commas, dealt in turns; by default all have the model's. The scale
-            α/r of the model's rank serves all. A model that starts from an adapter has its update merged first, for no
-            client of a smaller rank could hold it.
+        ranks: ranks of the clients, separated by commas, dealt in turns; by default all have the model's, which is best
+            the largest of them. The scale α/r of the model's rank serves all. A model that starts from an adapter has
+            its update merged first, for no client of a smaller rank could hold it.
     """
 
     downlink: Literal["dense", "stack"] = "dense"
-    ranks: str | int = ""
 
     name = "flora"
     title = "FLoRA"
@@ -64,38 +62,23 @@ class FLoRA(FederatedLoRA):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "shared", (*self.shared, "merged"))
-        if any(rank < 1 for rank in self._ranks):
-            raise ConfigError(f"ranks '{self.ranks}' is not a list of ranks such as 2,4,8")
 
     def extend_model(self, model: nn.Module, groups: Groups) -> nn.Module:
-        rank_option = "model.rank" if "lora_A" in groups else "rank"  # who gave the factors
         super().extend_model(model, groups)
-        layers = {n: m for n, m in model.named_modules() if isinstance(m, LoRALinear)}
+        layers = lora_layers(model)
         if not layers:
             raise ModelError("FLoRA merges updates into frozen weights, which the model has not; use --model hf:…")
         for layer in layers.values():
-            if max(self._ranks, default=1) > layer.lora_A.shape[0]:
-                raise ConfigError(
-                    f"FLoRA's largest rank {max(self._ranks)} exceeds the model's {layer.lora_A.shape[0]} "
-                    f"({rank_option})"
-                )
             layer.keep_merged()
-            if self._ranks:
+            if self.ranks_of_clients:
                 layer.merge()
         known, merged = groups_of(model), tuple(f"{name}.merged" for name in layers)
         set_groups(model, known | {"merged": merged, "body": (*known["body"], *merged)})
         return model
 
     def message_to(self, server: Server, client: int) -> Tensors:
-        if not self._ranks:
-            return {}
-        rank = self._ranks[client % len(self._ranks)]
-        own: Tensors = {}
-        for a_name, _ in factor_pairs(list(server.shared)):
-            a = server.shared[a_name].clone()
-            a[rank:] = 0  # with B zero there as well, these rows stay zero through training
-            own[a_name] = a
-        return own
+        own = super().message_to(server, client)
+        return {name: value for name, value in own.items() if name.endswith("lora_A")}  # B is zero as it is sent
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         weights = server.weights(updates)
@@ -122,8 +105,3 @@ class FLoRA(FederatedLoRA):
 
     def worked_out(self, known: Tensors, sent: Tensors, round: int, seed: int) -> Tensors:
         return sent if self.downlink == "dense" else worked_out(known, sent, round, seed)
-
-    @property
-    def _ranks(self) -> tuple[int, ...]:
-        parts = [part.strip() for part in str(self.ranks).split(",") if part.strip()]
-        return tuple(int(part) if part.isdigit() else 0 for part in parts)
