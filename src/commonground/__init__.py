@@ -15,7 +15,7 @@ from commonground.stopping import end_while_loading as _end_while_loading
 from commonground.stopping import is_command as _is_command
 
 if TYPE_CHECKING:
-    from commonground.adapt import adapt, keep_clients, predict_rows
+    from commonground.adapt import adapt, keep_clients, predict_rows, predict_tests
     from commonground.adapters import load_adapter
     from commonground.algorithms import Algorithm, Client, Server, Tensors, Update
     from commonground.compare import compare
@@ -50,7 +50,7 @@ if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
 _ROOMS = {
-    "adapt": "adapt keep_clients predict_rows",  # heads for new clients, tried or kept; a table, row by row
+    "adapt": "adapt keep_clients predict_rows predict_tests",  # heads for new clients, tried or kept; rows
     "adapters": "load_adapter",  # a LoRA adapter into a model
     "algorithms": "Algorithm Client Server Tensors Update",  # what an algorithm is written in
     "compare": "compare",  # several methods side by side
@@ -143,6 +143,7 @@ __all__ = [
     "load_run",
     "plan",
     "predict_rows",
+    "predict_tests",
     "table_inputs",
     "train",
 ]

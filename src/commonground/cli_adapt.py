@@ -18,6 +18,7 @@ from commonground.cli_options import Named, kinds_option, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_folder, check_run
+from commonground.name_lists import listed
 from commonground.quoting import quoted
 from commonground.ranges import MOST
 from commonground.terminal import say, standard_output
@@ -261,7 +262,7 @@ def _target(run: Run) -> dict[str, Any]:
     from commonground.adapt.text_tables import schema_of_texts
 
     schema = run.trained.schema or schema_of_texts(run.trained)
-    label = None if schema is None else ",".join(schema.targets)
+    label = None if schema is None else listed(schema.targets)
     return {"label": run.config.target or label, "task": run.config.task or (schema and schema.task)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from commonground.cli_options import Finite, Named, listening, run_options, run_
 from commonground.completion import complete_algorithm
 from commonground.config import OF_DATA
 from commonground.errors import BusyError, ConfigError, Interrupted
+from commonground.existing import check_folder
 from commonground.extras import pip_install
 from commonground.quoting import escaped, quoted
 
@@ -74,15 +76,20 @@ def server(folder: Path, host: str, port: int, names: tuple[str, ...], max_messa
     # Flower says only in its log that it cannot; the socket is closed again, for Flower to listen.
     listening(host, port).close()
     deployment = Deployment(folder)
-    if note := deployment.set_up(host, port, names, insecure=insecure, max_bytes=max_message << 20):
-        click.echo(note, err=True)
-    if insecure:
-        click.echo("plain HTTP: whoever reaches this port can read, take part, and change what others send", err=True)
-    command = deployment.superlink(host, port)
-    click.echo(f"+ {' '.join(command)}", err=True)
-    given = "" if insecure else f"; give clients '{deployment.certificates / 'ca.pem'}'"
-    click.echo(f"listening on {host}:{port}{given}", err=True)
-    raise SystemExit(_attended(command, deployment.environment(max_message << 20)))
+    check_folder(folder, "--folder")
+    deployment.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _alone(folder / "server.lock", f"another `commonground deploy server` uses '{folder}'"):
+        if note := deployment.set_up(host, port, names, insecure=insecure, max_bytes=max_message << 20):
+            click.echo(note, err=True)
+        if insecure:
+            click.echo(
+                "plain HTTP: whoever reaches this port can read, take part, and change what others send", err=True
+            )
+        command = deployment.superlink(host, port)
+        click.echo(f"+ {shlex.join(command)}", err=True)
+        given = "" if insecure else f"; give clients '{deployment.certificates / 'ca.pem'}'"
+        click.echo(f"listening on {host}:{port}{given}", err=True)
+        raise SystemExit(_attended(command, deployment.environment(max_message << 20)))
 
 
 @deploy.command(epilog="Example: commonground deploy register north.pub south.pub")
@@ -96,7 +103,8 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
     for key in public_keys:
         if not key.is_file():
             raise ConfigError(f"the public key '{key}' is no file; it is node.pub of the client's folder")
-        click.echo(f"'{key}' is node {deployment.register(key)}")
+        node = deployment.register(key)
+        click.echo(f"'{key}' was let in before" if node is None else f"'{key}' is node {node}")
 
 
 @deploy.command(
@@ -163,9 +171,13 @@ def client(
         raise ConfigError(f"--max-length {max_length} is of texts, which a model's tokenizer reads: add --tokenizer")
     if ca is not None and not key_only:
         check_certificate(ca)
+    if name is not None and not name.strip():
+        raise ConfigError("--name is empty; leave it out, and the client is called as its folder")
+    check_folder(folder, "--folder")
     public = make_node_key(folder)
     if key_only:
-        click.echo(f"let the server's operator run: commonground deploy register {public}")
+        given = shlex.quote(str(public))
+        click.echo(f"let the server's operator run: commonground deploy register --folder SERVER_FOLDER {given}")
         return
     from commonground.data.own_table import OwnTable
     from commonground.data.tables.options import table_options
@@ -178,7 +190,7 @@ def client(
     def say(text: str) -> None:
         click.echo(f"client {escaped(called)}: {text}", err=True)
 
-    with _alone(folder):
+    with _alone(folder / "client.lock", f"another process uses the client's folder '{folder}'"):
         words = TableWords(target, task, table_options(table), least, tokenizer, max_length or 128)
         own = own_data(data, called, schema, words)
         if isinstance(own, OwnTable):
@@ -202,8 +214,13 @@ def client(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other clients' processes from a client's folder meanwhile: they would be the same client to the server.
+def _alone(lock: Path, busy: str) -> Iterator[None]:
+    """Keep other processes from a folder meanwhile: of a client's, they would be the same client to the server, and of
+    a server's, this one would not be found any more.
+
+    Args:
+        lock: a file in the folder.
+        busy: what is said where another one has it.
 
     Raises:
         BusyError: another one has it.
@@ -212,11 +229,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
     with ExitStack() as held:
         try:
-            held.enter_context(locked_file(folder / "client.lock"))
+            held.enter_context(locked_file(lock))
         except BusyError:
-            raise BusyError(
-                f"another process uses the client's folder '{folder}'; end that one, or choose another --folder"
-            ) from None
+            raise BusyError(f"{busy}; end that one, or choose another --folder") from None
         yield
 
 
@@ -309,19 +324,28 @@ def run(
 @deploy.command(epilog="Example: commonground deploy status")
 @folder_option
 def status(folder: Path) -> None:
-    """Which clients are there, and which runs there were: `flwr supernode list` and `flwr list`."""
+    """Which clients are there, by the names that they had in the last run, and which runs there were: `flwr supernode
+    list` and `flwr list`.
+    """
     from commonground.network.deploy import Deployment
 
     deployment = Deployment(folder)
     command, found = deployment.flwr("supernode", "list")
-    click.echo(f"+ {' '.join(command)}", err=True)
+    click.echo(f"+ {shlex.join(command)}", err=True)
+    names = deployment.names()
     for node in found.get("nodes", []):
         since = f" for {node['online-elapsed']:.0f} s" if node.get("status") == "online" else ""
-        click.echo(f"node {node.get('node-id')}  {node.get('status')}{since}")
+        name = names.get(str(node.get("node-id")))
+        called = "" if name is None else f"  client {escaped(name)}"
+        click.echo(f"node {node.get('node-id')}  {node.get('status')}{since}{called}")
+    if not found.get("nodes"):
+        click.echo("no clients yet")
     command, found = deployment.flwr("list")
-    click.echo(f"+ {' '.join(command)}", err=True)
+    click.echo(f"+ {shlex.join(command)}", err=True)
     for one in found.get("runs", []):
         click.echo(f"run {one.get('run-id')}  {one.get('status')}")
+    if not found.get("runs"):
+        click.echo("no runs yet")
 
 
 @deploy.command(epilog="Example: commonground deploy stop 8837421093")

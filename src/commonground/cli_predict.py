@@ -42,6 +42,9 @@ __all__ = ["predict"]
     help="the file, in place of TABLE: .npy or .csv of samples, a picture or a folder of them; for texts .tsv, .csv, "
     ".jsonl or .txt",
 )
+@click.option(
+    "--tested", is_flag=True, help="the samples that the run was tested on, in place of TABLE, beside what is right"
+)
 @click.option("--separator", help="between a table's cells  [default: found]")
 @click.option("--encoding", help="of a table's file  [default: found]")
 @kinds_option
@@ -56,6 +59,7 @@ def predict(
     client: str | None,
     use_global: bool,
     input_file: Path | None,
+    tested: bool,
     separator: str | None,
     encoding: str | None,
     kinds: str | None,
@@ -79,15 +83,23 @@ def predict(
     .txt file; pairs are two columns, named as in GLUE. In a run on your own table of texts each row is answered by its
     own client's model, as above. A language model takes instructions (.json, .jsonl, a table with a column instruction,
     .txt) and answers greedily; where a .json or .jsonl file holds outputs, it prints how many are given word for word.
+
+    With --tested the data are read as in training, and each sample that the run was tested on is answered beside what
+    is right: which answers were wrong.
     """
     check_run(run_dir)
     file = table or input_file
-    if file is None or (table is not None and input_file is not None):
-        raise ConfigError("name one file with the samples, or a folder of pictures, as TABLE or with --input")
+    if tested:
+        _refuse_beside_tested(file, separator, encoding, kinds, max_new_tokens)
+    elif file is None or (table is not None and input_file is not None):
+        raise ConfigError(
+            "name one file with the samples, or a folder of pictures, as TABLE or with --input; or take those that the "
+            "run was tested on (--tested)"
+        )
     if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
-    from commonground.adapt.predictors import predictor_of
     from commonground.adapt.tables import Whose
+    from commonground.adapt.tested import tests_of
     from commonground.engine.run import load_run
     from commonground.engine.state.files import write_atomically
 
@@ -99,29 +111,35 @@ def predict(
         say(run.unfinished)
     if run.trained.remark and not use_global:
         say(run.trained.remark)
+    whose, answers = Whose(number, use_global), None
+    if file is None:
+        answers = tests_of(run, whose)
+    elif max_new_tokens is None:
+        answers = _row_by_row(run, file, whose, separator, encoding, kinds)
+        if answers is not None and answers.metric and _is_own(run, file):
+            say("the run was trained on rows of this file; its own figures are of test rows alone (predict --tested)")
+    if file is not None and answers is None:
+        answers = _by_one_model(run, file, whose, max_new_tokens, separator, encoding)
+    assert answers is not None
+    for line in answers.metric.splitlines():
+        say(line)
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    answers = None
-    if max_new_tokens is None:
-        answers = _row_by_row(run, file, Whose(number, use_global), separator, encoding, kinds)
-    if answers is not None:
-        writer.writerows(_cells([answers.header, *answers.rows]))
-        if answers.metric and _is_own(run, file):
-            say("the run was trained on rows of this file; its own figures are of test rows alone")
-        for line in answers.metric.splitlines():
-            say(line)
-    else:
-        predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
-        if number is None and not use_global:
-            if not file.exists():  # which whoever mistyped it is to hear before anything about clients
-                raise DataError(f"the input file '{file}' does not exist")
-            number = None if run.trained.one_for_all else run.trained.only_client()
-        header, rows = predictor.table(file, number, say)
-        writer.writerows(_cells([["sample", *header], *([i, *row] for i, row in enumerate(rows))]))
+    csv.writer(text, lineterminator="\n").writerows(_cells([answers.header, *answers.rows]))
     if out is not None:
         write_atomically(out, text.getvalue())
     else:
         print(text.getvalue(), end="")
+
+
+def _refuse_beside_tested(file: Path | None, *read: object) -> None:
+    """With ``--tested`` the data are read as in training."""
+    if file is not None:
+        raise ConfigError(f"--tested takes the run's own data, and '{file}' is another file; give one of the two")
+    if any(one is not None for one in read):
+        raise ConfigError(
+            "--tested reads the run's own data as in training; --separator, --encoding, --kinds and --max-new-tokens "
+            "are for a file"
+        )
 
 
 def _row_by_row(
@@ -143,6 +161,23 @@ def _row_by_row(
         check_unsaid(file, separator, encoding)
         return predict_pictures(run, file, whose, say)
     return None
+
+
+def _by_one_model(
+    run: Run, file: Path, whose: Whose, max_new_tokens: int | None, separator: str | None, encoding: str | None
+) -> TableAnswers:
+    """What one model says of samples that are nobody's."""
+    from commonground.adapt.predictors import predictor_of
+    from commonground.adapt.tables import TableAnswers
+
+    predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
+    number = whose.client
+    if not whose.said:
+        if not file.exists():  # which whoever mistyped it is to hear before anything about clients
+            raise DataError(f"the input file '{file}' does not exist")
+        number = None if run.trained.one_for_all else run.trained.only_client()
+    header, rows = predictor.table(file, number, say)
+    return TableAnswers(["sample", *header], [[str(i), *row] for i, row in enumerate(rows)], "")
 
 
 def _is_own(run: Run, file: Path) -> bool:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from commonground.access import reason
 from commonground.errors import ConfigError, one_sentence
+from commonground.name_lists import listed
 from commonground.ranges import check_number
 from commonground.suggest import meant, nearest
 
@@ -381,6 +382,16 @@ class RunConfig(BaseModel):
         if not isinstance(given, Mapping):
             return given
         return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in given.items()}
+
+    @field_validator("target", "drop", "text_column", "kinds", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        """Names in a list, and kinds by name, as the text in which a command is given them."""
+        if isinstance(given, Mapping):
+            given = [f"{name}={kind}" for name, kind in given.items()]
+        if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+            return given
+        return listed(given)
 
     @classmethod
     def read(cls, path: Path) -> dict[str, Any]:

@@ -35,11 +35,17 @@ def check_run(folder: str | os.PathLike[str]) -> None:
         raise RunError(f"'{folder}' holds no run (it has no config.toml)")
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a path for results that cannot become a folder.
+def check_folder(path: Path, option: str = "--out") -> None:
+    """Refuse a path for files that cannot become a folder.
+
+    Args:
+        path: as the user gave it.
+        option: which gave it.
 
     Raises:
-        RunError: it is a file.
+        RunError: it is a file, or in one.
     """
-    if path.exists() and not path.is_dir():
-        raise RunError(f"'{path}' is a file; --out needs a folder")
+    for part in (path, *path.parents):
+        if part.exists() and not part.is_dir():
+            within = "" if part == path else f", and '{path}' would be in it"
+            raise RunError(f"'{part}' is a file{within}; {option} needs a folder")

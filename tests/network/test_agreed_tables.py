@@ -24,7 +24,7 @@ from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.told import Asked, Columns, ColumnStatistics, ColumnTold, Statistics, read_told
 from commonground.errors import DataError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
-from commonground.network.post import Letter
+from commonground.network.post import Letter, NoAnswerError
 from tests.network.tables import NAMES, agreed_on, joined, made_frame, made_frames, one_of, town_of, written
 from tests.network.town import Town
 
@@ -72,6 +72,21 @@ def test_the_run_is_that_of_one_machine_with_the_schema(tmp_path: Path) -> None:
     own = cg.load_run(next((tmp_path / "sites" / "client-1" / "models").iterdir()))
     rows = frames["north"]
     assert np.array_equal(own.predict(rows, client=0), here.predict(rows, client="north"))
+
+
+@pytest.mark.parametrize("kind", ["tell", "agree"])
+def test_a_client_that_goes_meanwhile_is_not_said_to_disagree(kind: str, tmp_path: Path) -> None:
+    town = town_of(tmp_path, made_frames())
+    gone = next(node for node, desk in town.desks.items() if town.names[node - 100] == "north")
+
+    def lost(node: int, asked: Letter, answer: Letter | UpdateError) -> Letter | UpdateError:
+        return NoAnswerError("it is not there") if node == gone and asked.kind == kind else answer
+
+    town.spoil = lost
+    with pytest.raises(RunError) as raised:
+        agreed_on(town)
+    said = "client 'north' has not answered while the clients agreed on their tables: it is not there; when it is there"
+    assert str(raised.value) == f"{said} again, start the run again"
 
 
 def test_no_cell_that_is_rare_or_names_a_row_is_in_any_message(tmp_path: Path) -> None:

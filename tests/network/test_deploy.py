@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("flwr")
 
 import commonground as cg
+from commonground.cli import main
 from commonground.data import FederatedDataset, load_data
 from commonground.errors import RunError
 from commonground.network.fleet import Fleet
@@ -96,8 +97,9 @@ def test_a_run_goes_on_on_the_server_until_it_is_stopped_there(
     child.send_signal(signal.SIGINT)
     _, told = child.communicate(timeout=60)
     assert child.returncode == 130
-    found = re.search(r"the run goes on on the server; `commonground deploy stop (\d+)` ends it", told)
+    found = re.search(r"the run goes on on the server; `commonground deploy stop (\d+) --folder (.*)` ends it", told)
     assert found is not None, told
+    assert found[2] == str(live.deployment.folder)
     before = len((out / "rounds.jsonl").read_text("utf-8").splitlines())
     _wait_for_rounds(out, before + 1, None)
     live.deployment.stop(int(found[1]))
@@ -152,6 +154,23 @@ def _holder(out: Path, child: subprocess.Popen[str]) -> int:
         assert time.monotonic() < until
         time.sleep(0.05)
     return holder.run
+
+
+def test_who_is_there_is_told_by_name_and_a_key_may_be_let_in_twice(
+    live: Live, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live.ran(tmp_path / "run", "fedavg", *SETTINGS[2:], "--rounds", "1")
+    names = [f"client {site.name}" for site in live.sites]
+    folder = ["--folder", str(live.deployment.folder)]
+    assert main(["deploy", "status", *folder]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("node ")]
+    assert sorted(line.partition("  client ")[2] for line in lines) == sorted(name[7:] for name in names)
+    make_node_key(tmp_path / "new")
+    keys = [str(live.sites[0] / "node.pub"), str(tmp_path / "new" / "node.pub")]
+    assert main(["deploy", "register", *folder, *keys]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"'{keys[0]}' was let in before"
+    assert re.fullmatch(rf"'{re.escape(keys[1])}' is node \d+", second)
 
 
 def test_a_setting_that_does_not_fit_is_one_sentence(live: Live, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import subprocess
 import tomllib
 from itertools import count
@@ -24,7 +25,7 @@ from commonground.cli import main
 from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError
 from commonground.network import Answering
-from commonground.network.deploy import Deployment, follow
+from commonground.network.deploy import Deployment, follow, free_port
 from commonground.network.keys import check_own_certificate, make_certificates, make_node_key
 from commonground.network.limits import LARGEST, Limits
 from commonground.network.own_data import write_arrays
@@ -40,6 +41,43 @@ def test_a_port_in_use_is_told_before_anything_is_said(tmp_path: Path, capsys: p
     told = capsys.readouterr().err.splitlines()
     assert told == [f"commonground: nothing can listen on --host 127.0.0.1 --port {port}: Address already in use"]
     assert not (tmp_path / "server").exists()
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second would write where it listens over where the first one does, and nobody would find that any more."""
+    folder, port = tmp_path / "server", str(free_port())
+    Deployment(folder).set_up("127.0.0.1", 1, [], insecure=False)
+    before = (folder / "flwr" / "config.toml").read_bytes()
+    with locked_file(folder / "server.lock"):
+        assert main(["deploy", "server", "--folder", str(folder), "--port", port]) == 2
+    told = capsys.readouterr().err.splitlines()
+    said = f"another `commonground deploy server` uses '{folder}'; end that one, or choose another --folder"
+    assert told == [f"commonground: {said}"]
+    assert (folder / "flwr" / "config.toml").read_bytes() == before
+
+
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a server"
+    Deployment(folder).set_up("127.0.0.1", free_port(), [], insecure=False)
+    make_node_key(tmp_path / "client")
+    said = f"the server of '{folder}' does not answer; start it: commonground deploy server --folder '{folder}'"
+    commands = {
+        "`flwr supernode list` failed": ["status"],
+        "the run did not start": ["run", "fedavg", "--out", str(tmp_path / "run")],
+    }
+    for what, command in commands.items():
+        assert main(["deploy", *command, "--folder", str(folder)]) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == f"commonground: {what}: {said}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_in_place_of_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for command in (["client", "--data", "x", "--server", "h:1", "--insecure"], ["server", "--port", str(free_port())]):
+        assert main(["deploy", *command, "--folder", str(file / "sub")]) == 2
+        said = f"'{file}' is a file, and '{file / 'sub'}' would be in it; --folder needs a folder"
+        assert capsys.readouterr().err == f"commonground: {said}\n"
 
 
 @pytest.mark.parametrize("insecure", [False, True])
@@ -242,7 +280,10 @@ def test_a_key_is_made_before_the_certificate_has_come(tmp_path: Path) -> None:
 
 def test_a_key_needs_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert client(tmp_path, "--key-only") == 0
-    assert "commonground deploy register" in capsys.readouterr().out
+    given = shlex.quote(str(tmp_path / "client" / "node.pub"))
+    assert f"commonground deploy register --folder SERVER_FOLDER {given}\n" in capsys.readouterr().out
+    assert client(tmp_path, "--key-only", "--name", " ") == 2
+    assert "--name is empty; leave it out" in capsys.readouterr().err
     assert client(tmp_path) == 2
     assert "a client needs the server's certificate: --ca ca.pem" in capsys.readouterr().err
 

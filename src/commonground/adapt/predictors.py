@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from commonground.adapt.samples import read_samples
 from commonground.adapt.texts import answer, classify, judged, read_instructions, read_texts
-from commonground.data.tables.options import names_in
 from commonground.data.tables.textfile import check_unsaid
 from commonground.engine.run import Run
 from commonground.errors import ConfigError
+from commonground.name_lists import names_in
 
 __all__ = ["Predictor", "predictor_of"]
 

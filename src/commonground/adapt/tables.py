@@ -26,7 +26,7 @@ from commonground.data.tables.targets import as_run_read
 from commonground.engine.trained import Trained
 from commonground.errors import DataError
 from commonground.quoting import quoted
-from commonground.tasks import Headline
+from commonground.tasks import Headline, Task
 from commonground.tasks.class_figures import class_figures
 from commonground.tasks.headline import Metric
 from commonground.tasks.rank import is_share
@@ -36,6 +36,7 @@ __all__ = [
     "Note",
     "TableAnswers",
     "Whose",
+    "agreement",
     "answers_of",
     "asked_of",
     "features_of",
@@ -280,7 +281,35 @@ def _metric(
     y, known = targets_of(trained, raw, schema)
     if not known.any():
         return ""
-    task, headline = trained.task, Headline.of(trained.task)
+    remark, unknown = "", known & (y < 0) if trained.task.softmax else np.zeros(0, dtype=bool)
+    if unknown.any():
+        classes = words_of(raw.columns[schema.targets[0]], keep=True)
+        first = ", ".join(quoted(classes.words[code], 40) for code in np.unique(classes.codes[unknown])[:3])
+        remark = f" ({unknown.sum():,} of them of classes that the run does not know, {first}: they count as wrong)"
+    return agreement(trained.task, y, known, outputs, predicted, parts, remark)
+
+
+def agreement(
+    task: Task,
+    y: npt.NDArray[Any],
+    known: npt.NDArray[np.bool_],
+    outputs: Tensor,
+    predicted: npt.NDArray[np.float64],
+    parts: list[Rows],
+    remark: str = "",
+) -> str:
+    """How well predictions agree with targets, in words.
+
+    Args:
+        task: what is predicted.
+        y: targets [N, …] in the task's stored form.
+        known: the rows that have one [N].
+        outputs: of the networks [N, …].
+        predicted: what the task makes of them [N, columns].
+        parts: each client's rows.
+        remark: on the rows, put behind their number.
+    """
+    headline = Headline.of(task)
     every = task.scores(outputs, task.as_tensor(y, outputs.dtype))
 
     def over(rows: list[Rows]) -> npt.NDArray[np.float64]:
@@ -290,12 +319,7 @@ def _metric(
         return task.metrics(means)[headline.key]
 
     whole = over([np.flatnonzero(known)])[0]
-    said = f"{headline.name} {headline.show(float(whole))} over {known.sum():,} rows"
-    unknown = known & (y < 0) if task.softmax else np.zeros(0, dtype=bool)
-    if unknown.any():
-        classes = words_of(raw.columns[schema.targets[0]], keep=True)
-        first = ", ".join(quoted(classes.words[code], 40) for code in np.unique(classes.codes[unknown])[:3])
-        said += f" ({unknown.sum():,} of them of classes that the run does not know, {first}: they count as wrong)"
+    said = f"{headline.name} {headline.show(float(whole))} over {known.sum():,} rows{remark}"
     own = [rows[known[rows]] for rows in parts if known[rows].any()]
     clients = over(own)
     if len(own) > 1 and not np.isnan(clients).all():

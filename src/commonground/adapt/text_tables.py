@@ -7,12 +7,12 @@ from pathlib import Path
 from commonground.adapt.tables import Note, TableAnswers, Whose, answers_of, named_columns
 from commonground.adapt.texts import read_text_table, texts_in, tokens_of
 from commonground.data.tables.load import LABEL
-from commonground.data.tables.options import names_in
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.tokens import Tokens
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
+from commonground.name_lists import names_in
 
 __all__ = ["predict_text_table", "schema_of_texts", "tokens_of_table"]
 

@@ -161,4 +161,4 @@ def _without(relearn: Callable[[Any], Source], taken: Any, held: Any) -> Source:
     marks = held.copy()
     marks[taken] = True
     source = relearn(marks)
-    return replace(source, x_test=source.x_train, y_test=source.y_train)
+    return replace(source, x_test=source.x_train, y_test=source.y_train, test_names=None)

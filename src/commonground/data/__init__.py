@@ -33,6 +33,7 @@ from commonground.data.tables.schema import TableSchema
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
 from commonground.data.validation import held_rows, hold_out
 from commonground.errors import ConfigError
+from commonground.name_lists import listed
 from commonground.quoting import escaped
 from commonground.tasks import Task
 from commonground.user_code import is_code
@@ -190,10 +191,12 @@ def load_data(
 
 def _columns_text(label: Any) -> str:
     """Target columns as one text: their names with commas between them."""
-    names = [label] if isinstance(label, str) else list(label) if isinstance(label, Sequence) else []
+    if isinstance(label, str) and label:
+        return label
+    names = list(label) if isinstance(label, Sequence) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"target names a column, or several columns, and is no {type(label).__name__}: {label!r}")
-    return ",".join(names)
+    return listed(names)
 
 
 def _table_of(given: Any, tokenizer: Any) -> RawTable:

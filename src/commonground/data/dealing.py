@@ -46,6 +46,7 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         schema=source.schema,
         about=_about(source, partition) if source.schema is None else source.schema.summary(),
         relearn=source.relearn,
+        test_names=source.test_names,
     )
 
 

@@ -60,6 +60,8 @@ class FederatedDataset:
         train_index, train_offsets, test_index, test_offsets, client_names: see :class:`Split`.
         preprocess: how stored samples become model inputs.
         task: what is predicted, an object or its name (:mod:`commonground.tasks`).
+        test_names: what the rows of ``x_test`` are called, where they have names [N]: a table's by their number from 0,
+            pictures by their files.
         noise: what each client's samples are changed by on their way into a model, if anything; ``x_train`` and
             ``x_test`` are without it.
         schema: of a table, what its columns are and how they became samples.
@@ -100,6 +102,7 @@ class FederatedDataset:
     relearn: Callable[[Marks], Source] | None = dataclasses.field(default=None, repr=False)
     described: bool = False
     one_of_many: bool = False
+    test_names: Array | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:

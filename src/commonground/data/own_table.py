@@ -40,6 +40,7 @@ from commonground.data.tables.told import (
     Statistics,
 )
 from commonground.errors import DataError, UpdateError
+from commonground.name_lists import listed, names_in
 from commonground.quoting import quoted
 from commonground.single_precision import rounding_shows
 
@@ -83,7 +84,7 @@ class OwnTable:
         self.path, self.least, self.options = path, least, options or TableOptions()
         self._words, self._stamp = (name, target, task), _stamp_of(path)
         raw = read_raw(path, self.options.separator, self.options.encoding)
-        labels = [target] if target in raw.columns else [one.strip() for one in target.split(",")]
+        labels = [target] if target in raw.columns else list(names_in(target))
         check_columns(path, raw.columns, [*labels, *self.options.drop, *self.options.kinds])
         self._raw, self._lacking = with_targets(raw, labels, task, self.options)
         self.notes = self._raw.notes
@@ -283,7 +284,7 @@ def table_data(
     Raises:
         DataError: a cell does not fit its column (line and column named), or a class is none of the schema's.
     """
-    label = ",".join(schema.targets)
+    label = listed(schema.targets)
     found = load_table(path, label=label, task=schema.task, schema=schema, options=options, seed=TEST_SEED, owner=owner)
     if unknown := sorted({*found.class_names} - {*schema.class_names}):
         where = path.path if isinstance(path, RawTable) else path

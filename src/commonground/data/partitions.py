@@ -358,8 +358,8 @@ class LogNormal:
 
 
 _OF_FEW_ROWS = (
-    "; a larger --min-rows with --few-rows pool makes one client of those with few rows, and without a column that "
-    "says which rows are test rows (--drop it) some of each client's are"
+    "; --few-rows drop, pool or shared says what becomes of such clients, and without a column that says which rows "
+    "are test rows (--drop it) some of each client's are"
 )
 
 
@@ -396,7 +396,7 @@ class Column:
             if without:
                 raise DataError(
                     f"{len(without)} of the {len(names)} clients in column {self.name!r} of {source.name!r} "
-                    f"have no {split} samples (the first is {without[0]!r})"
+                    f"{'has' if len(without) == 1 else 'have'} no {split} samples (the first is {without[0]!r})"
                     + ("" if source.schema is None else _OF_FEW_ROWS)
                 )
         sorter = np.argsort(names)

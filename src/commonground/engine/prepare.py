@@ -31,7 +31,7 @@ from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.private.examples import with_noise_found
 from commonground.engine.private.settings import resolve_privacy
 from commonground.engine.setup import Setup
-from commonground.engine.warm_start import start_for
+from commonground.engine.warm_start import Start, start_for
 from commonground.errors import ConfigError, ModelError
 from commonground.models import (
     Groups,
@@ -46,6 +46,7 @@ from commonground.user_code import check_code, is_code, load_object
 __all__ = [
     "check_objects",
     "checked_algorithm",
+    "data_of",
     "named",
     "prepare_setup",
     "reading",
@@ -202,6 +203,58 @@ def prepare_setup(
         algorithm = copy(algorithm)  # whether its network has a head, which it notes, is a matter of this run alone
     start = start_for(config, model)
     config = start.fill(config)
+    data = data_of(config, start, data, data_dir)
+    kept = data.about.get("few_rows", {}) if data.schema is None else data.schema.few_rows
+    shared = kept.get("how") == "shared"
+    if shared and not algorithm.has_global_model:
+        raise ConfigError(
+            f"--few-rows shared serves clients with few rows by the global model, and {algorithm.title} has none; take "
+            "--few-rows pool, or a method such as fedavg"
+        )
+    if shared and data.schema is not None and data.schema.client_scales:
+        raise ConfigError(
+            "--few-rows shared serves clients with few rows by the global model, and with --scaling client it knows no "
+            "scales of theirs; take --few-rows pool, or another --scaling"
+        )
+    metrics = metrics_of(config.metric) if metrics is None else metrics
+    check_metrics(metrics, data.task)
+    Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
+    check_updates(config, data.clients)
+    config = resolve(config, data, algorithm)
+    _check_length(config, data)
+    if model is None and data.tokens != is_pretrained(config.model):
+        why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")
+        raise ConfigError(f"the model '{config.model}' {why[is_pretrained(config.model)]}")
+    own = model is not None or is_code(str(config.model))
+    model = base_model(config, data.format.shape, data.classes, model, data.task)
+    begun = start.put_into(model, config, data)
+    first = start_of(model) if own or begun is not None else None
+    network, groups = build_network(config, algorithm, data.format.shape, data.classes, model, data.task)
+    _check_tuned(config, algorithm, groups)
+    vocabulary = vocab_size_of(network)
+    if vocabulary is not None and data.vocabulary > vocabulary:
+        raise ModelError(
+            f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
+            f"only {vocabulary} tokens"
+        )
+    setup = Setup.build(config, data, network, groups, algorithm, first, loss or _named_loss(config), metrics)
+    return with_noise_found(replace(setup, init_from=begun))
+
+
+def data_of(
+    config: RunConfig, start: Start, data: FederatedDataset | None = None, data_dir: str | None = None
+) -> FederatedDataset:
+    """The clients' data as a run takes them: read, dealt, cut, normalised, with noise and with rows held out.
+
+    Args:
+        config: the run's configuration.
+        start: how the run begins, which may say how data are read.
+        data: read already, in place of what the configuration names.
+        data_dir: folder of the data files.
+
+    Raises:
+        ConfigError: the data are for another task.
+    """
     if data is None:
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = kind_of(config.data).partition if config.classes_per_client is None else ""
@@ -231,43 +284,9 @@ def prepare_setup(
         data = normalize(data, config.normalize)
     if config.feature_noise and (data.noise is None or data.noise.strength != config.feature_noise):
         data = add_feature_noise(data, config.feature_noise, config.seed)
-    kept = data.about.get("few_rows", {}) if data.schema is None else data.schema.few_rows
-    shared = kept.get("how") == "shared"
-    if shared and not algorithm.has_global_model:
-        raise ConfigError(
-            f"--few-rows shared serves clients with few rows by the global model, and {algorithm.title} has none; take "
-            "--few-rows pool, or a method such as fedavg"
-        )
-    if shared and data.schema is not None and data.schema.client_scales:
-        raise ConfigError(
-            "--few-rows shared serves clients with few rows by the global model, and with --scaling client it knows no "
-            "scales of theirs; take --few-rows pool, or another --scaling"
-        )
     if config.validation_fraction and data.validation_index is None:
         data = hold_out(data, config.validation_fraction, config.seed, by_class=config.draws_by_class)
-    metrics = metrics_of(config.metric) if metrics is None else metrics
-    check_metrics(metrics, data.task)
-    Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
-    check_updates(config, data.clients)
-    config = resolve(config, data, algorithm)
-    _check_length(config, data)
-    if model is None and data.tokens != is_pretrained(config.model):
-        why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")
-        raise ConfigError(f"the model '{config.model}' {why[is_pretrained(config.model)]}")
-    own = model is not None or is_code(str(config.model))
-    model = base_model(config, data.format.shape, data.classes, model, data.task)
-    begun = start.put_into(model, config, data)
-    first = start_of(model) if own or begun is not None else None
-    network, groups = build_network(config, algorithm, data.format.shape, data.classes, model, data.task)
-    _check_tuned(config, algorithm, groups)
-    vocabulary = vocab_size_of(network)
-    if vocabulary is not None and data.vocabulary > vocabulary:
-        raise ModelError(
-            f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
-            f"only {vocabulary} tokens"
-        )
-    setup = Setup.build(config, data, network, groups, algorithm, first, loss or _named_loss(config), metrics)
-    return with_noise_found(replace(setup, init_from=begun))
+    return data
 
 
 def _named_loss(config: RunConfig) -> OwnLoss | None:

@@ -23,7 +23,6 @@ from commonground.data.inputs import Inputs
 from commonground.data.names import numbered
 from commonground.data.sources.glue import TASKS
 from commonground.data.tables.features import known_features
-from commonground.data.tables.options import names_in
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
@@ -50,6 +49,7 @@ from commonground.models import (
     tensors_of,
 )
 from commonground.models.behaviour import held_generators
+from commonground.name_lists import names_in
 from commonground.quoting import quoted
 from commonground.suggest import meant
 from commonground.tasks import Task

@@ -10,7 +10,7 @@ from commonground.data.described import Description, read_description
 from commonground.data.tables.agree import agreed_columns, agreed_readings, check_statistics, too_many
 from commonground.data.tables.told import Agreed, Asked, Columns, Statistics, read_told
 from commonground.errors import CommonGroundError, RunError, UpdateError
-from commonground.network.post import Letter, Post, said_of
+from commonground.network.post import Letter, NoAnswerError, Post, said_of
 from commonground.quoting import quoted
 
 __all__ = ["agree_on_tables"]
@@ -41,6 +41,11 @@ def agree_on_tables(
         found = dict.fromkeys(tables, b"")
         for node, answer in post.exchange(dict.fromkeys(tables, letter), seconds, check_stop):
             told = said_of(answer, letter)
+            if isinstance(told, NoAnswerError):
+                raise RunError(
+                    f"client {quoted(tables[node].name)} has not answered while the clients agreed on their tables: "
+                    f"{told}; when it is there again, start the run again"
+                )
             if isinstance(told, UpdateError):
                 raise RunError(f"client {quoted(tables[node].name)} does not agree on its table: {told}")
             found[node] = told

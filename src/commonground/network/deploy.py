@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, Interrupted, RunError
+from commonground.network.federation import MEMBERS, Members
 from commonground.network.keys import check_own_certificate, make_certificates
 from commonground.network.limits import LARGEST
 from commonground.network.server_app import FAILED, LOG, Job, outcome_of
@@ -48,7 +50,13 @@ def flower_project(name: str, components: Mapping[str, str], config: Mapping[str
     """
     parts: dict[str, Mapping[str, object]] = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
-        "project": {"name": name, "version": "1.0.0", "dependencies": []},
+        "project": {
+            "name": name,
+            "version": "1.0.0",
+            "description": "What Flower runs for CommonGround",
+            "license": "Apache-2.0",
+            "dependencies": [],
+        },
         "tool.flwr.app": {"publisher": "commonground"},
         "tool.flwr.app.components": components,
         "tool.flwr.app.config": config,
@@ -172,9 +180,9 @@ class Deployment:
         try:
             found = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
-            raise RunError(f"`{' '.join(command)}` failed: {_last_words(done)}") from None
+            raise RunError(f"`{shlex.join(command)}` failed: {self._why(done)}") from None
         if not found.get("success", True):
-            raise RunError(f"`flwr {' '.join(words)}` failed: {_plain(str(found.get('error-message', found)))}")
+            raise RunError(f"`flwr {' '.join(words)}` failed: {self._why(done)}")
         return command, dict(found)
 
     def check(self) -> None:
@@ -203,8 +211,11 @@ class Deployment:
             raise RunError(f"the run {run} is over already ({state})")
         self.flwr("stop", str(run))
 
-    def register(self, public_key: Path, name: str | None = None) -> int:
-        """Let the node of a public key take part; its number.
+    def register(self, public_key: Path, name: str | None = None) -> int | None:
+        """Let the node of a public key take part.
+
+        Returns:
+            Its number; None of one that was let in before.
 
         Raises:
             ConfigError: the file holds something else.
@@ -220,7 +231,9 @@ class Deployment:
         try:
             return int(json.loads(done.stdout[done.stdout.index("{") :])["node-id"])
         except (ValueError, KeyError):
-            raise RunError(f"the key '{public_key}' was not registered: {_last_words(done)}") from None
+            if "already in use" in done.stdout + done.stderr:
+                return None
+            raise RunError(f"the key '{public_key}' was not registered: {self._why(done)}") from None
 
     def start(self, job: Job) -> tuple[list[str], str, int]:
         """Start a run, in which messages may be as large as the server lets them be.
@@ -240,8 +253,26 @@ class Deployment:
         try:
             return command, name, int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
         except (ValueError, KeyError):
-            why = _last_words(done)
-            raise RunError(f"the run did not start: {why}; is `commonground deploy server` running?") from None
+            raise RunError(f"the run did not start: {self._why(done)}") from None
+
+    def _why(self, done: subprocess.CompletedProcess[str]) -> str:
+        """What a command of Flower's says went wrong; where nobody listens, what to do."""
+        said = _last_words(done)
+        if "SuperLink is unavailable" not in said:
+            return escaped(said)
+        return (
+            f"the server of '{self.folder}' does not answer; start it: commonground deploy server --folder "
+            f"{shlex.quote(str(self.folder))}"
+        )
+
+    def names(self) -> dict[str, str]:
+        """What clients were called in the last run in which each took part, by their nodes' numbers."""
+        found: dict[str, str] = {}
+        for path in sorted((self.folder / "jobs").glob("*.json"), key=lambda path: path.stat().st_mtime):
+            with suppress(OSError, ValueError, RunError):
+                members = Members.read(Path(Job.model_validate_json(path.read_bytes()).out) / MEMBERS)
+                found |= {str(n): told.name for n, told in zip(members.nodes, members.descriptions, strict=True)}
+        return found
 
     def job_file(self, name: str) -> Path:
         """Where a job's file is."""
@@ -316,18 +347,13 @@ def _is_public_key(path: Path) -> bool:
     return True
 
 
-def _plain(said: str) -> str:
-    """Flower's words as one line."""
-    return escaped(" ".join(said.replace("\\n", " ").split()))
-
-
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """What a command says went wrong."""
+    """What a command says went wrong, in one line; it begins with what it was about to do."""
     with suppress(ValueError, KeyError):
         said = str(json.loads(done.stdout[done.stdout.index("{") :])["error-message"])
-        return _plain(said)
+        return " ".join(said.replace("\\n", " ").rpartition("Using SuperLink: ")[2].split())
     told = (done.stderr or done.stdout).strip().splitlines()
-    return escaped(told[-1] if told else "Flower said nothing")
+    return told[-1] if told else "Flower said nothing"
 
 
 def _new_lines(path: Path) -> Iterator[list[str]]:

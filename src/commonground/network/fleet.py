@@ -7,6 +7,7 @@ on its host. What goes over the line is the same: Flower's Fleet API.
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from contextlib import suppress
@@ -218,7 +219,7 @@ class Fleet:
         key = self._node_file.with_name("node.pub")
         return (
             f" ({_reason(error)}); its key may not be let in yet, which the server's operator does: commonground "
-            f"deploy register --folder SERVER_FOLDER {key}"
+            f"deploy register --folder SERVER_FOLDER {shlex.quote(str(key))}"
         )
 
     def _beat(self) -> None:

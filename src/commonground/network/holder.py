@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,7 +59,7 @@ class Holder(BaseModel):
         """What is said to others who want the folder."""
         return BusyError(
             f"the run {self.run} has '{out}', and waits for its clients or trains: `commonground deploy stop "
-            f"{self.run} --folder {self.server}` ends it, or choose another --out"
+            f"{self.run} --folder {shlex.quote(str(self.server))}` ends it, or choose another --out"
         )
 
 

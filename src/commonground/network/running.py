@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from commonground.engine.prepare import checked_algorithm
 from commonground.engine.run import load_run
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import is_free
-from commonground.errors import BusyError, ConfigError, Interrupted
+from commonground.errors import BusyError, ConfigError, Interrupted, RunError
+from commonground.existing import check_folder
 from commonground.network.deploy import Deployment, follow
 from commonground.network.holder import Holder
 from commonground.network.limits import Limits
@@ -119,8 +122,16 @@ def run_and_show(
     """
     job = Job(settings=dict(settings), clients=expect, wait=wait, limits=limits, out=str(out.resolve()), resume=resume)
     deployment.check()
+    check_folder(out)
+    made = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    command, name, number = deployment.start(job)
+    try:
+        command, name, number = deployment.start(job)
+    except RunError:
+        with suppress(OSError):
+            if made:
+                out.rmdir()
+        raise
     shown = _Shown(quiet)
     shown.say(f"+ {' '.join(command)}")
     try:
@@ -128,7 +139,8 @@ def run_and_show(
     except Interrupted:
         raise
     except KeyboardInterrupt:
-        shown.say(f"the run goes on on the server; `commonground deploy stop {number}` ends it")
+        folder = shlex.quote(str(deployment.folder))
+        shown.say(f"the run goes on on the server; `commonground deploy stop {number} --folder {folder}` ends it")
         raise
     write_run_report(out)
     if not quiet:

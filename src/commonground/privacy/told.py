@@ -13,6 +13,10 @@ def short_epsilon(privacy: Mapping[str, Any]) -> str:
     return f"ε {privacy['epsilon']:.2f} at δ {privacy['delta']:.2g}"
 
 
+LARGE_DELTA = 0.01
+"""A δ from which on ε promises little: it bounds the chance that the promise does not hold at all."""
+
+
 def about_privacy(privacy: Mapping[str, Any]) -> str:
     """One sentence without its full stop, from the field ``privacy`` of a summary."""
     if "epsilon_in" in privacy:
@@ -20,6 +24,13 @@ def about_privacy(privacy: Mapping[str, Any]) -> str:
             f"changes cut to {privacy['clip']:g}, noise {privacy['noise']:g} times that by the {privacy['where']}; "
             f"ε is in {privacy['epsilon_in']}"
         )
+    told = _about(privacy)
+    if privacy["delta"] < LARGE_DELTA:
+        return told
+    return f"{told}; δ bounds how often this fails, and {privacy['delta']:.2g} is often: --dp-delta sets it"
+
+
+def _about(privacy: Mapping[str, Any]) -> str:
     if privacy["level"] == "example" and "noise" in privacy:
         passes = f"{privacy['passes']:,} pass{'es' if privacy['passes'] != 1 else ''} over the data"
         return (

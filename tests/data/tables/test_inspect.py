@@ -49,7 +49,7 @@ def test_what_is_found(tmp_path: Path) -> None:
     assert column["size"].kind == "mixed"
     assert "line 9, column 'size': 'old'" in column["size"].suspicious
     assert (found.clients, found.sizes["one"], found.sizes["few"]) == (10, 2, 2)
-    assert found.drop == ("reason", "last_bill", "size")
+    assert found.drop == ("row_id", "reason", "last_bill", "size")
 
 
 def test_the_proposed_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_the_proposed_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     assert main([*command[1:], "--rounds", "1", "--quiet"]) == 0
     schema = json.loads((tmp_path / "runs" / "my table" / "schema.json").read_text("utf-8"))
-    assert [feature["name"] for feature in schema["features"]] == ["row_id", "age"]
+    assert [feature["name"] for feature in schema["features"]] == ["age"]
     assert schema["few_rows"]["clients"] == ["also once", "once"]
 
 
@@ -185,6 +185,24 @@ def test_a_price_with_a_comma_is_a_number_to_predict(comma: str, tmp_path: Path)
     assert "--task regression" in found.command
     with pytest.raises(DataError, match=r"the column 'price' holds \d+ different numbers; say --task regression"):
         load_data(path, client_column="shop", label="price")
+
+
+@pytest.mark.parametrize("without", [1, 2])
+def test_the_command_for_empty_targets_and_clients_without_test_rows_runs(without: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"shop": [f"s{row % 5}" for row in range(100)], "a, b": rng.normal(size=100).round(3)})
+    frame["label"] = rng.choice(["x", "y"], 100)
+    frame.loc[::9, "label"] = None
+    frame["split"] = ["test" if row % 4 == 1 and row % 5 >= without else "train" for row in range(100)]
+    frame["copy, of"] = frame["label"]
+    frame.to_csv(tmp_path / "shops.csv", index=False)
+    found = inspect_table(tmp_path / "shops.csv", client_column="shop", target="label")
+    command = shlex.split(found.command)
+    assert found.sizes["one_sided"] == without
+    assert command[command.index("--few-rows") + 1] == "drop"
+    assert command[command.index("--missing-target") + 1] == "drop"
+    assert command[command.index("--drop") + 1] == '"copy, of"'
+    assert main([*command[1:], "--rounds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
 
 
 @pytest.mark.parametrize("alone", [1, 2])

@@ -32,6 +32,8 @@ class Source:
         class_names: one per class.
         preprocess: how stored samples become model inputs.
         train_columns, test_columns: further columns by name, one value per sample (for example who a sample is from).
+        test_names: what test samples are called, where they have names [N]: a table's rows by their number from 0,
+            pictures by their files.
         task: what is learnt from them.
         schema: of a table, what its columns are and how they became samples.
         about: of a table of texts or a folder of pictures, how it was read and split.
@@ -52,6 +54,7 @@ class Source:
     preprocess: Preprocess = field(default_factory=Preprocess)
     train_columns: Mapping[str, Array] = field(default_factory=dict)
     test_columns: Mapping[str, Array] = field(default_factory=dict)
+    test_names: Array | None = field(default=None, repr=False)
     task: Task = CLASSIFICATION
     schema: TableSchema | None = None
     about: Mapping[str, Any] = field(default_factory=dict)

@@ -113,7 +113,9 @@ def load_text_table(
         **({"times": rows.kinds} if rows.kinds else {}),
         **rows.owners.about_few(),
     }
-    return TextData(path.name, part(rows.train), part(rows.test), targets.names, about=read)
+    return TextData(
+        path.name, part(rows.train), part(rows.test), targets.names, about=read, test_names=raw.places(rows.test)
+    )
 
 
 def _check_options(options: TableOptions) -> None:

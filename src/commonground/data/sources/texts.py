@@ -48,5 +48,6 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         train_columns=data.train.columns,
         test_columns=data.test.columns,
         task=data.task,
+        test_names=data.test_names,
         about={**data.about, "max_length": max_length, **({"notes": notes} if notes else {})},
     )

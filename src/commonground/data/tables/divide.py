@@ -80,6 +80,7 @@ def with_targets(raw: RawTable, labels: Sequence[str], task: str | None, options
         columns=columns,
         where=lambda row: raw.where(int(kept[row])),
         numbers=partial(_taken, raw, kept),
+        kept=kept,
         notes=(*raw.notes, note),
     ), int(lacking.sum())
 

@@ -18,6 +18,7 @@ from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import ColumnSchema, TableSchema
 from commonground.errors import DataError
+from commonground.name_lists import listed
 from commonground.quoting import quoted
 
 __all__ = [
@@ -49,12 +50,12 @@ def check_columns(path: Path, names: Collection[str], wanted: Iterable[str]) -> 
     for column in wanted:
         if column not in names:
             near = difflib.get_close_matches(column, names, n=1)
-            hint = f" (did you mean {quoted(near[0])}?)" if near else ""
+            hint = f" (did you mean {quoted(listed(near))}?)" if near else ""
             raise DataError(f"{path} has no column {quoted(column)}{hint}; its columns are: {_listed(names)}")
 
 
 def _listed(names: Collection[str], most: int = 30) -> str:
-    shown = [name if name.isprintable() else quoted(name) for name in list(names)[:most]]
+    shown = [listed([name]) if name.isprintable() else quoted(name) for name in list(names)[:most]]
     return ", ".join(shown) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 

@@ -21,6 +21,7 @@ from commonground.data.tables.leaks import determines
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.targets import is_quantity
 from commonground.errors import DataError
+from commonground.name_lists import listed
 
 __all__ = ["ColumnReport", "Inspection", "inspect_table"]
 
@@ -33,6 +34,8 @@ _NUMBERED = re.compile(r"(?i)(^|[ _-])(id|nr|no|index|row|key|uuid)$")
 _NUMBERS = ("commonground", "train", "fedrep")
 _TEXTS = ("commonground", "train", "lora", "--model", "hf:sentence-transformers/all-MiniLM-L6-v2")
 FEW = 10  # rows of a client below which it is said
+
+_NUMBERS_ROWS = "numbers the rows: perhaps --drop it"
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Inspection:
         columns: a report each.
         client_column, target, task: as given, or proposed; None if there is nothing to propose.
         clients: how many there are.
-        sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``.
+        sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``; where a column
+            ``split`` says which are test rows, how many have but training or but test rows, ``one_sided``.
         drop: columns that had better be left out.
         command: what to run.
         text_command: what to run on a column of texts, with a model that reads them; empty if there is none.
@@ -124,16 +128,18 @@ def inspect_table(
     drop = tuple(
         report.name
         for report in reports
-        if report.name not in (client_column, target) and (report.kind == "mixed" or "target" in report.suspicious)
+        if report.name not in (client_column, target)
+        and (report.kind == "mixed" or "target" in report.suspicious or report.suspicious == _NUMBERS_ROWS)
     )
     names, sizes = 0, {}
     if client_column is not None:
-        counts = words_of(raw.columns[client_column], keep=True).counts
-        names, sizes = len(counts), _sizes(counts)
+        cells = words_of(raw.columns[client_column], keep=True)
+        names, sizes = len(cells.counts), _sizes(cells.counts) | _one_sided(raw, cells)
     beside = [report for report in reports if report.name not in (client_column, target, "split", *drop)]
     command = text_command = ""
     if target is not None:
         said = _said(path, client_column, target, sizes, separator, encoding)
+        said += ["--missing-target", "drop"] if y is not None and (y.codes < 0).any() else []
         command, text_command = _commands(path, said, task, beside, drop)
     notes = (*raw.notes, *names_of_nothing(raw, named))
     roles = (client_column, target, task)
@@ -179,7 +185,7 @@ def _suspicion(column: Column, distinct: int, rows: int, y: Cells | None, task: 
     if numbers is not None and whole and distinct == rows and rows > 20:
         counted = bool((np.abs(np.diff(numbers)) == 1).all())
         if counted or _NUMBERED.search(column.name):
-            return "numbers the rows: perhaps --drop it"
+            return _NUMBERS_ROWS
     if y is not None and task is not None and determines(column, y, task):
         return "determines the target: known only afterwards?"
     return ""
@@ -218,6 +224,17 @@ def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:
     }
 
 
+def _one_sided(raw: RawTable, clients: Cells) -> dict[str, float]:
+    """How many clients a column ``split`` leaves without training or without test rows, if there is one."""
+    if "split" not in raw.columns:
+        return {}
+    parts = words_of(raw.columns["split"])
+    inside = (clients.codes >= 0) & (parts.codes >= 0)
+    pairs = {*zip(clients.codes[inside].tolist(), parts.codes[inside].tolist(), strict=True)}
+    sides = np.bincount([client for client, _ in pairs], minlength=len(clients.counts))
+    return {"one_sided": int((sides < len(parts.words)).sum())}
+
+
 def _commands(
     path: Path, said: Sequence[str], task: str | None, beside: Sequence[ColumnReport], drop: Sequence[str]
 ) -> tuple[str, str]:
@@ -240,7 +257,7 @@ def _commands(
     if all(report.suspicious for report in beside):  # texts are, to methods that read numbers
         return text_command, text_command
     more = ["--task", "regression"] if task == "regression" else []
-    more += ["--drop", ",".join(drop)] if drop else []
+    more += ["--drop", listed(drop)] if drop else []
     return shlex.join([*_NUMBERS, *said, *more, *end]), text_command
 
 
@@ -256,8 +273,9 @@ def _said(
     parts = ["--data", str(path)]
     parts += ["--client-column", client_column] if client_column is not None else ["--clients", "10"]
     parts += ["--target", target]
-    one = sizes.get("one", 0)
-    # A single row makes no client to train and to test, and for its sake no other one is to lose its own model.
-    parts += ["--few-rows", "drop" if one == 1 else "pool"] if one else []
+    one, one_sided = sizes.get("one", 0), sizes.get("one_sided", 0)
+    # A single row makes no client to train and to test, and for its sake no other one is to lose its own model. Clients
+    # that a column leaves without test rows may have none together.
+    parts += ["--few-rows", "drop" if one == 1 or one_sided else "pool"] if one or one_sided else []
     parts += ["--separator", separator] if separator else []
     return parts + (["--encoding", encoding] if encoding else [])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -244,7 +246,7 @@ def _numbers(
     if numbers is None:
         cells = words_of(array) if cells is None else cells
         values = cells.numbers(reading.decimal)
-        _refuse(path, name, cells, np.isnan(values), where, _NO_NUMBER)
+        _refuse(path, name, cells, np.isnan(values), where, partial(_no_number, reading.decimal))
         numbers = cells.spread(values)
     return _single(path, name, array, numbers, where)
 
@@ -276,11 +278,22 @@ def _read_dates(
     return Column(name, Reading("date", order=order, note=reading.note), cells.spread(values))
 
 
-def _refuse(path: Path, name: str, cells: Cells, bad: Any, where: Callable[[int], str], what: str) -> None:
-    """Name the first row whose word is bad."""
+def _refuse(
+    path: Path, name: str, cells: Cells, bad: Any, where: Callable[[int], str], what: str | Callable[[str], str]
+) -> None:
+    """Name the first row whose word is bad, and what is wrong with it."""
     if np.any(bad):
         row = int(np.flatnonzero(np.append(np.asarray(bad), False)[cells.codes])[0])
-        _bad(path, name, cells.words[cells.codes[row]], where(row), what)
+        word = cells.words[cells.codes[row]]
+        _bad(path, name, word, where(row), what if isinstance(what, str) else what(word))
+
+
+def _no_number(decimal: str, word: str) -> str:
+    """What is wrong with a word in a column of numbers."""
+    for own, mark, other in (("point", ",", "comma"), ("comma", ".", "point")):
+        if decimal == own and re.fullmatch(rf"[+-]?\d+\{mark}\d+", word):
+            return f"has a decimal {other}, and the column's numbers are read with a decimal {own}"
+    return _NO_NUMBER
 
 
 def _bad(path: Path, name: str, word: str, place: str, what: str) -> NoReturn:

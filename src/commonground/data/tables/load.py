@@ -30,6 +30,7 @@ from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.targets import as_run_read, read_targets
 from commonground.errors import ConfigError, DataError
+from commonground.name_lists import listed, names_in
 from commonground.quoting import quoted
 from commonground.tasks import Regression
 
@@ -92,7 +93,7 @@ def load_table(
     options, unlike = options.as_asked(schema.asked if schema else {}, raw.columns)
     if schema is not None:
         task = task or schema.task
-        label = label or ",".join(schema.targets)
+        label = label or listed(schema.targets)
     label = label or LABEL
     labels = _labels(raw, label, options)
     raw, lacking = with_targets(raw, labels, task, options)
@@ -155,6 +156,7 @@ def load_table(
         preprocess=about.preprocess,
         train_columns=_columns(options, rows, rows.train),
         test_columns=_columns(options, rows, rows.test),
+        test_names=raw.places(rows.test),
         schema=about,
         relearn=None if schema else partial(_relearnt, path, label, seed, task, options, owner),
     )
@@ -174,7 +176,7 @@ def _relearnt(
 
 def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
     """The target columns; all columns that are named are there."""
-    labels = [label] if label in raw.columns else [name.strip() for name in label.split(",")]
+    labels = [label] if label in raw.columns else list(names_in(label))
     special = (options.client_column, options.split_column, options.time_column, options.group_column)
     check_columns(raw.path, raw.columns, [*labels, *filter(None, special), *options.drop, *options.kinds])
     if options.client_column in labels:

@@ -11,6 +11,7 @@ from typing import Any
 
 from commonground.data.tables.kinds import Reading, parse_kind
 from commonground.errors import ConfigError, shown
+from commonground.name_lists import names_in
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
@@ -198,11 +199,6 @@ class TableOptions:
                 raise ConfigError(f"the bounds {quoted(part)} are not of the form NAME=LOW:HIGH with LOW below HIGH")
             found[name.strip()] = (low, high)
         return found
-
-
-def names_in(text: str | None) -> tuple[str, ...]:
-    """Names separated by commas."""
-    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
 def table_options(values: Mapping[str, Any]) -> TableOptions:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from commonground.errors import DataError
 from commonground.quoting import quoted
@@ -35,6 +36,7 @@ class RawTable:
         unit: ``line`` or ``row``.
         notes: how the file was read, where that is not as usual.
         seconds: columns of durations or times of day, which are numbers of seconds here.
+        kept: which rows of the file, from 0, these are; None for all.
     """
 
     path: Path
@@ -45,11 +47,17 @@ class RawTable:
     unit: str = "row"
     notes: tuple[str, ...] = ()
     seconds: frozenset[str] = frozenset()
+    kept: npt.NDArray[np.int64] | None = field(default=None, repr=False)
 
     @property
     def rows(self) -> int:
         """Number of rows."""
         return len(next(iter(self.columns.values())))
+
+    def places(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """The chosen rows' numbers in the file, from 0."""
+        found = np.flatnonzero(chosen)
+        return found if self.kept is None else self.kept[found]
 
     @property
     def names(self) -> list[str]:

@@ -73,6 +73,7 @@ class TextData:
         class_names: one per class.
         task: whether the label or the second text is what is learnt.
         about: of a table of texts, how it was read and split (:meth:`TableSchema.summary`).
+        test_names: of such a table, the numbers of the test rows from 0.
 
     Raises:
         DataError: a part is empty, a label is out of range, or one part has pairs and the other has not.
@@ -84,6 +85,7 @@ class TextData:
     class_names: tuple[str, ...]
     task: Task = CLASSIFICATION
     about: Mapping[str, Any] = field(default_factory=dict)
+    test_names: Array | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for part, samples in (("training", self.train), ("test", self.test)):

@@ -1,0 +1,190 @@
+"""A finished run's models on the samples that it was tested on, one by one: which answers were wrong."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from commonground.adapt.tables import Rows, TableAnswers, Whose, agreement
+from commonground.data import FederatedDataset
+from commonground.data.sources import kind_of
+from commonground.data.sources.kinds import Unknown
+from commonground.engine.prepare import data_of
+from commonground.engine.run import Run, as_run
+from commonground.engine.trained import Trained
+from commonground.engine.warm_start import start_for
+from commonground.errors import ConfigError, DataError
+from commonground.tasks import Task
+from commonground.user_code import is_code
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["predict_tests", "tests_of"]
+
+
+def predict_tests(
+    run: str | os.PathLike[str] | Run,
+    *,
+    data: FederatedDataset | None = None,
+    client: str | int | None = None,
+    shared: bool = False,
+    data_dir: str | os.PathLike[str] | None = None,
+) -> pd.DataFrame:
+    """What a run's models say of each sample that the run was tested on, beside what is right, as ``commonground
+    predict RUN --tested`` does.
+
+    Args:
+        run: the run, or its folder.
+        data: the data as an object, where the run was given them as one; they are read again by default.
+        client: of this one's test samples alone.
+        shared: ask the global model in place of the clients' own.
+        data_dir: folder of the data files.
+
+    Returns:
+        A row per test sample: ``client``; ``sample``, which one it is (of a table the row's number from 0, of pictures
+        the file, else the place among the data's test samples); what is right, as ``actual``, or ``actual NAME`` of
+        each target or label; the class and the probability of each class by name, the predicted numbers, or the
+        probability of each label.
+
+    Raises:
+        ConfigError: the data are not to be had by their name, or the run is of a language model that writes answers.
+        DataError: the data are others than in training.
+
+    >>> tests = predict_tests("runs/clinics")                         # doctest: +SKIP
+    >>> tests[tests["actual"] != tests["class"]]                      # doctest: +SKIP
+    """
+    import pandas as pd
+
+    run = as_run(run)
+    if client is not None and shared:
+        raise ConfigError("give either client=… or shared=True")
+    trained, names = run.trained, run.trained.split["class_names"]
+    whose = Whose(None if client is None else trained.client(client), shared)
+    found = _asked(trained, _data_again(trained, data, data_dir), whose)
+    columns = {"client": [trained.names[number] for number in found.clients], "sample": found.samples}
+    columns |= dict(zip(_headers(trained.task, found.y, names), _actual(trained.task, found.y, names), strict=True))
+    if trained.task.softmax:
+        columns["class"] = trained.task.choose(found.predicted, names)
+    answers = list(names) if trained.task.softmax else trained.task.columns(names)
+    return pd.concat([pd.DataFrame(columns), pd.DataFrame(found.predicted, columns=answers)], axis=1)
+
+
+def tests_of(run: Run, whose: Whose) -> TableAnswers:
+    """The same as it is written to a file, with the metric in words.
+
+    Args:
+        run: the run.
+        whose: samples are asked for, and which models.
+
+    Raises:
+        ConfigError, DataError: as :func:`predict_tests`.
+    """
+    trained, names = run.trained, run.trained.split["class_names"]
+    found, task = _asked(trained, _data_again(trained, None, None), whose), run.trained.task
+    header, answers = task.table(found.predicted, names)
+    actual = zip(*(map(_written, column) for column in _actual(task, found.y, names)), strict=True)
+    rows = [
+        [str(sample), trained.names[client], *right, *answer]
+        for sample, client, right, answer in zip(found.samples, found.clients, actual, answers, strict=True)
+    ]
+    known = np.ones(len(rows), dtype=bool)
+    parts = [np.flatnonzero(found.clients == number) for number in np.unique(found.clients)]
+    metric = agreement(task, found.y, known, found.outputs, found.predicted, parts)
+    return TableAnswers(["sample", "client", *_headers(task, found.y, names), *header], rows, metric)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tests:
+    """Test samples of clients, one after the other, and what models return for them.
+
+    Attributes:
+        clients: whose each is [N].
+        samples: what each is called [N].
+        y: targets in the task's stored form [N, …].
+        outputs: of the networks [N, …].
+        predicted: what the task makes of them [N, columns].
+    """
+
+    clients: Rows
+    samples: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    outputs: Tensor
+    predicted: npt.NDArray[np.float64]
+
+
+def _data_again(
+    trained: Trained, data: FederatedDataset | None, data_dir: str | os.PathLike[str] | None
+) -> FederatedDataset:
+    """The run's data.
+
+    Raises:
+        ConfigError: they cannot be read by the name that the run knows.
+        DataError: they are others than in training.
+    """
+    if trained.task.generative:
+        raise ConfigError(f"{trained.where} is of a language model, which answers with texts: give a file of them")
+    config = trained.config
+    if data is None:
+        if not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
+            raise ConfigError(
+                f"the data of {trained.where}, {config.data!r}, were given as an object, or are with its clients; in "
+                "Python, cg.predict_tests(run, data=…) takes them"
+            )
+        data = data_of(config, start_for(config, None), None, None if data_dir is None else os.fspath(data_dir))
+    else:
+        data = data_of(config, start_for(config, None), data)
+    before, now = trained.split["fingerprint"], data.fingerprint()
+    if before != now:
+        raise DataError(
+            f"the data are others than {trained.where} was trained on (fingerprint {before[:12]}, now {now[:12]}); if "
+            "they were given as an object, give it again (in Python, data=…)"
+        )
+    return data
+
+
+def _asked(trained: Trained, data: FederatedDataset, whose: Whose) -> _Tests:
+    """All test samples, or one client's, and what its own model, or the global one, returns for them."""
+    clients = range(data.clients) if whose.client is None else [whose.client]
+    if whose.client is not None and whose.client >= data.clients:
+        raise ConfigError(
+            f"client {trained.names[whose.client]!r} was added after the run, which has no test samples of it"
+        )
+    rows = [data.test_indices(client) for client in clients]
+    outputs = [
+        trained.outputs(data.x_test[own], None if whose.shared else client)
+        for client, own in zip(clients, rows, strict=True)
+        if len(own)
+    ]
+    index, joined = np.concatenate(rows), torch.cat(outputs)
+    return _Tests(
+        clients=np.repeat(np.array(clients), [len(own) for own in rows]),
+        samples=index if data.test_names is None else data.test_names[index],
+        y=data.y_test[index],
+        outputs=joined,
+        predicted=trained.task.predict(joined),
+    )
+
+
+def _headers(task: Task, y: npt.NDArray[Any], names: tuple[str, ...]) -> list[str]:
+    """What the columns of the right answers are called."""
+    if y.ndim == 1:
+        return ["actual"]
+    return [f"actual {name}" for name in (names if len(names) == y.shape[1] else range(y.shape[1]))]
+
+
+def _actual(task: Task, y: npt.NDArray[Any], names: tuple[str, ...]) -> list[list[Any]]:
+    """The right answers, a list for each column."""
+    if task.softmax:
+        return [[names[label] for label in y.tolist()]]
+    return [column.tolist() for column in y.reshape(len(y), -1).T]
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:.9g}"
