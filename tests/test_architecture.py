@@ -22,6 +22,7 @@ LAYERS = (
         "counted",
         "declared",
         "extras",
+        "name_lists",
         "quoting",
         "stopping",
         "suggest",
