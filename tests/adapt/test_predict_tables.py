@@ -102,7 +102,7 @@ def test_order_does_not_matter_and_units_do(ask: Any) -> None:
             lambda t: t.assign(who=t.who.replace("w2", "5")),
             "1 of the 4 clients took no part in the run, the first is '5'",
         ),
-        (lambda t: t.drop(columns="who"), "has not the column 'who'; give either --client ID or --global"),
+        (lambda t: t.drop(columns="who"), "has no column 'who'; give either --client ID or --global"),
         (lambda t: t.rename(columns={c: str(i) for i, c in enumerate(t)}), "has no column 'income'"),
     ],
 )

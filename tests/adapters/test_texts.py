@@ -345,7 +345,7 @@ def test_rows_of_a_table_of_texts_are_answered_by_their_own_clients(
     assert refused.endswith("`commonground adapt` serves new ones\n")  # there is no global model that could be asked
     (tmp_path / "bare.csv").write_text("text\nw1\nw2\n")
     assert main(["predict", str(run), str(tmp_path / "bare.csv")]) == 2
-    assert "has not the column 'who'; give --client ID (LoRA has no global model)" in capsys.readouterr().err
+    assert "has no column 'who'; give --client ID (LoRA has no global model)" in capsys.readouterr().err
     assert main(["predict", str(run), str(tmp_path / "bare.csv"), "--max-new-tokens", "3"]) == 2
     assert "--max-new-tokens is for language models" in capsys.readouterr().err
     assert main(["predict", str(run), str(tmp_path / "bare.csv"), "--client", "c0"]) == 0

@@ -230,8 +230,8 @@ def _parts(
         if schema.client_column is None and trained.one_for_all:
             yield None, np.arange(raw.rows)
             return
-        wanted = f"the column {quoted(schema.client_column)}" if schema.client_column else "a client column"
-        yield trained.only_client(f"{raw.path} has not {wanted}"), np.arange(raw.rows)
+        wanted = f"column {quoted(schema.client_column)}" if schema.client_column else "client column"
+        yield trained.only_client(f"{raw.path} has no {wanted}"), np.arange(raw.rows)
         return
     numbers = {name: number for number, name in enumerate(trained.names)}
     few = schema.few_rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,27 @@ def test_lists_and_objects_are_left_out_with_a_word(tmp_path: Path) -> None:
     assert schema is not None
     assert schema.inputs == ["a"]
     assert schema.notes[0] == "left out: 'tags' (list<item: int64>), 'more' (struct<b: int64>)"
+    dropped = load_data(tmp_path / "t.jsonl", 2, label="left", drop="tags").schema
+    assert dropped is not None
+    assert dropped.inputs == ["a"]
+    with pytest.raises(DataError, match=r"the column 'tags' holds list<item: int64>, and no numbers, words, dates or"):
+        load_data(tmp_path / "t.jsonl", 2, label="tags")
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "says"),
+    [
+        ("12,5", "number", "'12,5' has a decimal comma, and the column's numbers are read with a decimal point"),
+        ("12.5", "comma-number", "'12.5' has a decimal point, and the column's numbers are read with a decimal comma"),
+        ("1,2,5", "number", "'1,2,5' is not a finite number of single precision"),
+    ],
+)
+def test_a_cell_in_another_notation_is_said_to_be_that(cell: str, kind: str, says: str, tmp_path: Path) -> None:
+    others = ["1.5" if kind == "number" else "1,5"] * 20
+    rows = [f'"{x}",{"ab"[n % 2]}' for n, x in enumerate([*others, cell])]
+    (tmp_path / "t.csv").write_text("\n".join(["x,label", *rows]))
+    with pytest.raises(DataError, match=re.escape(says)):
+        load_data(tmp_path / "t.csv", 2, kinds={"x": kind})
 
 
 @pytest.mark.parametrize("zone", ["Z", "+01:00", "-0500", " +02:00", "+13", " -11"])

@@ -98,7 +98,7 @@ def owners_of(raw: RawTable, column: str | None) -> Owners:
     """
     if column is None:
         return Owners([""], np.zeros(raw.rows, dtype=np.int64))
-    cells = full_words(raw, column)
+    cells = full_words(raw, column, "; give every row its client, or leave such rows out of the table")
     longest = max(cells.words, key=len)
     if len(longest) > LONGEST_NAME:
         raise DataError(

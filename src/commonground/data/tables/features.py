@@ -41,13 +41,24 @@ _MANY = 20  # rows from which a column that counts them is told
 WHY_NOT = {"id": "names a row", "text": "is a text, for a model hf:NAME", "constant": "is always the same"}
 
 
-def check_columns(path: Path, names: Collection[str], wanted: Iterable[str]) -> None:
+def check_columns(
+    path: Path, names: Collection[str], wanted: Iterable[str], unread: Mapping[str, str] | None = None
+) -> None:
     """Refuse a table that lacks a column.
+
+    Args:
+        path: of the table.
+        names: of its columns.
+        wanted: those that have to be there.
+        unread: columns of the file that hold what no table is read of, with their types.
 
     Raises:
         DataError: names the first, what it may have been called, and what there is.
     """
     for column in wanted:
+        if column in (unread or {}):
+            kind = (unread or {})[column]
+            raise DataError(f"{path}: the column {quoted(column)} holds {kind}, and no numbers, words, dates or truths")
         if column not in names:
             near = difflib.get_close_matches(column, names, n=1)
             hint = f" (did you mean {quoted(listed(near))}?)" if near else ""

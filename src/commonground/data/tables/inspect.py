@@ -114,7 +114,7 @@ def inspect_table(
         DataError: it is no table, or has no such column.
     """
     raw = read_raw(path, separator, encoding)
-    check_columns(path, raw.columns, [name for name in (client_column, target) if name is not None])
+    check_columns(path, raw.columns, [name for name in (client_column, target) if name is not None], raw.unread)
     columns = {name: _understood(raw, name) for name in raw.names}
     client_column = client_column or _proposed_client(raw, columns, target)
     target = target or _proposed_target(raw, client_column)

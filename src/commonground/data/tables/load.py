@@ -178,7 +178,8 @@ def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
     """The target columns; all columns that are named are there."""
     labels = [label] if label in raw.columns else list(names_in(label))
     special = (options.client_column, options.split_column, options.time_column, options.group_column)
-    check_columns(raw.path, raw.columns, [*labels, *filter(None, special), *options.drop, *options.kinds])
+    dropped = [name for name in options.drop if name not in raw.unread]  # which are left out in any case
+    check_columns(raw.path, raw.columns, [*labels, *filter(None, special), *dropped, *options.kinds], raw.unread)
     if options.client_column in labels:
         both = quoted(str(options.client_column))
         raise DataError(f"{raw.path}: the column {both} cannot be both the label and the client column")

@@ -37,6 +37,7 @@ class RawTable:
         notes: how the file was read, where that is not as usual.
         seconds: columns of durations or times of day, which are numbers of seconds here.
         kept: which rows of the file, from 0, these are; None for all.
+        unread: columns that are left out, since they hold none of numbers, words, dates and truths, with their types.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class RawTable:
     notes: tuple[str, ...] = ()
     seconds: frozenset[str] = frozenset()
     kept: npt.NDArray[np.int64] | None = field(default=None, repr=False)
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -177,7 +179,9 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
     notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
     columns = {name.strip(): _plain_column(path, name, table.column(name)) for name in kinds if name not in other}
     seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
-    return RawTable(path, columns, True, _row_number, partial(counted, len(table)), notes=notes, seconds=seconds)
+    unread = {name: str(kinds[name]) for name in other}
+    numbers = partial(counted, len(table))
+    return RawTable(path, columns, True, _row_number, numbers, notes=notes, seconds=seconds, unread=unread)
 
 
 def _holds_other(kind: Any) -> bool:

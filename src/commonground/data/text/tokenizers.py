@@ -57,7 +57,7 @@ def load_tokenizer(tokenizer: Any) -> Any:
         else:
             loaded = transformers.AutoTokenizer.from_pretrained(name)
     except Exception as error:  # transformers raises many kinds for a tokenizer it cannot load
-        where = f"the folder '{folder}'" if folder.is_dir() else f"'{name}'"
+        where = f"the folder '{folder}'" if folder.is_dir() else f"'{name}', which is no folder here"
         raise ConfigError(f"no tokenizer could be loaded from {where}: {_first_line(error)}") from None
     finally:
         transformers.logging.set_verbosity(before)
