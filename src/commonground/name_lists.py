@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Iterable
 
-__all__ = ["listed", "names_in"]
+from commonground.quoting import escaped
+
+__all__ = ["listed", "names_in", "option"]
 
 
 def names_in(text: str | None) -> tuple[str, ...]:
@@ -31,3 +34,12 @@ def listed(names: Iterable[str]) -> str:
     line = io.StringIO(newline="")
     csv.writer(line, lineterminator="").writerow(names)
     return line.getvalue()
+
+
+def option(flag: str, *names: str) -> str:
+    """An option with names as a shell takes it, for a message.
+
+    >>> print(option("--drop", "age", "height, cm"))
+    --drop 'age,"height, cm"'
+    """
+    return f"{flag} {escaped(shlex.quote(listed(names)), 400)}"

@@ -95,13 +95,22 @@ def test_named_data_and_objects(method: str, tmp_path: Path) -> None:
         assert accuracy_of(tests) == pytest.approx(reported(run, key), abs=1e-12)
         assert len(tests) == run.clients.numbers("test_samples").sum()
     given = train(method, made_data(), out=tmp_path / "made", rounds=1)
-    with pytest.raises(ConfigError, match=r"given as an object, or are with its clients; in Python, cg\.predict_tests"):
+    with pytest.raises(ConfigError, match=r"the data of .*, 'made', cannot be read by that name; where .*cg\.predict"):
         cg.predict_tests(given)
     data = made_data()
     tests = cg.predict_tests(given, data=data)
     assert tests["sample"].tolist() == [row for c in range(data.clients) for row in data.test_indices(c)]
-    with pytest.raises(DataError, match=r"the data are others than .* was trained on"):
+    with pytest.raises(ConfigError, match="data is a FederatedDataset, as the run was given, and no list"):
+        cg.predict_tests(given, data=[1])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"the data 'made' are others than .* was trained on .*cg\.predict_tests"):
         cg.predict_tests(given, data=made_data(seed=9))
+
+
+def test_models_that_a_test_trains_once_more_are_said_to_be_others() -> None:
+    data = made_data()
+    run = train("perfedavg", data, rounds=1, engine="serial")
+    with pytest.warns(UserWarning, match="PerFedAvg trains each client's model once more before a test"):
+        cg.predict_tests(run, data=data)
 
 
 def test_pictures_are_named_by_their_files(tmp_path: Path) -> None:
@@ -164,7 +173,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "its own figures are of test rows alone (predict --tested)" in capsys.readouterr().err
     table().iloc[::-1].to_csv(tmp_path / "t.csv", index=False)
     assert main(["predict", str(tmp_path / "run"), "--tested"]) == 2
-    assert "the data are others than" in capsys.readouterr().err
+    assert "the data 't.csv' are others than" in capsys.readouterr().err
     (tmp_path / "t.csv").unlink()
     assert main(["predict", str(tmp_path / "run"), "--tested"]) == 2
     assert "t.csv" in capsys.readouterr().err
@@ -191,6 +200,8 @@ def test_columns_are_named_in_lists_as_well(tmp_path: Path) -> None:
     lists["kinds"] = {'it\'s "q"': "category"}
     named = train("fedavg", tmp_path / "t.csv", **lists, **given)
     assert named.summary["weights_sha256"] == texts.summary["weights_sha256"]
+    with pytest.raises(ConfigError, match="the target names the column 'price' twice"):
+        train("fedavg", tmp_path / "t.csv", target=["price", "price"], **given)
     assert named.trained.schema == texts.trained.schema
     assert named.trained.schema is not None
     assert named.trained.schema.targets == ("price", "cost, net")

@@ -343,9 +343,9 @@ def test_column_refusals_name_what_is_wrong() -> None:
         Column("ward")(source, None, 0)
     with pytest.raises(DataError, match=r"has 3 distinct values, not the 5 clients"):
         Column("hospital")(source, 5, 0)
-    with pytest.raises(DataError, match=r"1 of the 3 clients .* have no training samples \(the first is 'c'\)"):
+    with pytest.raises(DataError, match=r"1 of the 3 clients .* has no training samples \(the first is 'c'\)"):
         Column("hospital")(source, None, 0)
-    with pytest.raises(DataError, match=r"have no test samples \(the first is 'b'\)"):
+    with pytest.raises(DataError, match=r"has no test samples \(the first is 'b'\)"):
         Column("hospital")(with_column(["a", "b"], ["a"]), None, 0)
 
 

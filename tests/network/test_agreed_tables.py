@@ -219,8 +219,12 @@ def test_clients_with_and_without_a_schema_do_not_mix(tmp_path: Path) -> None:
     schema = agreed_on(town)
     town.data[0] = town.data[0].load(schema)
     town.restart(100)
+    town.letters.clear()
     with pytest.raises(RunError, match="client 'north' has a table without a schema, and client 'east' has arrays"):
         gather(town, 3, 10)
+    told = {node: asked.body.decode() for node, asked, _ in town.letters if asked.kind == "told"}
+    assert set(told) == set(town.desks)  # whose owners are the ones who can do something about it
+    assert all("start all with the same --schema, or none" in text for text in told.values())
 
 
 def test_a_client_tells_a_server_only_what_its_owner_offers(tmp_path: Path) -> None:

@@ -298,3 +298,10 @@ def test_memory_is_not_that_of_the_process_that_started_this_one() -> None:
     held = f"x = bytearray(b'1') * 700_000_000; del x; {start}"
     told = subprocess.run([sys.executable, "-c", held], capture_output=True, text=True, check=True).stdout
     assert 0 < int(told) < 600_000_000
+
+
+def test_a_plan_is_shown_in_one_line() -> None:
+    planned = plan("fedrep", clients(), **{**SETTINGS, "rounds": 3, "engine": "serial"})
+    assert "\n" not in repr(planned)
+    assert repr(planned).startswith(f"<Plan fedrep on {clients().name}, 3 rounds: ")
+    assert f"{planned.sent.up[0] / 1e6:.1f} MB sent by clients" in repr(planned)

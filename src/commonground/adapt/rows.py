@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ def predict_rows(
     *,
     client: str | int | None = None,
     shared: bool = False,
-    kinds: str | None = None,
+    kinds: str | Mapping[str, str] | None = None,
     note: Callable[[str], None] = warn,
 ) -> pd.DataFrame:
     """What a run's models say of the rows of a table, as ``commonground predict RUN TABLE`` does.
@@ -35,7 +35,7 @@ def predict_rows(
         table: a DataFrame, or a table's path. Columns are found by name, in any order.
         client: whose model is asked of all rows; by default each row's own client's, which the client column names.
         shared: ask the global model of all rows instead.
-        kinds: how columns of numbers or dates are written, where that is not as in training.
+        kinds: how columns of numbers or dates are written, where that is not as in training: by name, or as a text.
         note: hears of columns that the run does not know and of cells that are strange; by default they are warnings.
 
     Returns:

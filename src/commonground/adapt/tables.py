@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,9 @@ def predict_table(
     return answers_of(trained, raw, schema, x, whose, note)
 
 
-def features_of(trained: Trained, raw: RawTable, kinds: str | None, note: Note) -> tuple[Any, TableSchema]:
+def features_of(
+    trained: Trained, raw: RawTable, kinds: str | Mapping[str, str] | None, note: Note
+) -> tuple[Any, TableSchema]:
     """A table's rows as the run's samples, and the run's columns as this table writes them.
 
     Args:

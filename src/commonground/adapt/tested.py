@@ -19,7 +19,7 @@ from commonground.engine.prepare import data_of
 from commonground.engine.run import Run, as_run
 from commonground.engine.trained import Trained
 from commonground.engine.warm_start import start_for
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError, DataError, warn
 from commonground.tasks import Task
 from commonground.user_code import is_code
 
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["predict_tests", "tests_of"]
+
+_GIVE = (
+    "where they were given as an object, cg.predict_tests(run, data=…) takes it, and where they are with the clients "
+    "of a network, commonground predict RUN FILE"
+)
 
 
 def predict_tests(
@@ -44,7 +49,8 @@ def predict_tests(
         run: the run, or its folder.
         data: the data as an object, where the run was given them as one; they are read again by default.
         client: of this one's test samples alone.
-        shared: ask the global model in place of the clients' own.
+        shared: ask the global model in place of the clients' own. Of PerFedAvg, FedBABU and FedALA the models are asked
+            as they were before a test trains them once more, which is warned of: figures are not those of the run then.
         data_dir: folder of the data files.
 
     Returns:
@@ -65,6 +71,10 @@ def predict_tests(
     run = as_run(run)
     if client is not None and shared:
         raise ConfigError("give either client=… or shared=True")
+    if data is not None and not isinstance(data, FederatedDataset):
+        raise ConfigError(f"data is a FederatedDataset, as the run was given, and no {type(data).__name__}")
+    if run.trained.remark and not shared:
+        warn(run.trained.remark)
     trained, names = run.trained, run.trained.split["class_names"]
     whose = Whose(None if client is None else trained.client(client), shared)
     found = _asked(trained, _data_again(trained, data, data_dir), whose)
@@ -133,18 +143,15 @@ def _data_again(
     config = trained.config
     if data is None:
         if not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
-            raise ConfigError(
-                f"the data of {trained.where}, {config.data!r}, were given as an object, or are with its clients; in "
-                "Python, cg.predict_tests(run, data=…) takes them"
-            )
+            raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")
         data = data_of(config, start_for(config, None), None, None if data_dir is None else os.fspath(data_dir))
     else:
         data = data_of(config, start_for(config, None), data)
     before, now = trained.split["fingerprint"], data.fingerprint()
     if before != now:
         raise DataError(
-            f"the data are others than {trained.where} was trained on (fingerprint {before[:12]}, now {now[:12]}); if "
-            "they were given as an object, give it again (in Python, data=…)"
+            f"the data {data.name!r} are others than {trained.where} was trained on (fingerprint {before[:12]}, now "
+            f"{now[:12]}); {_GIVE}"
         )
     return data
 

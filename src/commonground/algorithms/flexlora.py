@@ -27,9 +27,10 @@ class FlexLoRA(ClientRanks):
     more; there a row of A is drawn anew, as at the start, and B is zero.
 
     Clients may have factors of different ranks: one of rank k is sent the mean cut to rank k, in place of the factors
-    of the others, and what it sends counts in the mean with its whole product. Tests are of the server's model, of rank
-    r. A model that starts from an adapter has it written as a singular value decomposition first, so that the first
-    cut, too, is the best one.
+    of the others, and what it sends counts in the mean with its whole product. The rows and columns beyond k are zero,
+    and travel: bytes are those of the model's rank r, whatever the clients' ranks. Tests are of the server's model, of
+    rank r. A model that starts from an adapter has it written as a singular value decomposition first, so that the
+    first cut, too, is the best one.
 
     ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the factors would have cost.
 

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from commonground.algorithms import Algorithm, Tensors
+from commonground.engine.given_by_hooks import tensors_given
 from commonground.errors import ModelError
 from commonground.models import Groups
+from commonground.quoting import quoted
+from commonground.suggest import meant
 
 __all__ = ["client_model", "client_start", "in_order", "places_of"]
 
@@ -26,10 +29,7 @@ def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tens
     """
     personal = {*groups.names(algorithm.personal), *groups.local_statistics}
     common = {name: value for name, value in initial.items() if name not in groups.local_statistics}
-    state = algorithm.client_state(common)
-    for name, value in state.items():
-        if not isinstance(value, Tensor):
-            raise ModelError(f"client_state of {algorithm.title} gives for {name!r} no tensor, but {value!r}")
+    state = tensors_given(algorithm, "client_state", algorithm.client_state(common))
     return {n: initial[n] for n in groups.whole("all") if n in personal} | state
 
 
@@ -41,10 +41,26 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
         algorithm: says what the client's model is made of.
         shared: the shared tensors.
         own: what the client keeps (see :func:`client_start`).
+
+    Raises:
+        ModelError: the method leaves out a personal tensor of the model, or names one that is none.
     """
     statistics = {name: own[name] for name in groups.local_statistics}
     rest = {name: value for name, value in own.items() if name not in statistics}
-    return algorithm.personal_model(shared, rest) | statistics
+    model = tensors_given(algorithm, "personal_model", algorithm.personal_model(shared, rest))
+    for name in rest:
+        if "/" not in name and name not in model and name not in shared:
+            raise ModelError(
+                f"personal_model of {algorithm.title or algorithm.name} leaves out the personal tensor {quoted(name)}, "
+                "of which a client's own model is made as well"
+            )
+    for name in model:
+        if name not in shared and name not in rest:
+            raise ModelError(
+                f"personal_model of {algorithm.title or algorithm.name} gives a tensor {quoted(name)}, which the model "
+                f"has not{meant(name, [*shared, *rest])}"
+            )
+    return model | statistics
 
 
 def places_of(declared: Iterable[str]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.config import RunConfig
+from commonground.errors import ModelError
 from commonground.models import Groups, available_models, build_model, groups_of, is_pretrained, keyed_weights, prepare
 from commonground.tasks import CLASSIFICATION, Task
 from commonground.user_code import failing_as, is_code
@@ -69,6 +70,12 @@ def build_network(
     groups = named_groups(config, model)
     with failing_as(f"the model cannot be extended for {algorithm.title}"), keyed_weights(config.seed, "extension"):
         extended = algorithm.extend_model(model, groups)
+    if not isinstance(extended, nn.Module):
+        what = "nothing" if extended is None else f"a {type(extended).__name__}"
+        raise ModelError(
+            f"extend_model of {algorithm.title} gives {what} in place of a module; let it return the model that it is "
+            "given, or another one"
+        )
     # Anew: a method may also have made a part of the model constant.
     patterns = groups_of(extended) if extended is not model else _patterns(config, extended)
     groups = Groups(extended, patterns, local_statistics=config.batch_norm == "local")

@@ -67,8 +67,10 @@ def check_objects(data: object, model: object, settings: Mapping[str, Any]) -> N
         ConfigError: says which and what it is.
     """
     if not isinstance(data, str | FederatedDataset):
+        made = "; load_data(frame, client_column=…, target=…) makes one of a table" if hasattr(data, "iloc") else ""
         raise ConfigError(
             f"data must be a name or a FederatedDataset (see FederatedDataset.from_arrays), not a {type(data).__name__}"
+            f"{made}"
         )
     if model is not None and not isinstance(model, str | nn.Module):
         raise ConfigError(f"model must be a name or an nn.Module object, not {model!r}")

@@ -13,6 +13,7 @@ from torch import Tensor
 from commonground.algorithms import Server, Tensors
 from commonground.engine.backends.checks import Measured, Place, check_updates, measure, refuse_not_finite
 from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.given_by_hooks import check_nothing_given, tensors_given
 from commonground.engine.private.server import opened
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
@@ -119,7 +120,9 @@ def _update(
     figures = dict(algorithm.round_figures(server, updates))
     if setup.hides_updates:  # the noise of all of them is one, and gone from their differences
         figures = dict.fromkeys(figures)
-    algorithm.server_update(server, updates, round)
+    update: Callable[..., object] = algorithm.server_update
+    instead = "let it change server.shared, as in server.shared.update(server.mean(updates))"
+    check_nothing_given(algorithm, "server_update", update(server, updates, round), instead)
     step_server(setup.config, setup.groups.trainable("all"), server, before=before)
     replies = algorithm.replies(server, updates)
     _check_replies(setup, replies, [update.client for update in updates], round)
@@ -128,7 +131,13 @@ def _update(
 
 def _check_replies(setup: Setup, replies: Mapping[int, Tensors], participants: Sequence[int], round: int) -> None:
     """Refuse replies to clients that are not waiting for one, and of tensors that they do not keep."""
-    for client, reply in replies.items():
+    if not isinstance(replies, Mapping):
+        raise ModelError(
+            f"replies of {setup.algorithm.title} gives {'nothing' if replies is None else type(replies).__name__} in "
+            "place of a dict of tensors by name for each client that is replied to"
+        )
+    for client, given in replies.items():
+        reply = tensors_given(setup.algorithm, "replies", given, f" for client {client}")
         if client not in participants:
             raise ModelError(
                 f"replies of {setup.algorithm.title} has one for client {client}, which did not take part in round "

@@ -25,6 +25,7 @@ from commonground.devices import resolve_device
 from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
+from commonground.engine.given_by_hooks import tensors_given
 from commonground.engine.option_checks import check_described, check_options
 from commonground.engine.own_metrics import OwnFigure
 from commonground.engine.private.settings import check_privacy, examples_of, privacy_of
@@ -289,7 +290,7 @@ class Setup:
         Raises:
             ModelError: one has the name that a tensor of a model might have.
         """
-        state = self.algorithm.client_state(self.common)
+        state = tensors_given(self.algorithm, "client_state", self.algorithm.client_state(self.common))
         self._check_extra("client_state", state)
         return tuple(state)
 
@@ -322,7 +323,7 @@ class Setup:
         """The server's tensors before the first round."""
         model = {name: self.initial[name].clone() for name in self.shared_names}
         told = {} if self.privacy is None else self.privacy.server_state(self.inputs.dtype)
-        extra = self.algorithm.server_state(self.common)
+        extra = tensors_given(self.algorithm, "server_state", self.algorithm.server_state(self.common))
         self._check_extra("server_state", extra)
         return self.moved(model | extra | told)
 
@@ -330,7 +331,8 @@ class Setup:
     def uploads(self) -> Tensors:
         """Extra tensors that every client sends and is not sent back, as examples of their shapes."""
         told = {} if self.privacy is None else self.privacy.upload_state(self.inputs.dtype)
-        extra = self.algorithm.upload_state(self.common, self.groups)
+        given = self.algorithm.upload_state(self.common, self.groups)
+        extra = tensors_given(self.algorithm, "upload_state", given)
         self._check_extra("upload_state", extra)
         return extra | told
 

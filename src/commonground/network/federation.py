@@ -149,10 +149,12 @@ def gather(
     described = [told for node in nodes if isinstance(told := found[node], Description)]
     tables = {node: told for node in nodes if isinstance(told := found[node], Columns)}
     if tables and described:
-        raise RunError(
+        said = (
             f"client {quoted(next(iter(tables.values())).name)} has a table without a schema, and client "
             f"{quoted(described[0].name)} has arrays or a table with one; start all with the same --schema, or none"
         )
+        _tell(post, nodes, said)
+        raise RunError(said)
     agreed = None
     if tables:
         try:

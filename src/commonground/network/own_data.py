@@ -18,6 +18,7 @@ from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import ConfigError, DataError
+from commonground.name_lists import option
 from commonground.user_code import is_code
 
 __all__ = ["ARRAYS", "TableWords", "own_data", "write_arrays"]
@@ -90,7 +91,7 @@ def own_data(
         return _of_texts(source, name, schema, words, words.tokenizer)
     if words.options.text_column:
         raise ConfigError(
-            f"--text-column {','.join(words.options.text_column)} is of texts, which a model's tokenizer reads: add "
+            f"{option('--text-column', *words.options.text_column)} is of texts, which a model's tokenizer reads: add "
             "--tokenizer hf:NAME, the model that the run adapts"
         )
     if is_table(source):

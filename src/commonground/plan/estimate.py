@@ -33,7 +33,7 @@ __all__ = ["Plan", "plan_of"]
 BETWEEN = 0.5  # seconds of rounds between two checkpoints, at least
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a run will need.
 
@@ -78,6 +78,12 @@ class Plan:
     def seconds(self) -> float:
         """Of the whole run, as long as the machine is as busy as it was just now."""
         return self.measured.seconds
+
+    def __repr__(self) -> str:
+        config, up = self.setup.config, f"{self.sent.up[1] / 1e6:.1f} MB sent by clients"
+        figures = f"{self.seconds:.1f} s, {up}, {self.memory.peak / 1e6:.0f} MB of memory"
+        fits = "; " + "; ".join(self.advice) if self.advice else ""
+        return f"<Plan {config.algorithm} on {self.setup.data.name}, {config.rounds:,} rounds: {figures}{fits}>"
 
     def to_dict(self) -> dict[str, Any]:
         """All figures, for JSON."""

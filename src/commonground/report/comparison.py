@@ -122,6 +122,10 @@ def _tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
         tiles.append(("Best worst tenth", text, f"{worst.title}, {headline.percentile}"))
     traffic = [m for m in comparison.methods if m.value("bytes_up")]
     if traffic:
-        least = min(traffic, key=lambda m: m.value("bytes_up") or 0.0)
-        tiles.append(("Least traffic", show(least.value("bytes_up"), "bytes"), f"{least.title}, sent by all clients"))
+        least = min(m.value("bytes_up") or 0.0 for m in traffic)
+        names = [m.title for m in traffic if m.value("bytes_up") == least]
+        whose = (
+            names[0] if len(names) == 1 else f"{len(names)} of the methods" if len(names) > 2 else " and ".join(names)
+        )
+        tiles.append(("Least traffic", show(least, "bytes"), f"{whose}, sent by all clients"))
     return tiles

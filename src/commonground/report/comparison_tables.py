@@ -29,7 +29,9 @@ def _spreads(metric: Metric, methods: Sequence[Method], key: str, best: float | 
 
 
 def headline_table(comparison: Comparison, place: str) -> str:
-    """The headline metric over clients, of the last rounds and of the global model; each column's best is bold."""
+    """The headline metric over clients, of the last rounds and of the global model; each column's best is bold, where
+    it is the best of several.
+    """
     headline, methods = comparison.headline, comparison.methods
     keys = {
         headline.personal: headline.title,
@@ -41,7 +43,8 @@ def headline_table(comparison: Comparison, place: str) -> str:
     best = {key: headline.best(m.value(key) for m in methods) for key in keys}
     keys = {key: name for key, name in keys.items() if best[key] is not None}
     columns = [Column("Method"), *(Column(f"{name}{headline.sign}", True) for name in keys.values())]
-    cells = [_spreads(headline, methods, key, best[key]) for key in keys]
+    several = {key: best[key] if sum(m.value(key) is not None for m in methods) > 1 else None for key in keys}
+    cells = [_spreads(headline, methods, key, several[key]) for key in keys]
     rows = [[Cell(method.title), *own] for method, *own in zip(methods, *cells, strict=True)]
     name = "Accuracies" if headline.key == "accuracy" else headline.title
     return table(name, columns, rows, [f"{place}comparison.json"])

@@ -21,6 +21,7 @@ from commonground.data.tables.features import WHY_NOT
 from commonground.data.tables.kinds import WRITTEN, Reading, kind_of
 from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
 from commonground.errors import DataError
+from commonground.name_lists import option
 from commonground.quoting import quoted
 from commonground.single_precision import rounding_shows
 
@@ -123,8 +124,8 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str])
         if seen.kind != look.kind:
             raise DataError(
                 f"the clients {quoted(name)} and {quoted(other)} do not agree on the column {quoted(look.name)}: it is "
-                f"{look.kind} and {seen.kind} there; say --kinds {look.name}=KIND at one of them if its file can be "
-                "read so, or write the column alike in both"
+                f"{look.kind} and {seen.kind} there; say {option('--kinds', f'{look.name}=KIND')} at one of them if "
+                "its file can be read so, or write the column alike in both"
             )
     if look.kind in WRITTEN:
         written = [(name, look.reading) for name, look in telling]
@@ -144,8 +145,8 @@ def _check_written(column: str, written: Sequence[tuple[str, Reading]], doubtful
                 raise DataError(
                     f"client {quoted(name)} takes its column {quoted(column)} to be written as {_shown(reading)}, "
                     f"which its cells leave open, and client {quoted(other)} writes {_shown(seen)}; start "
-                    f"{quoted(name)} with --kinds {column}={kind_of(reading)} if that is so, or with "
-                    f"--kinds {column}={kind_of(seen)}"
+                    f"{quoted(name)} with {option('--kinds', f'{column}={kind_of(reading)}')} if that is so, or with "
+                    f"{option('--kinds', f'{column}={kind_of(seen)}')}"
                 )
 
 
@@ -157,8 +158,8 @@ def _check_constants(column: str, written: Sequence[tuple[str, Reading]], consta
         raise DataError(
             f"client {quoted(constants[0])} has one date in its column {quoted(column)}, whose cells leave open how it "
             f"is written, and clients {quoted(first)} and {quoted(second)} write {_shown(one)} and {_shown(other)}; "
-            f"start {quoted(constants[0])} with --kinds {column}={kind_of(one)} or with --kinds "
-            f"{column}={kind_of(other)}"
+            f"start {quoted(constants[0])} with {option('--kinds', f'{column}={kind_of(one)}')} or with "
+            f"{option('--kinds', f'{column}={kind_of(other)}')}"
         )
 
 

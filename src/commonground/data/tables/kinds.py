@@ -22,6 +22,7 @@ from commonground.data.tables.cells import (
     words_of,
 )
 from commonground.errors import ConfigError, DataError
+from commonground.name_lists import option
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
@@ -155,7 +156,7 @@ def _of_words(path: Path, name: str, cells: Cells, typed: bool) -> Reading:
             commas = next(word for word in cells.words if "," in word)
             raise DataError(
                 f"{path}, column {quoted(name)}: the comma in {quoted(commas)} may be a decimal one or mark thousands; "
-                f"say --kinds {name}=comma-number or --kinds {name}=point-number"
+                f"say {option('--kinds', f'{name}=comma-number')} or {option('--kinds', f'{name}=point-number')}"
             )
         if cells.share(~np.isnan(cells.numbers(decimal))) >= 0.5:
             return Reading("number", decimal)

@@ -183,6 +183,8 @@ def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
     if options.client_column in labels:
         both = quoted(str(options.client_column))
         raise DataError(f"{raw.path}: the column {both} cannot be both the label and the client column")
+    if twice := next((name for name in labels if labels.count(name) > 1), None):
+        raise ConfigError(f"the target names the column {quoted(twice)} twice")
     for name in options.drop:
         if name in labels or name in special:
             raise ConfigError(f"the column {quoted(name)} cannot be dropped: it is the label or says whose a row is")

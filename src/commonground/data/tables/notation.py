@@ -12,6 +12,7 @@ from commonground.data.tables.kinds import WRITTEN, Column, Reading, kind_of, re
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
+from commonground.name_lists import option
 from commonground.quoting import quoted
 
 __all__ = ["check_points", "column_of", "leaves_open", "telling_ways"]
@@ -65,9 +66,10 @@ def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[
     for name, decimal in numbers.items():
         word = thousands_or_not(raw.columns[name]) if decimal == "point" and name not in said else None
         if word is not None:
+            either = " or ".join(option("--kinds", f"{name}={kind}") for kind in ("number", "comma-number"))
             raise DataError(
                 f"{raw.path}, column {quoted(name)}: the point in {quoted(word)} may be a decimal one or mark "
-                f"thousands, in a file with decimal commas; say --kinds {name}=number or --kinds {name}=comma-number"
+                f"thousands, in a file with decimal commas; say {either}"
             )
 
 
@@ -85,7 +87,7 @@ def telling_ways(raw: RawTable, schema: TableSchema | None) -> Iterator[None]:
         ways = [] if schema is None else _ways(raw, schema)
         if not ways:
             raise
-        hint = f"if it writes them otherwise than in training, say --kinds {','.join(ways)}"
+        hint = f"if it writes them otherwise than in training, say {option('--kinds', *ways)}"
         raise DataError(f"{error}; {hint}") from None
 
 

@@ -14,6 +14,7 @@ from commonground.data.tables.kinds import Column
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import ConfigError
+from commonground.name_lists import option
 from commonground.quoting import quoted
 from commonground.single_precision import common_part, rounding_shows
 from commonground.suggest import meant
@@ -75,7 +76,8 @@ def bounded(schema: TableSchema, options: TableOptions) -> TableSchema:
             raise ConfigError(f"the bounds name {quoted(name)}{near}, which is none of the numbers {', '.join(names)}")
     for name in names:
         if name not in bounds:
-            raise ConfigError(f"the bounds lack the column {quoted(name)}; give all numbers some, or --drop {name}")
+            without = option("--drop", name)
+            raise ConfigError(f"the bounds lack the column {quoted(name)}; give all numbers some, or {without}")
     for name in bounds:
         if name not in names:
             raise ConfigError(f"the bounds name {quoted(name)}, which is none of the numbers {', '.join(names)}")

@@ -1,0 +1,54 @@
+"""What the hooks of a method give, whoever wrote the method: refused in one sentence where it is of another kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from commonground.algorithms import Algorithm, Tensors
+from commonground.errors import ModelError
+from commonground.quoting import quoted
+
+__all__ = ["check_nothing_given", "tensors_given"]
+
+
+def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") -> Tensors:
+    """Tensors by name, as a hook of a method has to give them.
+
+    Args:
+        algorithm: the method.
+        hook: what the hook is called.
+        given: by it.
+        of: what they are of, for the message.
+
+    Raises:
+        ModelError: they are something else.
+    """
+    whose = f"{hook} of {algorithm.title or algorithm.name} gives"
+    if not isinstance(given, Mapping):
+        what = "nothing" if given is None else f"a {type(given).__name__}"
+        raise ModelError(f"{whose} {what}{of} in place of a dict of tensors by name")
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise ModelError(f"{whose}{of} for {quoted(str(name))} no tensor, but a {type(value).__name__}: {value!r}")
+    return dict(given)
+
+
+def check_nothing_given(algorithm: Algorithm, hook: str, given: object, instead: str) -> None:
+    """Refuse what a hook returns that has nothing to return: whoever wrote it means it to count.
+
+    Args:
+        algorithm: the method.
+        hook: what the hook is called.
+        given: by it.
+        instead: what it should do.
+
+    Raises:
+        ModelError: it is not None.
+    """
+    if given is not None:
+        raise ModelError(
+            f"{hook} of {algorithm.title or algorithm.name} returns a {type(given).__name__}, of which nothing would "
+            f"come; {instead}"
+        )
