@@ -342,8 +342,12 @@ def status(folder: Path) -> None:
         click.echo("no clients yet")
     command, found = deployment.flwr("list")
     click.echo(f"+ {shlex.join(command)}", err=True)
+    folders = deployment.folders()
     for one in found.get("runs", []):
-        click.echo(f"run {one.get('run-id')}  {one.get('status')}")
+        out = folders.get(str(one.get("run-id")))
+        click.echo(
+            f"run {one.get('run-id')}  {one.get('status')}" + ("" if out is None else f"  --out {shlex.quote(out)}")
+        )
     if not found.get("runs"):
         click.echo("no runs yet")
 

@@ -45,7 +45,7 @@ def check_folder(path: Path, option: str = "--out") -> None:
     Raises:
         RunError: it is a file, or in one.
     """
-    for part in (path, *path.parents):
-        if part.exists() and not part.is_dir():
-            within = "" if part == path else f", and '{path}' would be in it"
-            raise RunError(f"'{part}' is a file{within}; {option} needs a folder")
+    there = next((part for part in (path, *path.parents) if part.exists()), None)
+    if there is not None and not there.is_dir():
+        within = "" if there == path else f", and '{path}' would be in it"
+        raise RunError(f"'{there}' is a file{within}; {option} needs a folder")

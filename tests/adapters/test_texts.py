@@ -432,7 +432,7 @@ def test_texts_in_columns_that_the_run_was_told(
     assert main(["adapt", str(tmp_path / "run"), *newcomers, "--quiet"]) == 0
     table.write_bytes("\n".join(["wörds;kind;who;other", *(line + ",032" for line in lines)]).encode("latin-1"))
     assert main(["adapt", str(tmp_path / "run"), *newcomers, "--quiet"]) == 2
-    assert "column 'other': '0,032' is not a finite number" in capsys.readouterr().err  # whose point the run knows
+    assert "column 'other': '0,032' has a decimal comma" in capsys.readouterr().err  # whose point the run knows
     table.write_text("words;kind\nw1;k1\n", "utf-8")
     assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 2
     assert "has no column 'wörds' (did you mean 'words'?)" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_an_algorithm_without_a_name_or_with_numbers_for_tensors() -> None:
 
     Numbered.name = "numbered"
     for engine in ("serial", "messages"):
-        with pytest.raises(ModelError, match=r"client_state of Numbered gives for 'h/x' no tensor, but 0.5"):
+        with pytest.raises(ModelError, match=r"client_state of Numbered gives for 'h/x' no tensor, but a float: 0.5"):
             cg.train(Numbered(), digits(), **{**GIVEN, "engine": engine})
 
 

@@ -19,7 +19,7 @@ from commonground.data import FederatedDataset
 from commonground.engine.clients.captured import taken_along
 from commonground.errors import CommonGroundError, ModelError
 from commonground.models import Groups
-from tests.helpers import TwoLayer, made_data, seeded
+from tests.helpers import TwoLayer, made_data, own, seeded
 
 ENGINES = ("serial", "batched", "messages")
 
@@ -484,13 +484,11 @@ def test_a_method_may_cut_its_batches() -> None:
 # -- what hooks give --------------------------------------------------------------------------------------------------
 
 
+@own
 @dataclass(frozen=True)
 class Hooks(Algorithm):
     """A shared body and a personal head, of which one hook gives something else."""
 
-    name = "spoilt"
-    title = "spoilt"
-    source = "a test"
     shared = ("body",)
     personal = ("head",)
     not_private = "it is spoilt"
@@ -532,15 +530,15 @@ class Hooks(Algorithm):
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("server_update", "server_update of spoilt returns a dict, of which nothing would come; let it change server."),
-        ("forgotten", "personal_model of spoilt leaves out the personal tensor 'head.weight', of which"),
-        ("unknown", "personal_model of spoilt gives a tensor 'headd', which the model has not"),
-        ("none", "personal_model of spoilt gives nothing in place of a dict of tensors by name"),
-        ("client_state", "client_state of spoilt gives a list in place of a dict of tensors by name"),
-        ("server_state", "server_state of spoilt gives for 'q/w' no tensor, but a str: 'no'"),
-        ("replies", "replies of spoilt gives nothing in place of a dict of tensors by name for each client"),
-        ("reply", "replies of spoilt gives a int for client 0 in place of a dict of tensors by name"),
-        ("extend_model", "extend_model of spoilt gives nothing in place of a module; let it return"),
+        ("server_update", "server_update of hooks returns a dict, of which nothing would come; let it change server."),
+        ("forgotten", "personal_model of hooks leaves out the personal tensor 'head.weight', of which"),
+        ("unknown", "personal_model of hooks gives a tensor 'headd', which the model has not"),
+        ("none", "personal_model of hooks gives nothing in place of a dict of tensors by name"),
+        ("client_state", "client_state of hooks gives a list in place of a dict of tensors by name"),
+        ("server_state", "server_state of hooks gives for 'q/w' no tensor, but a str: 'no'"),
+        ("replies", "replies of hooks gives nothing in place of a dict of tensors by name for each client"),
+        ("reply", "replies of hooks gives a int for client 0 in place of a dict of tensors by name"),
+        ("extend_model", "extend_model of hooks gives nothing in place of a module; let it return"),
     ],
 )
 @pytest.mark.parametrize("engine", ENGINES)
@@ -554,6 +552,6 @@ def test_a_hook_that_gives_something_else_is_named(what: str, says: str, engine:
 def test_what_stacked_clients_send_has_them_as_its_first_axis() -> None:
     data = made_data(dtype=np.float32)
     cg.train(Hooks(what="no axis"), data, model=seeded(TwoLayer), rounds=1, engine="serial")
-    said = r"client_update of spoilt sends the tensor 'own/tau' of shape \(1,\), where 4 clients train at once and each"
+    said = r"client_update of hooks sends the tensor 'own/tau' of shape \(1,\), where 4 clients train at once and each"
     with pytest.raises(ModelError, match=said):
         cg.train(Hooks(what="no axis"), data, model=seeded(TwoLayer), rounds=1, engine="batched")

@@ -163,7 +163,9 @@ def test_who_is_there_is_told_by_name_and_a_key_may_be_let_in_twice(
     names = [f"client {site.name}" for site in live.sites]
     folder = ["--folder", str(live.deployment.folder)]
     assert main(["deploy", "status", *folder]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("node ")]
+    shown = capsys.readouterr().out.splitlines()
+    lines = [line for line in shown if line.startswith("node ")]
+    assert any(line.startswith("run ") and line.endswith(f"  --out {tmp_path / 'run'}") for line in shown)
     assert sorted(line.partition("  client ")[2] for line in lines) == sorted(name[7:] for name in names)
     make_node_key(tmp_path / "new")
     keys = [str(live.sites[0] / "node.pub"), str(tmp_path / "new" / "node.pub")]

@@ -222,5 +222,6 @@ def test_an_app_of_flowers_says_what_it_was_given() -> None:
     apps = {"serverapp": "server:app", "clientapp": "client:app"}
     config: dict[str, str | int] = {"job": "", "name": 'a "b"', "rounds": 5}
     project = tomllib.loads(flower_project("an-app", apps, config))
-    assert project["project"] == {"name": "an-app", "version": "1.0.0", "dependencies": []}
+    about = {"description": "What Flower runs for CommonGround", "license": "Apache-2.0"}  # Flower asks for both
+    assert project["project"] == {"name": "an-app", "version": "1.0.0", "dependencies": [], **about}
     assert project["tool"]["flwr"]["app"] == {"publisher": "commonground", "components": apps, "config": config}

@@ -18,6 +18,7 @@ from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, Interrupted, RunError
 from commonground.network.federation import MEMBERS, Members
+from commonground.network.holder import Holder
 from commonground.network.keys import check_own_certificate, make_certificates
 from commonground.network.limits import LARGEST
 from commonground.network.server_app import FAILED, LOG, Job, outcome_of
@@ -265,14 +266,27 @@ class Deployment:
             f"{shlex.quote(str(self.folder))}"
         )
 
+    def jobs(self) -> list[Job]:
+        """All that were started, the last one last."""
+        found = []
+        for path in sorted((self.folder / "jobs").glob("*.json"), key=lambda path: path.stat().st_mtime):
+            with suppress(OSError, ValueError):
+                found.append(Job.model_validate_json(path.read_bytes()))
+        return found
+
     def names(self) -> dict[str, str]:
         """What clients were called in the last run in which each took part, by their nodes' numbers."""
         found: dict[str, str] = {}
-        for path in sorted((self.folder / "jobs").glob("*.json"), key=lambda path: path.stat().st_mtime):
-            with suppress(OSError, ValueError, RunError):
-                members = Members.read(Path(Job.model_validate_json(path.read_bytes()).out) / MEMBERS)
+        for job in self.jobs():
+            with suppress(RunError):
+                members = Members.read(Path(job.out) / MEMBERS)
                 found |= {str(n): told.name for n, told in zip(members.nodes, members.descriptions, strict=True)}
         return found
+
+    def folders(self) -> dict[str, str]:
+        """Where runs are written, by Flower's numbers of them; of several in one folder, of the last."""
+        holders = {job.out: Holder.of(Path(job.out)) for job in self.jobs()}
+        return {str(holder.run): out for out, holder in holders.items() if holder is not None}
 
     def job_file(self, name: str) -> Path:
         """Where a job's file is."""

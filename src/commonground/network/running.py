@@ -133,7 +133,8 @@ def run_and_show(
                 out.rmdir()
         raise
     shown = _Shown(quiet)
-    shown.say(f"+ {' '.join(command)}")
+    shown.say(f"+ {shlex.join(command)}")
+    shown.say(f"run {number} of the server")
     try:
         follow(deployment, job, name, number, shown.hear)
     except Interrupted:
