@@ -111,16 +111,14 @@ def predict(
         say(run.unfinished)
     if run.trained.remark and not use_global:
         say(run.trained.remark)
-    whose, answers = Whose(number, use_global), None
+    whose = Whose(number, use_global)
     if file is None:
         answers = tests_of(run, whose)
-    elif max_new_tokens is None:
-        answers = _row_by_row(run, file, whose, separator, encoding, kinds)
-        if answers is not None and answers.metric and _is_own(run, file):
+    else:
+        rowwise = None if max_new_tokens is not None else _row_by_row(run, file, whose, separator, encoding, kinds)
+        answers = rowwise or _by_one_model(run, file, whose, max_new_tokens, separator, encoding)
+        if rowwise is not None and answers.metric and _is_own(run, file):
             say("the run was trained on rows of this file; its own figures are of test rows alone (predict --tested)")
-    if file is not None and answers is None:
-        answers = _by_one_model(run, file, whose, max_new_tokens, separator, encoding)
-    assert answers is not None
     for line in answers.metric.splitlines():
         say(line)
     text = io.StringIO()

@@ -20,6 +20,7 @@ from commonground.counted import counted
 from commonground.errors import ConfigError, RunError
 from commonground.existing import check_folder
 from commonground.literals import assigned
+from commonground.name_lists import names_in
 from commonground.table import Column, Table
 
 if TYPE_CHECKING:
@@ -172,8 +173,8 @@ def reproduce(
         settings,
         precision=precision,
         columns=columns,
-        methods=_names(methods),
-        variants=_names(variants),
+        methods=names_in(methods),
+        variants=names_in(variants),
         minutes=minutes,
         jobs=jobs,
     )
@@ -372,10 +373,6 @@ def _write_summary(folder: Path, quiet: bool) -> None:
     for path in write_summary(folder):
         if not quiet:
             print(f"written: {path}")
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
 def _cells(outcome: Outcome, title: str) -> Table:

@@ -141,12 +141,9 @@ def _data_again(
     if trained.task.generative:
         raise ConfigError(f"{trained.where} is of a language model, which answers with texts: give a file of them")
     config = trained.config
-    if data is None:
-        if not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
-            raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")
-        data = data_of(config, start_for(config, None), None, None if data_dir is None else os.fspath(data_dir))
-    else:
-        data = data_of(config, start_for(config, None), data)
+    if data is None and not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
+        raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")
+    data = data_of(config, start_for(config, None), data, None if data_dir is None else os.fspath(data_dir))
     before, now = trained.split["fingerprint"], data.fingerprint()
     if before != now:
         raise DataError(

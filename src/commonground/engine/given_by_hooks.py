@@ -10,7 +10,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.errors import ModelError
 from commonground.quoting import quoted
 
-__all__ = ["check_nothing_given", "tensors_given"]
+__all__ = ["check_nothing_given", "tensors_given", "what_is"]
 
 
 def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") -> Tensors:
@@ -27,12 +27,16 @@ def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") 
     """
     whose = f"{hook} of {algorithm.title or algorithm.name} gives"
     if not isinstance(given, Mapping):
-        what = "nothing" if given is None else f"a {type(given).__name__}"
-        raise ModelError(f"{whose} {what}{of} in place of a dict of tensors by name")
+        raise ModelError(f"{whose} {what_is(given)}{of} in place of a dict of tensors by name")
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise ModelError(f"{whose}{of} for {quoted(str(name))} no tensor, but a {type(value).__name__}: {value!r}")
     return dict(given)
+
+
+def what_is(given: object) -> str:
+    """What a hook has given in place of what it should, in words."""
+    return "nothing" if given is None else f"a {type(given).__name__}"
 
 
 def check_nothing_given(algorithm: Algorithm, hook: str, given: object, instead: str) -> None:
@@ -49,6 +53,6 @@ def check_nothing_given(algorithm: Algorithm, hook: str, given: object, instead:
     """
     if given is not None:
         raise ModelError(
-            f"{hook} of {algorithm.title or algorithm.name} returns a {type(given).__name__}, of which nothing would "
+            f"{hook} of {algorithm.title or algorithm.name} returns {what_is(given)}, of which nothing would "
             f"come; {instead}"
         )

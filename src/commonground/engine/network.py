@@ -14,6 +14,7 @@ from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.config import RunConfig
+from commonground.engine.given_by_hooks import what_is
 from commonground.errors import ModelError
 from commonground.models import Groups, available_models, build_model, groups_of, is_pretrained, keyed_weights, prepare
 from commonground.tasks import CLASSIFICATION, Task
@@ -71,10 +72,9 @@ def build_network(
     with failing_as(f"the model cannot be extended for {algorithm.title}"), keyed_weights(config.seed, "extension"):
         extended = algorithm.extend_model(model, groups)
     if not isinstance(extended, nn.Module):
-        what = "nothing" if extended is None else f"a {type(extended).__name__}"
         raise ModelError(
-            f"extend_model of {algorithm.title} gives {what} in place of a module; let it return the model that it is "
-            "given, or another one"
+            f"extend_model of {algorithm.title} gives {what_is(extended)} in place of a module; let it return the "
+            "model that it is given, or another one"
         )
     # Anew: a method may also have made a part of the model constant.
     patterns = groups_of(extended) if extended is not model else _patterns(config, extended)

@@ -13,7 +13,7 @@ from torch import Tensor
 from commonground.algorithms import Server, Tensors
 from commonground.engine.backends.checks import Measured, Place, check_updates, measure, refuse_not_finite
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.given_by_hooks import check_nothing_given, tensors_given
+from commonground.engine.given_by_hooks import check_nothing_given, tensors_given, what_is
 from commonground.engine.private.server import opened
 from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
@@ -133,7 +133,7 @@ def _check_replies(setup: Setup, replies: Mapping[int, Tensors], participants: S
     """Refuse replies to clients that are not waiting for one, and of tensors that they do not keep."""
     if not isinstance(replies, Mapping):
         raise ModelError(
-            f"replies of {setup.algorithm.title} gives {'nothing' if replies is None else type(replies).__name__} in "
+            f"replies of {setup.algorithm.title} gives {what_is(replies)} in "
             "place of a dict of tensors by name for each client that is replied to"
         )
     for client, given in replies.items():

@@ -13,16 +13,15 @@ from commonground.algorithms import Tensors, Update
 from commonground.devices import device_bytes_free
 from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.clients.sent import sent_by
+from commonground.engine.clients.sent import check_stacked, sent_by
 from commonground.engine.clients.stacked import StackedClients
 from commonground.engine.clients.stacking_trial import check_stackable
 from commonground.engine.evaluation import blocks_of, evaluate_block
 from commonground.engine.private.clients import kept_state, protected
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
-from commonground.errors import ConfigError, ModelError, RunError
+from commonground.errors import ConfigError, RunError
 from commonground.models import FrozenBaseModel
-from commonground.quoting import quoted
 from commonground.user_code import failing_as
 
 __all__ = ["COHORT_NUMBERS", "BatchedEngine", "numbers_of_client"]
@@ -130,7 +129,7 @@ class BatchedEngine(StoreEngine):
             if self.setup.config.dp is None:
                 before = {}  # only a private run may have to go back to it
             sent = sent_by(self.setup.algorithm, cohort, round)
-            _check_stacked(self.setup, sent, len(members))
+            check_stacked(self.setup.algorithm, sent, len(members))
         cohort.stack(self.setup.personal_names)
         kept = {name: cohort.values[name].detach() for name in self.setup.personal_names} | cohort.state
         received = [{**shared, **own} for own in alone]
@@ -221,21 +220,6 @@ def _room(device: torch.device) -> float:
     """Numbers that one cohort may hold at once."""
     free = device_bytes_free(device)
     return COHORT_NUMBERS if free is None else COHORT_SHARE * free / 4
-
-
-def _check_stacked(setup: Setup, sent: Tensors, clients: int) -> None:
-    """Refuse a tensor that is not one of each of several clients.
-
-    Raises:
-        ModelError: names it.
-    """
-    for name, value in sent.items():
-        if value.ndim == 0 or len(value) != clients:
-            raise ModelError(
-                f"client_update of {setup.algorithm.title} sends the tensor {quoted(name)} of shape "
-                f"{tuple(value.shape)}, where {clients} clients train at once and each has its own: the first axis is "
-                "the clients', as of all tensors that the client holds (client.received, client.values)"
-            )
 
 
 def _of(stacked: Tensors, client: int) -> Tensors:

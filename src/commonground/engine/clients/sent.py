@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from commonground.algorithms import Algorithm, Client, Tensors
+from commonground.engine.given_by_hooks import what_is
 from commonground.errors import ModelError
 from commonground.quoting import quoted
 
-__all__ = ["sent_by"]
+__all__ = ["check_stacked", "sent_by"]
 
 
 def sent_by(algorithm: Algorithm, client: Client, round: int) -> Tensors:
@@ -35,9 +36,28 @@ def sent_by(algorithm: Algorithm, client: Client, round: int) -> Tensors:
             )
     if not isinstance(sent, Mapping) or not all(isinstance(value, Tensor) for value in sent.values()):
         groups = algorithm.shared[0] if len(algorithm.shared) == 1 else algorithm.shared
-        what = "nothing" if sent is None else f"a {type(sent).__name__}"
         raise ModelError(
-            f"client_update of {algorithm.title} gives {what} in place of what a client sends, tensors by name; let it "
-            f"end with: return client.send({groups!r})"
+            f"client_update of {algorithm.title} gives {what_is(sent)} in place of what a client sends, tensors by "
+            f"name; let it end with: return client.send({groups!r})"
         )
     return dict(sent)
+
+
+def check_stacked(algorithm: Algorithm, sent: Tensors, clients: int) -> None:
+    """Refuse a tensor that is not one of each of several clients.
+
+    Args:
+        algorithm: the method.
+        sent: by clients that are stacked.
+        clients: how many.
+
+    Raises:
+        ModelError: names it.
+    """
+    for name, value in sent.items():
+        if value.ndim == 0 or len(value) != clients:
+            raise ModelError(
+                f"client_update of {algorithm.title} sends the tensor {quoted(name)} of shape {tuple(value.shape)}, "
+                f"where {clients} clients train at once and each has its own: the first axis is the clients', as of "
+                "all tensors that the client holds (client.received, client.values)"
+            )
