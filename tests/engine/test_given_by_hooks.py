@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import commonground as cg
-from commonground.algorithms import Algorithm, Client, Server, Tensors
-from commonground.errors import CommonGroundError, ModelError
+from commonground.algorithms import Algorithm, Client, Server, Tensors, registry
+from commonground.errors import CommonGroundError, ConfigError, ModelError
 from commonground.models import Groups
 from tests.helpers import TwoLayer, made_data, own, seeded
 
@@ -30,8 +30,12 @@ class Hooks(Algorithm):
     what: str = ""
 
     def client_update(self, client: Client, round: int) -> Tensors:
-        client.fit("all")
+        client.fit("all", penalty=lambda own, received: 0.5 if self.what == "penalty" else 0.0)
         sent = client.send("body")
+        if self.what == "arrays":
+            return {name: value.numpy() for name, value in sent.items()}  # type: ignore[misc]
+        if self.what == "NaN":
+            return {name: value * torch.nan for name, value in sent.items()}
         return {**sent, "own/tau": torch.ones(1)} if self.what == "no axis" else sent
 
     def upload_state(self, initial: Tensors, groups: Groups) -> Tensors:
@@ -46,6 +50,7 @@ class Hooks(Algorithm):
 
     def personal_model(self, shared: Tensors, own: Tensors) -> Tensors:
         given: dict[str, Any] = {"forgotten": dict(shared), "unknown": {**own, "headd": torch.ones(1)}, "none": None}
+        given["shape"] = {name: value[..., :1] for name, value in own.items()}
         return given.get(self.what, dict(own))
 
     def client_state(self, initial: Tensors) -> Tensors:
@@ -69,10 +74,13 @@ class Hooks(Algorithm):
         ("forgotten", "personal_model of hooks leaves out the personal tensor 'head.weight', of which"),
         ("unknown", "personal_model of hooks gives a tensor 'headd', which the model has not"),
         ("none", "personal_model of hooks gives nothing in place of a dict of tensors by name"),
+        ("shape", "personal_model of hooks gives 'head.weight' as torch.float32 of shape (3, 1) instead of torch."),
+        ("arrays", "client_update of hooks gives for 'first.weight' no tensor, but an ndarray: array([["),
+        ("NaN", "its training loss was finite, so look first at what client_update of hooks computes"),
         ("client_state", "client_state of hooks gives a list in place of a dict of tensors by name"),
         ("server_state", "server_state of hooks gives for 'q/w' no tensor, but a str: 'no'"),
         ("replies", "replies of hooks gives nothing in place of a dict of tensors by name for each client"),
-        ("reply", "replies of hooks gives a int for client 0 in place of a dict of tensors by name"),
+        ("reply", "replies of hooks gives an int for client 0 in place of a dict of tensors by name"),
         ("extend_model", "extend_model of hooks gives nothing in place of a module; let it return"),
     ],
 )
@@ -82,6 +90,22 @@ def test_a_hook_that_gives_something_else_is_named(what: str, says: str, engine:
     with pytest.raises(CommonGroundError) as raised:
         cg.train(Hooks(what=what), made_data(dtype=np.float32), model=seeded(TwoLayer), rounds=1, engine=engine)
     assert says in str(raised.value)
+
+
+def test_a_penalty_may_be_a_plain_number() -> None:
+    data = made_data(dtype=np.float32)
+    runs = [cg.train(Hooks(what="penalty"), data, model=seeded(TwoLayer), rounds=1, engine=e) for e in ENGINES]
+    plain = cg.train(Hooks(), data, model=seeded(TwoLayer), rounds=1, engine="serial")
+    for run in runs:
+        torch.testing.assert_close(run.shared, plain.shared)  # a constant has no gradient
+        assert run.history[0]["train_loss"] == pytest.approx(plain.history[0]["train_loss"])
+
+
+@pytest.mark.parametrize("name", ["", " ", "a,b", "a:b", "a=b", 3])
+def test_a_name_is_one_that_can_be_written_in_a_command(name: Any) -> None:
+    with pytest.raises(ConfigError, match="a name is text without commas, colons, equals signs and line breaks"):
+        type("Named", (Hooks,), {"name": name})
+    assert name not in registry
 
 
 def test_what_stacked_clients_send_has_them_as_its_first_axis() -> None:

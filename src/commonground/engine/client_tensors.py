@@ -43,7 +43,8 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
         own: what the client keeps (see :func:`client_start`).
 
     Raises:
-        ModelError: the method leaves out a personal tensor of the model, or names one that is none.
+        ModelError: the method leaves out a personal tensor of the model, names one that is none, or gives one of
+            another shape or number type.
     """
     statistics = {name: own[name] for name in groups.local_statistics}
     rest = {name: value for name, value in own.items() if name not in statistics}
@@ -54,11 +55,18 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
                 f"personal_model of {algorithm.title or algorithm.name} leaves out the personal tensor {quoted(name)}, "
                 "of which a client's own model is made as well"
             )
-    for name in model:
-        if name not in shared and name not in rest:
+    for name, value in model.items():
+        like = shared.get(name, rest.get(name))
+        if like is None:
             raise ModelError(
                 f"personal_model of {algorithm.title or algorithm.name} gives a tensor {quoted(name)}, which the model "
                 f"has not{meant(name, [*shared, *rest])}"
+            )
+        if value.shape != like.shape or value.dtype != like.dtype:
+            given, wanted = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (value, like))
+            raise ModelError(
+                f"personal_model of {algorithm.title or algorithm.name} gives {quoted(name)} as {given} instead of "
+                f"{wanted}"
             )
     return model | statistics
 

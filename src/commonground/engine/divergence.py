@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from commonground.engine.setup import Setup
+from commonground.registration import is_ours
 
 __all__ = ["largest_weight", "why_not_finite"]
 
@@ -24,14 +25,19 @@ def largest_weight(dtype: torch.dtype) -> float:
     return math.sqrt(max(torch.finfo(dtype).max, torch.finfo(torch.float32).max))
 
 
-def why_not_finite(setup: Setup, client: int) -> str:
+def why_not_finite(setup: Setup, client: int, loss: float | None = None) -> str:
     """The end of the sentence in which a client's result is refused: the likeliest cause that can be seen.
 
     Args:
         setup: of the run.
         client: its position in the data set.
+        loss: of its training, None if it is not known.
     """
     causes = list(_causes(setup, client))
+    if loss is not None and math.isfinite(loss) and not is_ours(type(setup.algorithm)):
+        computed = f"client_update of {setup.algorithm.title or setup.algorithm.name}"
+        also = f", at {' and at '.join(causes)}" if causes else ""
+        return f"its training loss was finite, so look first at what {computed} computes{also}"
     rate = f"a smaller --lr (it is {setup.config.lr})"
     if causes:
         return f"training diverged; look at {' and at '.join(causes)} before trying {rate}"

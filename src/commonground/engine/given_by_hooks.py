@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -30,13 +31,21 @@ def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") 
         raise ModelError(f"{whose} {what_is(given)}{of} in place of a dict of tensors by name")
     for name, value in given.items():
         if not isinstance(value, Tensor):
-            raise ModelError(f"{whose}{of} for {quoted(str(name))} no tensor, but a {type(value).__name__}: {value!r}")
+            raise ModelError(f"{whose}{of} for {quoted(str(name))} no tensor, but {what_is(value)}: {shown(value)}")
     return dict(given)
 
 
 def what_is(given: object) -> str:
     """What a hook has given in place of what it should, in words."""
-    return "nothing" if given is None else f"a {type(given).__name__}"
+    if given is None:
+        return "nothing"
+    kind = type(given).__name__
+    return f"{'an' if kind == 'ndarray' or kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def shown(given: object) -> str:
+    """A value in one line, cut where it is long."""
+    return " ".join(reprlib.repr(given).split())
 
 
 def check_nothing_given(algorithm: Algorithm, hook: str, given: object, instead: str) -> None:

@@ -219,6 +219,7 @@ def refuse_not_finite(setup: Setup, measured: Measured, round: int) -> None:
     """
     buffers = set(setup.initial) - set(setup.groups.trainable("all"))
     largest = largest_weight(getattr(torch, setup.config.dtype))
+    losses = {r.update.client: r.loss for r in measured.results}
     for place, size in measured.sizes.items():
         if place.client is None or place.what == "reply":
             continue
@@ -226,7 +227,8 @@ def refuse_not_finite(setup: Setup, measured: Measured, round: int) -> None:
         if extreme or not math.isfinite(size):
             how = "that is not finite" if not math.isfinite(size) else f"({size:.3g}) whose square is not finite"
             whose = f"the {place.what} of {who(setup, place.client, round)}"
-            why = why_not_finite(setup, place.client)
+            loss = losses.get(place.client)
+            why = why_not_finite(setup, place.client, None if loss is None else float(loss))
             raise NotFiniteError(f"{whose} has a value in {quoted(place.name)} {how}: {why}")
     for result in measured.results:
         client, loss = result.update.client, 0.0 if result.loss is None else float(result.loss)

@@ -307,8 +307,9 @@ class LocalTraining(Hiding):
             losses.append(loss)
             found = self._with_noise(sums, schedule, step, privacy.noise * privacy.clip)
             if extras.penalty is not None:
-                pull = gradients_of(self._penalties(extras.penalty, leaves).sum(), leaves)
-                found = {name: value + pull[name] for name, value in found.items()}
+                penalty = self._penalties(extras.penalty, leaves).sum()
+                pull = gradients_of(penalty, leaves) if penalty.requires_grad else {}  # of a constant
+                found = {name: value + pull[name] if pull else value for name, value in found.items()}
             given = extras.correction or {}
             found = {name: value + given[name] if name in given else value for name, value in found.items()}
             optimizer.along(found, phase.lrs[step], schedule.active(step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from commonground.errors import ModelError
@@ -27,17 +28,20 @@ def checked_loss(given: Tensor, rows: int, clients: int = 1) -> Tensor:
     return given
 
 
-def checked_penalty(given: Tensor, clients: int = 1) -> Tensor:
+def checked_penalty(given: Tensor | float, dtype: torch.dtype, device: torch.device, clients: int = 1) -> Tensor:
     """A method's penalty of a client, if it is one number.
 
     Args:
-        given: what the method's function gave.
+        given: what the method's function gave; a plain number, as of a setting that is off, is taken as well.
+        dtype, device: of the run.
         clients: how many are trained together.
 
     Raises:
-        ModelError: it is a tensor of several.
+        ModelError: it is a tensor of several, or something else.
     """
-    if isinstance(given, Tensor) and given.ndim:
+    if isinstance(given, int | float):
+        return torch.full((), float(given), dtype=dtype, device=device)
+    if not isinstance(given, Tensor) or given.ndim:
         raise ModelError(f"the method's penalty must give one number, not {what_is(given)}{_hint(clients)}")
     return given
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from commonground.algorithms import Algorithm, Client, Tensors
-from commonground.engine.given_by_hooks import what_is
+from commonground.engine.given_by_hooks import tensors_given, what_is
 from commonground.errors import ModelError
 from commonground.quoting import quoted
 
@@ -34,13 +32,13 @@ def sent_by(algorithm: Algorithm, client: Client, round: int) -> Tensors:
                 f"client_update of {algorithm.title} changes the tensor {quoted(name)} that it received, in place (-=, "
                 "add_), and other clients receive the same one; compute a new one, or clone it first"
             )
-    if not isinstance(sent, Mapping) or not all(isinstance(value, Tensor) for value in sent.values()):
+    if not isinstance(sent, Mapping):
         groups = algorithm.shared[0] if len(algorithm.shared) == 1 else algorithm.shared
         raise ModelError(
             f"client_update of {algorithm.title} gives {what_is(sent)} in place of what a client sends, tensors by "
             f"name; let it end with: return client.send({groups!r})"
         )
-    return dict(sent)
+    return tensors_given(algorithm, "client_update", sent)
 
 
 def check_stacked(algorithm: Algorithm, sent: Tensors, clients: int) -> None:

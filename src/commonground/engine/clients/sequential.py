@@ -186,7 +186,7 @@ class SequentialClient(LocalTraining):
         return noisy_means(sums, self._step_noise([sums], step)[0].unsqueeze(0), std, schedule.full)
 
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
-        return checked_penalty(penalty(self._own(), self.received))
+        return checked_penalty(penalty(self._own(), self.received), self.dtype, self.device)
 
     def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:
         first = int(schedule.last_epoch[0])

@@ -357,7 +357,8 @@ class StackedClients(LocalTraining):
 
         def of_one(o: Tensors, a: Tensors) -> Tensor:
             with self._as_one(o, common, a):
-                return checked_penalty(penalty({**common, **o}, self.received), len(self.keys))
+                given = penalty({**common, **o}, self.received)
+                return checked_penalty(given, self.dtype, self.device, len(self.keys))
 
         return vmap(of_one)(own, self._alone())
 
