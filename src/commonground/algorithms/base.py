@@ -184,6 +184,19 @@ class Algorithm(ABC):
         """
         return {}
 
+    def held_part(self, name: str, client: int) -> tuple[slice, ...]:
+        """Which part of a shared tensor a client holds, as an index of it: for methods of which a client may have less
+        than the model has (factors of a smaller rank). The rest is zero for it, and travels neither to it nor from it.
+
+        Args:
+            name: of the tensor.
+            client: its number.
+
+        Returns:
+            Slices, one for each of the first axes; none of them for the whole tensor, as by default.
+        """
+        return ()
+
     def spared(self, server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
         """What a client need not be sent because it can work it out (:meth:`worked_out`), for methods whose
         ``clients_remember``: names of shared tensors, and the tensors sent in their place.

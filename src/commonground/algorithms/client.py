@@ -62,7 +62,7 @@ def unprefixed(prefix: str, tensors: Tensors) -> Tensors:
 Loss = Callable[[Output, Tensor], Tensor]
 """From a model's output and labels [rows] to one loss per sample [rows]; the verbs take the mean."""
 
-Penalty = Callable[[Tensors, Tensors], Tensor]
+Penalty = Callable[[Tensors, Tensors], Tensor | float]
 """From (the client's own tensors as in ``Output.own``, tensors received from the server) to a scalar that is added to
 the mean loss."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from commonground.algorithms.base import Server, Tensors
-from commonground.algorithms.federated_lora import FederatedLoRA, factor_pairs
+from commonground.algorithms.base import Server, Update
+from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.errors import ConfigError
 from commonground.models import Groups
 from commonground.models.lora import LoRALinear
@@ -15,12 +18,17 @@ from commonground.models.lora import LoRALinear
 __all__ = ["ClientRanks", "lora_layers"]
 
 
+class _Stacks(NamedTuple):
+    a: Tensor
+    b: Tensor
+
+
 @dataclass(frozen=True)
 class ClientRanks(FederatedLoRA):
     """Base of the methods whose clients may have factors of different ranks.
 
-    A client of rank k trains the first k rows of A and columns of B. The others are zero in both factors, so that they
-    have no gradient and stay zero; they travel as zeros, in uploads of the size of the model's rank.
+    A client of rank k holds the first k rows of A and columns of B, and nothing else travels to it or from it. The
+    others are zero in both factors for it, so that they have no gradient and stay zero.
 
     Args:
         ranks: ranks of the clients, separated by commas, dealt in turns; by default all have the model's, which is best
@@ -43,16 +51,24 @@ class ClientRanks(FederatedLoRA):
                 raise ConfigError(f"{self.title}'s largest rank {largest} exceeds the model's {rank} ({rank_option})")
         return model
 
-    def message_to(self, server: Server, client: int) -> Tensors:
+    def held_part(self, name: str, client: int) -> tuple[slice, ...]:
         if not self.ranks_of_clients:
-            return {}
-        rank = self.ranks_of_clients[client % len(self.ranks_of_clients)]
-        own: Tensors = {}
-        for a_name, b_name in factor_pairs(list(server.shared)):
-            own[a_name], own[b_name] = server.shared[a_name].clone(), server.shared[b_name].clone()
-            own[a_name][rank:] = 0
-            own[b_name][:, rank:] = 0
-        return own
+            return ()
+        rank = slice(self.ranks_of_clients[client % len(self.ranks_of_clients)])
+        parts = {"lora_A": (rank,), "lora_B": (slice(None), rank)}
+        return parts.get(name.rpartition(".")[2], ())
+
+    def stacked_factors(self, server: Server, updates: Sequence[Update], a_name: str, b_name: str) -> _Stacks:
+        """Of a layer, the clients' A below and their B, times their weights, beside one another, each of its client's
+        rank: Σ wᵢBᵢAᵢ is the product of the two.
+
+        Returns:
+            A [Σ kᵢ, in] and B [out, Σ kᵢ].
+        """
+        weights = server.weights(updates)
+        a = [u.tensors[a_name][self.held_part(a_name, u.client)] for u in updates]
+        b = [w * u.tensors[b_name][self.held_part(b_name, u.client)] for w, u in zip(weights, updates, strict=True)]
+        return _Stacks(torch.cat(a), torch.cat(b, dim=1))
 
     @property
     def ranks_of_clients(self) -> tuple[int, ...]:

@@ -26,11 +26,9 @@ class FlexLoRA(ClientRanks):
     mean has a rank below r, a balanced split would leave the rest of both factors zero, which no gradient changes any
     more; there a row of A is drawn anew, as at the start, and B is zero.
 
-    Clients may have factors of different ranks: one of rank k is sent the mean cut to rank k, in place of the factors
-    of the others, and what it sends counts in the mean with its whole product. The rows and columns beyond k are zero,
-    and travel: bytes are those of the model's rank r, whatever the clients' ranks. Tests are of the server's model, of
-    rank r. A model that starts from an adapter has it written as a singular value decomposition first, so that the
-    first cut, too, is the best one.
+    Clients may have factors of different ranks: one of rank k is sent the mean cut to rank k, and what it sends, of
+    rank k, counts in the mean with its whole product. Tests are of the server's model, of rank r. A model that starts
+    from an adapter has it written as a singular value decomposition first, so that the first cut, too, is the best one.
 
     ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the factors would have cost.
 
@@ -64,12 +62,7 @@ class FlexLoRA(ClientRanks):
                     b.copy_(new_b)
         return model
 
-    def spared(self, server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
-        pairs = factor_pairs(list(server.shared)) if self.ranks_of_clients else []
-        return frozenset(name for pair in pairs for name in pair), {}
-
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
-        weights = server.weights(updates)
         pairs = factor_pairs(list(server.shared))
         factors = {name for pair in pairs for name in pair}
         rest = [Update(u.client, u.samples, _without(u.tensors, factors)) for u in updates]
@@ -77,8 +70,7 @@ class FlexLoRA(ClientRanks):
             server.shared.update(server.mean(rest))
         power = {"balanced": 0.5, "B": 1.0, "A": 0.0}[self.split]
         for a_name, b_name in pairs:
-            a = torch.cat([u.tensors[a_name] for u in updates])
-            b = torch.cat([w * u.tensors[b_name] for w, u in zip(weights, updates, strict=True)], dim=1)
+            a, b = self.stacked_factors(server, updates, a_name, b_name)
             rank = server.shared[a_name].shape[0]
             new_a, new_b = truncated_factors(a, b, rank, power)
             if self.split == "balanced":

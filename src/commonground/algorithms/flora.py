@@ -29,13 +29,10 @@ class FLoRA(ClientRanks):
 
     - ``dense`` (the default): the sum of all rounds so far as one matrix for each adapted layer, which any client can
       use whatever rounds it missed, and the fresh factors;
-    - ``stack``: the paper's protocol. A client keeps the sum and is sent the stacked factors, N·r rows each, of every
-      round since its last one; fresh factors it draws by the same key as the server. Where that is more than the dense
-      matrices are (many clients, or many missed rounds), it is sent these. The server keeps as many rounds' stacks as
-      can be needed.
-
-    With ``ranks`` the server also sends each client its own A. Uploads of a client with a smaller rank carry zeros for
-    the rest: all have the size of the model's rank (``model.rank``, or ``rank`` of a plain model).
+    - ``stack``: the paper's protocol. A client keeps the sum and is sent the stacked factors, N·r rows each (or as many
+      as the clients' ranks add up to), of every round since its last one; fresh factors it draws by the same key as the
+      server. Where that is more than the dense matrices are (many clients, or many missed rounds), it is sent these.
+      The server keeps as many rounds' stacks as can be needed.
 
     The aggregation is exact, so ``aggregation_error`` in ``rounds.jsonl`` is not its own: it says what averaging the
     clients' factors would have cost in this round.
@@ -76,12 +73,7 @@ class FLoRA(ClientRanks):
         set_groups(model, known | {"merged": merged, "body": (*known["body"], *merged)})
         return model
 
-    def message_to(self, server: Server, client: int) -> Tensors:
-        own = super().message_to(server, client)
-        return {name: value for name, value in own.items() if name.endswith("lora_A")}  # B is zero as it is sent
-
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
-        weights = server.weights(updates)
         pairs = factor_pairs(list(server.shared))
         factors = {name for pair in pairs for name in pair}
         rest = [Update(u.client, u.samples, {n: v for n, v in u.tensors.items() if n not in factors}) for u in updates]
@@ -89,8 +81,7 @@ class FLoRA(ClientRanks):
             server.shared.update(server.mean(rest))
         for a_name, b_name in pairs:
             merged = a_name.removesuffix("lora_A") + "merged"
-            a = torch.cat([u.tensors[a_name] for u in updates])
-            b = torch.cat([w * u.tensors[b_name] for w, u in zip(weights, updates, strict=True)], dim=1)
+            a, b = self.stacked_factors(server, updates, a_name, b_name)
             server.shared[merged] = server.shared[merged] + b @ a
             if self.downlink == "stack":
                 server.memory |= {stack_name(round, a_name): a, stack_name(round, b_name): b}

@@ -25,6 +25,7 @@ from commonground.engine.backends.factory import EngineOf, make_engine
 from commonground.engine.early_stopping import EarlyStopping, validation_key
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.finishing import finish
+from commonground.engine.held_parts import bytes_of_parts, confined, has_parts, only_parts
 from commonground.engine.interrupt import StopFlag
 from commonground.engine.keeper import Keeper
 from commonground.engine.metrics import body_drift, round_metrics
@@ -228,11 +229,16 @@ class Loop:
         server = self._server(round)
         extra = {client: algorithm.message_to(server, client) for client in clients}
         extra = {client: tensors for client, tensors in extra.items() if tensors}
+        received = extra
+        if has_parts(algorithm) and not engine.sends_parts:
+            parts = {client: only_parts(algorithm, progress.shared, client) for client in clients}
+            received = {client: parts[client] | extra.get(client, {}) for client in clients}
         engine.known = self._known(server, clients)
         full = self.config.metrics == "full" and not pools and self.plan.is_due(round)
         tested = engine.evaluate(clients, progress.shared, self.plan.kinds[-1], round - 1) if full else None
         # 2. The clients train, and answer.
-        answers = engine.train(round, clients, progress.shared, extra)
+        answers = engine.train(round, clients, progress.shared, received)
+        answers = [confined(algorithm, answer) for answer in answers] if has_parts(algorithm) else answers
         # 3. The server makes the new shared tensors of the answers, and replies to single clients; nothing counts that
         # is not finite and of the right shape.
         results, replies, figures = self._conclude(server, answers, round)
@@ -254,10 +260,7 @@ class Loop:
         # 6. The round's line.
         row = self._row(round, results, scores, trained - began, time.perf_counter() - trained)
         row |= {name: _read(value) for name, value in figures.items()}
-        row["bytes_down"] = payload_bytes(progress.shared) * len(clients)
-        for known in engine.known.values():
-            spared = payload_bytes({name: progress.shared[name] for name in known.names})
-            row["bytes_down"] += payload_bytes(known.steps) - spared
+        row["bytes_down"] = self._shared_bytes(clients, engine.known)
         row["bytes_down"] += sum(payload_bytes(tensors) for tensors in (*extra.values(), *replies.values()))
         if pools:
             row |= {"bytes_up": 0, "bytes_down": 0, "participants": len(clients)}  # no model travels: the rows did
@@ -345,6 +348,18 @@ class Loop:
             known[client] = CachedShared(heard, names | same, steps)
         return known
 
+    def _shared_bytes(self, clients: Sequence[int], known: Mapping[int, CachedShared]) -> int:
+        """Bytes of the shared tensors that participants are sent, and of what they are sent in place of others."""
+        shared, algorithm = self.progress.shared, self.setup.algorithm
+        if not known and not has_parts(algorithm):
+            return payload_bytes(shared) * len(clients)
+        total = 0
+        for client in clients:
+            there = known.get(client, CachedShared(0, frozenset(), {}))
+            news = {name: value for name, value in shared.items() if name not in there.names}
+            total += bytes_of_parts(algorithm, news, client) + payload_bytes(there.steps)
+        return total
+
     def _evaluate(self, engine: Engine, shared: Tensors, round: int) -> dict[Which, Scores]:
         """Tests due after a round."""
         if not self.plan.is_due(round):
@@ -378,7 +393,7 @@ class Loop:
             f"global_{task.metric}": mean.get("global"),
             **self._validation(scores.get("validation")),
             "worst_decile": None if judged is None else spread_of(judged.headline, self._ranked(judged))[task.worst],
-            "bytes_up": sum(payload_bytes(r.update.tensors) for r in results),
+            "bytes_up": sum(bytes_of_parts(self.setup.algorithm, r.update.tensors, r.update.client) for r in results),
             "bytes_down": 0,
             "seconds": rounded(seconds),
             "eval_seconds": rounded(eval_seconds),

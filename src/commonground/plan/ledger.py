@@ -12,6 +12,7 @@ import torch
 from commonground.algorithms import Algorithm, Server, Tensors, Update
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.evaluation_plan import EvaluationPlan
+from commonground.engine.held_parts import bytes_of_parts, has_parts
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
 from commonground.plan.rehearsal import Rehearsed
@@ -75,6 +76,10 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
     )
     if algorithm.may_stay_silent and type(algorithm).is_silent is Algorithm.is_silent:
         up, down = _silent_or_not(setup, each)
+    if has_parts(algorithm):
+        up, shared = _by_client(setup, config.rounds)
+        alone = {type(algorithm).message_to, type(algorithm).replies} != {Algorithm.message_to, Algorithm.replies}
+        down = (shared[0], shared[1] + (down[1] if alone else 0))
     if algorithm.clients_remember:
         down = _remembered(setup, down[1], moved)
     if config.early_stopping is not None:
@@ -84,6 +89,10 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
             way: 0 if sparing else each * sum(first[kind] * getattr(rehearsed[kind], way)[0] for kind in first)
             for way in ("up", "down")
         }
+        if has_parts(algorithm) and not sparing:
+            least = dict(
+                zip(("up", "down"), (ends[0] for ends in _by_client(setup, fewest_rounds(setup))), strict=True)
+            )
         up, down = (least["up"], up[1]), (least["down"], down[1])
     return Bytes((up[0], up[1]), (down[0], down[1]))
 
@@ -108,6 +117,25 @@ def _silent_or_not(setup: Setup, each: int) -> tuple[tuple[int, int], tuple[int,
     return (0, up), (down, down + (up if replies else 0))
 
 
+def _by_client(setup: Setup, rounds: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Bytes up and down of the first rounds where a client may hold parts of what travels: of those who take part. What
+    goes to single clients beside the shared tensors is not in it.
+    """
+    config, algorithm, shared = setup.config, setup.algorithm, setup.initial_shared
+    extra = {name: value for name, value in shared.items() if name not in setup.initial} | setup.uploads
+    sent: dict[tuple[tuple[str, ...], int], int] = {}
+    up = down = 0
+    for round in range(1, rounds + 1):
+        names = setup.groups.names(algorithm.sends(round))
+        for client in sample_clients(config, setup.data.clients, round):
+            if (algorithm.sends(round), client) not in sent:
+                tensors = {name: setup.initial[name] for name in names} | extra
+                sent[algorithm.sends(round), client] = bytes_of_parts(algorithm, tensors, client)
+            up += sent[algorithm.sends(round), client]
+            down += bytes_of_parts(algorithm, shared, client)
+    return (up, up), (down, down)
+
+
 def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, int]:
     """Bytes down where clients keep what they were sent, by the rules of the loop's ``_known``: the rounds are gone
     through with updates that change whatever is sent; from none to ``most`` where that would take long.
@@ -128,7 +156,8 @@ def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, in
             last = heard.get(client, 0)
             known, steps = algorithm.spared(server, last)
             spared = known | {name for name in shared if changed.get(name, 0) < last}
-            total += payload_bytes({name: value for name, value in shared.items() if name not in spared})
+            news = {name: value for name, value in shared.items() if name not in spared}
+            total += bytes_of_parts(algorithm, news, client)
             total += payload_bytes(steps) + payload_bytes(algorithm.message_to(server, client))
         names = setup.groups.names(algorithm.sends(round))
         sent = {name: shared[name] + torch.rand_like(shared[name]) for name in names}

@@ -14,6 +14,7 @@ from commonground.algorithms import Server, Tensors
 from commonground.engine.backends.base import Engine, Which, payload_bytes
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.factory import make_engine
+from commonground.engine.held_parts import bytes_of_parts
 from commonground.engine.loop import Loop
 from commonground.engine.observer import Silent
 from commonground.engine.scores import Scores
@@ -62,10 +63,9 @@ class Rehearsal(Loop):
         self.start_seconds = clock() - began
         self.scores: dict[Which, Scores] = {}
         self.first_fill = True  # whether what is computed once is yet to be counted
-        self._sent: Tensors = {}
         self._wanted: list[int] = []
         self._up: list[int] = []
-        self._alone: list[int] = []
+        self._down: list[int] = []
 
     def train(self, round: int, clients: Sequence[int]) -> Rehearsed:
         """One round of these clients, also one that was computed before."""
@@ -75,12 +75,10 @@ class Rehearsal(Loop):
         began = self.clock()
         row = self._round(self.engine, round)
         seconds = self.clock() - began
-        common = 0 if self.setup.algorithm.pools else payload_bytes(self._sent)
-        up = [0] if self.setup.algorithm.pools else self._up
-        alone = self._alone or [0]
+        up, down = ([0], [0]) if self.setup.algorithm.pools else (self._up, self._down)
         changed = frozenset(name for name, last in self.progress.totals["changed"].items() if last == round)
-        remembered, down = payload_bytes(self.progress.memory), (common + min(alone), common + max(alone))
-        return Rehearsed(seconds, (min(up), max(up)), down, row, changed, remembered)
+        remembered = payload_bytes(self.progress.memory)
+        return Rehearsed(seconds, (min(up), max(up)), (min(down), max(down)), row, changed, remembered)
 
     def test(self, clients: Sequence[int], kinds: Sequence[Which], *, detailed: bool = False) -> float:
         """Seconds of a test of these clients' models of each kind."""
@@ -111,11 +109,13 @@ class Rehearsal(Loop):
     def _conclude(
         self, server: Server, answers: Sequence[ClientResult], round: int
     ) -> tuple[list[ClientResult], dict[int, Tensors], dict[str, float | Tensor | None]]:
-        self._sent = dict(self.progress.shared)
-        told = self.setup.algorithm.message_to
-        before = [payload_bytes(told(self._server(round), answer.update.client)) for answer in answers]
+        algorithm, shared = self.setup.algorithm, dict(self.progress.shared)
+        clients = [answer.update.client for answer in answers]
+        alone = [payload_bytes(algorithm.message_to(self._server(round), client)) for client in clients]
         results, replies, figures = super()._conclude(server, answers, round)
-        self._up = [payload_bytes(result.update.tensors) for result in results]
-        clients = [result.update.client for result in results]
-        self._alone = [b + payload_bytes(replies.get(c, {})) for b, c in zip(before, clients, strict=True)]
+        self._up = [bytes_of_parts(algorithm, r.update.tensors, r.update.client) for r in results]
+        self._down = [
+            bytes_of_parts(algorithm, shared, client) + told + payload_bytes(replies.get(client, {}))
+            for client, told in zip(clients, alone, strict=True)
+        ]
         return results, replies, figures

@@ -58,6 +58,7 @@ class Engine(ABC):
     """
 
     name: str
+    sends_parts = False  # whether it cuts tensors by itself to what a client holds of them (``Algorithm.held_part``)
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

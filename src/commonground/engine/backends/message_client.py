@@ -27,6 +27,7 @@ from commonground.engine.backends.received import check_question, check_tensors
 from commonground.engine.backends.serial import run_client, score_clients
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.clients.sequential import SequentialClient
+from commonground.engine.held_parts import only_parts, parts_of, with_zeros
 from commonground.engine.private.answers import Given, GivenAnswers
 from commonground.engine.private.secret import kept_secret
 from commonground.engine.setup import Setup
@@ -131,7 +132,7 @@ class MessageClient:
                 once.keep(task.round, shared, personal, given)
         self.states.keep(task.round, given.own)
         done = Trained(client=self.number, round=task.round, samples=given.samples, loss=given.loss)
-        return done, given.sent
+        return done, parts_of(self.setup.algorithm, given.sent, self.number)
 
     def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:
         stacked = {name: value.unsqueeze(0) for name, value in personal.items()}
@@ -150,9 +151,11 @@ class MessageClient:
 
     def _with_known(self, task: Train, sent: Tensors) -> Tensors:
         """A message's tensors, and those that are not sent again or that the client works out."""
-        known = {} if task.since is None else self._remembered(task.since)
-        before = self.setup.initial_shared | known
-        return {**known, **self.setup.algorithm.worked_out(before, sent, task.round, self.setup.config.seed)}
+        setup, known = self.setup, {} if task.since is None else self._remembered(task.since)
+        whole = with_zeros(setup.algorithm, sent, setup.initial_shared, self.number, "it")
+        before = setup.initial_shared | known
+        made = known | setup.algorithm.worked_out(before, whole, task.round, setup.config.seed)
+        return made | only_parts(setup.algorithm, {n: v for n, v in made.items() if n in before}, self.number)
 
     def _remembered(self, round: int) -> Tensors:
         """The shared tensors as they were sent in an earlier round."""

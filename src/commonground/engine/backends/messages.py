@@ -42,6 +42,7 @@ from commonground.engine.backends.message_kinds import (
 )
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.fine_scores import FineScores
+from commonground.engine.held_parts import parts_of, with_zeros
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.client import ClientStates
@@ -66,6 +67,7 @@ class MessageEngine(Engine):
     """
 
     name = "messages"
+    sends_parts = True
 
     def __init__(
         self, setup: Setup, folder: Path | None = None, deliver: Callable[[int, bytes], bytes] | None = None
@@ -100,15 +102,16 @@ class MessageEngine(Engine):
             news = {name: value for name, value in shared.items() if name not in known.names}
             safe = self._safe if self.back_to is None else min(self._safe, self.back_to)
             task = Train(round=round, safe=safe, since=known.round or None, last=self._last(client))
+            news = parts_of(self.setup.algorithm, news, client)
             return pack(task.model_dump(), {**news, **known.steps, **(extra or {}).get(client, {})})
 
         def result(client: int, done: Trained, tensors: Tensors) -> ClientResult:
             if (done.client, done.round) != (client, round):
                 whose = f"the answer of {who(self.setup, client, round)}"
                 raise UpdateError(f"{whose} cannot be used: it is that of client {done.client} in round {done.round}")
-            return self._admitted(
-                ClientResult(Update(client, done.samples, self.setup.moved(tensors)), done.loss), round
-            )
+            setup, whose = self.setup, f"the update of {who(self.setup, client, round)}"
+            whole = with_zeros(setup.algorithm, tensors, setup.initial | setup.initial_shared, client, whose)
+            return self._admitted(ClientResult(Update(client, done.samples, setup.moved(whole)), done.loss), round)
 
         results = self._ask(clients, question, Trained, round, result)
         self._round = round
