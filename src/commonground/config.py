@@ -389,8 +389,11 @@ class RunConfig(BaseModel):
         """Names in a list, and kinds by name, as the text in which a command is given them."""
         if isinstance(given, Mapping):
             given = [f"{name}={kind}" for name, kind in given.items()]
-        if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
+        if not isinstance(given, list | tuple):
             return given
+        for name in given:
+            if not isinstance(name, str):
+                raise ValueError(f"{name!r} is no name of a column (names are text: '1', not 1)")
         return listed(given)
 
     @classmethod

@@ -7,7 +7,8 @@ import io
 import shlex
 from collections.abc import Iterable
 
-from commonground.quoting import escaped
+from commonground.errors import ConfigError
+from commonground.quoting import escaped, quoted
 
 __all__ = ["listed", "names_in", "option"]
 
@@ -17,12 +18,21 @@ def names_in(text: str | None) -> tuple[str, ...]:
 
     >>> names_in('age, "height, cm",it\'s "old"')
     ('age', 'height, cm', 'it\'s "old"')
+
+    Raises:
+        ConfigError: a quote is not closed.
     """
     try:
-        parts = next(csv.reader(io.StringIO(text or "", newline=""), skipinitialspace=True), [])
-    except csv.Error:  # no list as a CSV has them
-        parts = (text or "").split(",")
+        parts = _parts(text or "", strict=True)
+    except csv.Error as error:
+        if "unexpected end" in str(error):
+            raise ConfigError(f"{quoted(text or '')} begins a name with a quote that nothing closes") from None
+        parts = _parts(text or "", strict=False)  # a quote within a name
     return tuple(name for part in parts if (name := part.strip()))
+
+
+def _parts(text: str, strict: bool) -> list[str]:
+    return next(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=strict), [])
 
 
 def listed(names: Iterable[str]) -> str:

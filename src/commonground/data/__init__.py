@@ -193,9 +193,15 @@ def _columns_text(label: Any) -> str:
     """Target columns as one text: their names with commas between them."""
     if isinstance(label, str) and label:
         return label
-    names = list(label) if isinstance(label, Sequence) else []
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"target names a column, or several columns, and is no {type(label).__name__}: {label!r}")
+    several = isinstance(label, Sequence) and not isinstance(label, str)
+    names = list(label) if several else [label]
+    if not names or label == "":
+        raise ConfigError("target names no column")
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"target names a column, or several columns, and {name!r} is no name (names are text: '1', not 1)"
+            )
     return listed(names)
 
 

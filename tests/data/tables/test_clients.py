@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commonground import load_data
+from commonground import load_data, train
 from commonground.cli import main
 from commonground.data import FederatedDataset
 from commonground.data.own_table import OwnTable
@@ -297,9 +297,15 @@ def test_an_object_that_is_no_table_is_said() -> None:
     table = pd.DataFrame({"who": ["a", "b"] * 20, "x": np.arange(40.0), "ill": [0, 1, 1, 0] * 10, "z": [1, 0] * 20})
     both = load_data(table, client_column="who", target=["ill", "z"], task="multilabel")
     assert both.class_names == ("ill", "z")
-    for target in (3, [], ["ill", 3], None):
-        with pytest.raises(ConfigError, match="target names a column, or several columns"):
+    for target in (3, ["ill", 3]):
+        with pytest.raises(ConfigError, match="target names a column, or several columns, and 3 is no name"):
             load_data(table, client_column="who", target=target)
+    with pytest.raises(ConfigError, match="target names no column"):
+        load_data(table, client_column="who", target=[])
+    with pytest.raises(ConfigError, match=r"'target' is .*: 3 is no name of a column"):
+        train("fedavg", "t.csv", client_column="who", target=["ill", 3])
+    with pytest.raises(ConfigError, match="'\"x,z' begins a name with a quote that nothing closes"):
+        load_data(table, client_column="who", target="ill", drop='"x,z')
     with pytest.raises(DataError, match="the DataFrame has no rows"):
         load_data(table.iloc[:0], client_column="who", target="ill")
     with pytest.raises(ConfigError, match="a Series is one column; a table is a DataFrame"):

@@ -159,7 +159,7 @@ def test_names_are_told_apart_without_blanks_around_them(name: str, shown: str, 
 def test_options_of_tables_are_for_tables() -> None:
     with pytest.raises(ConfigError, match="'digits' are no table"):
         load_data("digits", drop="a")
-    with pytest.raises(ConfigError, match=r"unknown setting 'client_colum'; did you mean 'client_column'\?"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'client_colum' \(did you mean 'client_column'\?\); of how"):
         load_data("digits", client_colum="a")
 
 

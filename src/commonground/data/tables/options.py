@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -211,8 +210,8 @@ def table_options(values: Mapping[str, Any]) -> TableOptions:
     given: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(f"unknown setting {quoted(name)}{f'; did you mean {near[0]!r}?' if near else ''}")
+            there = f"of how a table is read there are {', '.join(known)}"
+            raise ConfigError(f"unknown setting {quoted(name)}{meant(name, known)}; {there}")
         if value is None:
             continue
         if name in ("drop", "text_column"):
