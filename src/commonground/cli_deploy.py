@@ -266,7 +266,11 @@ def _over_a_network(command: click.Command) -> click.Command:
 @folder_option
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="folder for the run's files, on the server")
 @click.option(
-    "--expect", type=click.IntRange(1), default=2, show_default=True, help="clients to wait for; all there take part"
+    "--expect",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="clients to wait for before a run begins; all there take part",
 )
 @click.option(
     "--wait", type=Finite(0, 1e9, min_open=True), default=300.0, show_default=True, help="seconds to wait for them"

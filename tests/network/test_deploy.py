@@ -83,8 +83,9 @@ def test_a_killed_server_is_continued(live: Live, data: FederatedDataset, tmp_pa
     child.kill()
     child.communicate()
     live.start_server()
-    summary = live.ran(out, "fedrep", *SETTINGS, "--resume")
+    summary = live.ran(out, "fedrep", *SETTINGS, "--resume", "--expect", "9")
     assert summary["weights_sha256"] == here(data, "fedrep")
+    assert "the run goes on with the 3 clients it began with: " in (out / "network.log").read_text("utf-8")
 
 
 def test_a_run_goes_on_on_the_server_until_it_is_stopped_there(

@@ -172,6 +172,21 @@ def test_a_server_that_is_away_is_tried_again_and_an_answer_kept() -> None:
     assert line.connected == 1
 
 
+def test_a_server_that_is_not_there_at_first_is_not_there_again() -> None:
+    class Late(Line):
+        def connect(self) -> int:
+            node = super().connect()
+            if node and self.connected == 1:
+                raise httpx.ConnectError("refused")
+            return node
+
+    notes = Late([letter(b"one")]).serve(1)
+    assert notes == [
+        "the server at server:1 cannot be reached: refused; trying again",
+        "is node 7 of the server at server:1",
+    ]
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_server_that_may_want_certificates_is_told(plain: bool) -> None:
     line = Line([httpx.RemoteProtocolError("no response"), letter(b"one")], plain=plain)

@@ -44,7 +44,7 @@ def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None]
         try:
             if not connected:
                 note(f"is node {fleet.connect()} of the server at {fleet.address}")
-                connected = True
+                connected = reached = True
             while unsent:
                 _send(fleet, *unsent[0], note)
                 unsent.pop(0)

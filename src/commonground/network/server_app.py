@@ -14,6 +14,7 @@ from flwr.superlink.grid import http_grid
 from pydantic import BaseModel, ConfigDict
 
 from commonground.config import RunConfig
+from commonground.counted import counted
 from commonground.engine.observer import Silent
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError
@@ -23,6 +24,7 @@ from commonground.network.holder import Holder
 from commonground.network.limits import Limits
 from commonground.network.parent import end_with
 from commonground.network.parts import pull_patiently
+from commonground.quoting import escaped
 
 __all__ = ["FAILED", "HANDOVER", "LOG", "Job", "app", "outcome_of"]
 
@@ -105,7 +107,10 @@ def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
         train_over, post, config, limits=job.limits, out=out, resume=job.resume, observer=observer, held=True
     )
     if job.resume and (out / MEMBERS).is_file():
-        train(Members.read(out / MEMBERS))
+        members = Members.read(out / MEMBERS)
+        names = ", ".join(escaped(told.name) for told in members.descriptions)
+        note(f"the run goes on with the {counted(len(members.nodes), 'client')} it began with: {names}")
+        train(members)
         return
     without: dict[int, str] = {}
     while True:
