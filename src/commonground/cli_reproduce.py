@@ -245,6 +245,7 @@ def _on(request: Request, chosen: Experiment, device: str) -> Request:
 
 
 def _carry_out(request: Request, chosen: Experiment) -> None:
+    from commonground.engine.interrupt import more_runs
     from commonground.papers.writing import about, write_outcome
     from commonground.report import write_reproduction_report
     from commonground.terminal import standard_output
@@ -259,7 +260,8 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
         alone = CellStore(request.folder).alone
         with alone():  # first of all, so that a folder of cells says whose they are however this ends
             write_outcome(there(chosen.table, request), chosen, about(request, chosen, 0.0), request.folder)
-    outcome = chosen.run(request)
+    with more_runs():
+        outcome = chosen.run(request)
     outcome.leave_out_undefined()
     with alone():
         if chosen.table is not None:  # with what other processes have added meanwhile

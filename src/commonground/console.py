@@ -19,6 +19,7 @@ from commonground.engine.setup import Setup
 from commonground.privacy import about_privacy
 from commonground.quoting import visible
 from commonground.tasks import Headline, Metric, about_balance, tested_clients, untested_clients, untuned_clients
+from commonground.tasks.rank import is_share
 from commonground.terminal import human_bytes, moves
 
 __all__ = ["ConsoleProgress", "result_note", "result_table"]
@@ -63,6 +64,7 @@ class ConsoleProgress:
         """See :class:`~commonground.engine.Observer`."""
         self._rounds = setup.config.rounds
         self._headline = Headline.of(setup.data.task)
+        self._rank = Metric(setup.rank.key, is_share(setup.rank.key))
         self._no_loss = "no training" if setup.config.dp is None else "no finite loss"
         self._began, self._first = time.perf_counter(), done
         if self._quiet:
@@ -99,8 +101,10 @@ class ConsoleProgress:
         if row[headline.personal] is not None:
             kind = "global" if row[headline.shared] is not None else "personal"
             state += f"  {kind} {headline.name} {headline.show(row[headline.personal])}"
-        if row.get(f"validation_{headline.key}") is not None:
-            state += f"  validation {headline.show(row[f'validation_{headline.key}'])}"
+        rank = self._rank
+        if row.get(f"validation_{rank.key}") is not None:
+            what = "" if rank.key == headline.key else f"{rank.name} "
+            state += f"  validation {what}{rank.show(row[f'validation_{rank.key}'])}"
         done = row["round"]
         if self._bar is not None:
             self._bar.update(self._task, completed=done, state=state)

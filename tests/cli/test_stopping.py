@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from commonground import Run, compare
 from commonground.engine import interrupt
-from commonground.engine.interrupt import StopFlag
+from commonground.engine.finishing import finish
+from commonground.engine.interrupt import StopFlag, more_runs
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import Interrupted
 from commonground.stopping import stops_raise
@@ -91,6 +94,34 @@ def test_sigterm_to_all_processes_of_a_run(tmp_path: Path) -> None:
     assert checkpoint.round == len(RunFolder(tmp_path / "run").rounds.rows()) >= 3
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # no worker is left
+
+
+def test_a_signal_after_a_runs_last_check_is_for_the_runs_to_come() -> None:
+    with StopFlag():
+        signal.raise_signal(signal.SIGINT)  # the run is done, and was the only one
+    with more_runs(), pytest.raises(Interrupted):  # noqa: PT012, what ends with it is the run before
+        with StopFlag():
+            pass
+        with StopFlag():
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_comparison_is_stopped_between_two_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a signal that comes when the first run has trained, and nothing of it looks for one any more."""
+
+    def late(*given: Any) -> Run:
+        signal.raise_signal(signal.SIGINT)
+        return finish(*given)
+
+    settings: dict[str, Any] = {"seeds": 1, "rounds": 1, "clients": 3, "local_only": False, "out": tmp_path / "out"}
+    monkeypatch.setattr("commonground.engine.loop.finish", late)
+    with pytest.raises(Interrupted):
+        compare(["fedavg", "fedper"], **settings)
+    assert [path.parent.parent.name for path in tmp_path.rglob("summary.json")] == ["fedavg"]
+    monkeypatch.undo()
+    compare(["fedavg", "fedper"], **settings)
+    assert len([*tmp_path.rglob("summary.json")]) == 2
 
 
 def test_a_second_signal_acts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -333,3 +333,12 @@ def test_output_that_takes_no_more_is_told_apart_from_a_full_disk() -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=os.environ, check=False)
     said = "commonground: standard output took no more: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_progress_shows_the_validation_metric_that_judges(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--data", "digits", "--clients", "3", "--rounds", "2", "--validation-fraction", "0.3"]
+    assert main(["train", "fedavg", *words, "--rank-by", "log_loss"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("round ")]
+    assert len(lines) == 2
+    for line in lines:
+        assert re.search(r"accuracy \d+\.\d %  validation log loss \d\.\d+", line)

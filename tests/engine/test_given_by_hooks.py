@@ -53,6 +53,10 @@ class Hooks(Algorithm):
         given["shape"] = {name: value[..., :1] for name, value in own.items()}
         return given.get(self.what, dict(own))
 
+    def held_part(self, name: str, client: int) -> tuple[slice, ...]:
+        given: dict[str, Any] = {"part": 3, "long part": (slice(1), slice(1), slice(1))}
+        return given.get(self.what, ())
+
     def client_state(self, initial: Tensors) -> Tensors:
         return [1] if self.what == "client_state" else {}  # type: ignore[return-value]
 
@@ -77,6 +81,14 @@ class Hooks(Algorithm):
         ("shape", "personal_model of hooks gives 'head.weight' as torch.float32 of shape (3, 1) instead of torch."),
         ("arrays", "client_update of hooks gives for 'first.weight' no tensor, but an ndarray: array([["),
         ("NaN", "its training loss was finite, so look first at what client_update of hooks computes"),
+        (
+            "part",
+            "held_part of hooks gives 3 for 'first.weight'; let it give a tuple of slices, at most one for each axis",
+        ),
+        (
+            "long part",
+            "held_part of hooks gives (slice(None, 1, None), slice(None, 1, None), slice(None, 1, None)) for",
+        ),
         ("client_state", "client_state of hooks gives a list in place of a dict of tensors by name"),
         ("server_state", "server_state of hooks gives for 'q/w' no tensor, but a str: 'no'"),
         ("replies", "replies of hooks gives nothing in place of a dict of tensors by name for each client"),

@@ -120,6 +120,40 @@ def test_details_are_told_once_at_the_end(monkeypatch: pytest.MonkeyPatch) -> No
 # -- metrics of one's own -------------------------------------------------------------------------------------------
 
 
+def last_row(y: Any, p: Any) -> Any:
+    return p[10**6]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "perfedavg"])
+def test_a_metric_that_fails_does_so_before_a_round_is_trained(algorithm: str, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    with pytest.raises(ModelError, match="the metric 'last_row' failed: IndexError"):
+        train(algorithm, rare(), metrics={"last_row": last_row}, on_round=seen.append, **SETTINGS)
+    assert not seen
+    # What fails after all rounds leaves all but the last of them.
+    calls: list[int] = []
+
+    def later(y: Any, p: Any) -> float:
+        calls.append(len(y))
+        return float(p[10**6 if len(calls) > 1 else 0, 0])
+
+    more: dict[str, Any] = {**SETTINGS, "out": tmp_path / "run", "rounds": 3, "workers": 1}
+    with pytest.raises(ModelError, match="the metric 'later' failed: IndexError"):
+        train(algorithm, rare(), metrics={"later": later}, **more)
+    whole = train(algorithm, rare(), metrics={"later": surest}, **{**more, "out": None})
+    again = train(algorithm, rare(), metrics={"later": surest}, on_round=seen.append, resume=True, **more)
+    assert [row["round"] for row in seen] == [3]
+    assert again.summary["weights_sha256"] == whole.summary["weights_sha256"]
+
+
+def test_a_metric_of_targets_of_one_number() -> None:
+    """Regression's are [n, 1], and so is what is computed of them row by row."""
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    data = FederatedDataset.from_arrays([(x[:30], x[:30, 0], x[30:], x[30:, 0])] * 2, task=Regression())
+    run = train("fedavg", data, rounds=1, metrics={"off": lambda y, p: np.abs(y - p)})
+    assert run.summary["metrics"]["off"] == pytest.approx(run.summary["metrics"]["mae"])
+
+
 def test_a_metric_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def brier(y, p):\n    return (p[:, 1] - y) ** 2\n")
     run = train("fedrep", rare(), engine="serial", metric=f"{tmp_path}/mine.py:brier", out=tmp_path / "run", **SETTINGS)
@@ -138,7 +172,7 @@ def test_a_metric_in_a_file(tmp_path: Path) -> None:
         ({"metrics": {"mine": 3}}, ConfigError, "the metric 'mine' is a int, not a function"),
         ({"metrics": {"a b": surest}}, ConfigError, "'a b' needs a name of letters"),
         ({"metric": "brier"}, ConfigError, "write it as file.py:function"),
-        ({"metrics": {"mine": lambda y, p: p}}, ModelError, "'mine' must give one number, or one for each of 3 rows"),
+        ({"metrics": {"mine": lambda y, p: p}}, ModelError, "'mine' must give one number, or one for each of 60 rows"),
         ({"metrics": {"mine": lambda y, p: 1 / 0}}, ModelError, "the metric 'mine' failed"),
         ({"metrics": {"mine": lambda y, p: "x"}}, ModelError, "'mine' must give one number, .*, not what is a str"),
         (

@@ -24,6 +24,7 @@ from commonground.config import RunConfig, with_usual_names
 from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine import Run, run_training
+from commonground.engine.interrupt import more_runs
 from commonground.engine.loop import OnRound, as_one
 from commonground.engine.option_checks import is_chosen
 from commonground.engine.own_metrics import metrics_of
@@ -290,6 +291,7 @@ class Comparing:
 
     # -- runs ---------------------------------------------------------------------------------------------------
 
+    @more_runs()
     def run(self) -> dict[str, list[Run]]:
         """All runs, by label, in the order of the seeds; without those of methods in ``diverged``.
 
@@ -307,8 +309,8 @@ class Comparing:
             data = self._load(seed)
             if self.target is not None and data.task.metric != "accuracy":
                 raise ConfigError(
-                    f"the target is an accuracy, and {data.name} is judged by {Headline.of(data.task).name}; leave it "
-                    "out"
+                    f"--to-accuracy (target=) asks for an accuracy, and {data.name} is judged by "
+                    f"{Headline.of(data.task).name}; leave it out"
                 )
             names.add(data.client_names)
             if seed == self.seeds[0]:

@@ -11,7 +11,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.errors import ModelError
 from commonground.quoting import quoted
 
-__all__ = ["check_nothing_given", "tensors_given", "what_is"]
+__all__ = ["check_nothing_given", "shown", "tensors_given", "what_is"]
 
 
 def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") -> Tensors:

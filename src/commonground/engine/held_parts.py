@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from commonground.algorithms import Algorithm, Tensors
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.backends.checks import check_tensor
 from commonground.engine.backends.client_result import ClientResult
+from commonground.engine.given_by_hooks import shown
+from commonground.errors import ModelError
+from commonground.quoting import quoted
 
 __all__ = ["bytes_of_parts", "confined", "has_parts", "only_parts", "parts_of", "with_zeros"]
 
@@ -27,7 +31,7 @@ def parts_of(algorithm: Algorithm, tensors: Tensors, client: int) -> Tensors:
     """What travels of tensors that are shared, from or to a client."""
     if not has_parts(algorithm):
         return tensors
-    return {name: value[algorithm.held_part(name, client)] for name, value in tensors.items()}
+    return {name: value[_part(algorithm, name, client, value)] for name, value in tensors.items()}
 
 
 def bytes_of_parts(algorithm: Algorithm, tensors: Tensors, client: int) -> int:
@@ -39,7 +43,7 @@ def only_parts(algorithm: Algorithm, tensors: Tensors, client: int) -> Tensors:
     """The tensors of which a client holds a part alone, in their own shapes with zeros for the rest."""
     found: Tensors = {}
     for name, value in tensors.items() if has_parts(algorithm) else ():
-        if part := algorithm.held_part(name, client):
+        if part := _part(algorithm, name, client, value):
             found[name] = torch.zeros_like(value)
             found[name][part] = value[part]
     return found
@@ -67,8 +71,23 @@ def with_zeros(algorithm: Algorithm, parts: Tensors, like: Tensors, client: int,
     """
     whole = dict(parts)
     for name in like if has_parts(algorithm) else ():  # in their order: messages have none
-        if name in parts and (part := algorithm.held_part(name, client)):
+        if name in parts and (part := _part(algorithm, name, client, like[name])):
             check_tensor(whose, name, parts[name], like[name][part])
             whole[name] = torch.zeros_like(like[name], device=parts[name].device)
             whole[name][part] = parts[name]
     return whole
+
+
+def _part(algorithm: Algorithm, name: str, client: int, tensor: Tensor) -> tuple[slice, ...]:
+    """What a client holds of a tensor.
+
+    Raises:
+        ModelError: the method gives no index of slices.
+    """
+    part: object = algorithm.held_part(name, client)
+    if not isinstance(part, tuple) or not all(isinstance(piece, slice) for piece in part) or len(part) > tensor.ndim:
+        raise ModelError(
+            f"held_part of {algorithm.title or algorithm.name} gives {shown(part)} for {quoted(name)}; let it give a "
+            f"tuple of slices, at most one for each axis of its shape {tuple(tensor.shape)}"
+        )
+    return part

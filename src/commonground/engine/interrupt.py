@@ -5,14 +5,32 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 from commonground.errors import Interrupted
 
-__all__ = ["StopFlag"]
+__all__ = ["StopFlag", "more_runs"]
 
 SAME = 0.5  # seconds after a signal in which another one is taken for its echo
+
+
+_more = 0  # how many of those who carry out several runs are at it
+
+
+@contextmanager
+def more_runs() -> Iterator[None]:
+    """While open, a signal that comes after a run's last check is not for a run that is done, but for those to come:
+    it is raised when the run has ended.
+    """
+    global _more
+    _more += 1
+    try:
+        yield
+    finally:
+        _more -= 1
 
 
 class StopFlag:
@@ -38,6 +56,8 @@ class StopFlag:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if _more and kind is None:
+            self.check()
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

@@ -28,6 +28,7 @@ from commonground.engine.finishing import finish
 from commonground.engine.held_parts import bytes_of_parts, confined, has_parts, only_parts
 from commonground.engine.interrupt import StopFlag
 from commonground.engine.keeper import Keeper
+from commonground.engine.metric_trial import try_metrics
 from commonground.engine.metrics import body_drift, round_metrics
 from commonground.engine.observer import Observer
 from commonground.engine.private.releases import note_release
@@ -141,6 +142,8 @@ class Loop:
                 self._tell_of_slow_precision()
                 self._tell_of_nothing_shared()
                 self._tell_of_sampled_end()
+                if self.progress.done == 0:
+                    try_metrics(self.setup)
                 if engine.remark:
                     self.observer.note(engine.remark)
                 try:
@@ -204,6 +207,8 @@ class Loop:
             if self.stopping.exhausted:
                 return
             stop.check()
+            if self.setup.own_metrics and round == self.config.rounds:
+                self.keeper.save(engine)  # they are code of the user's that the last test asks for the first time
             with self._told_of_growth():
                 row = self._round(engine, round)
             self.observer.round(row)

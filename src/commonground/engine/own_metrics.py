@@ -74,6 +74,8 @@ class OwnFigure(FineFigures):
                 f"the metric '{self.name}' must give one number, or one for each of {chosen.sum()} rows, not "
                 f"what is a {type(said).__name__}"
             ) from None
+        if found.shape == (int(chosen.sum()), 1):  # as targets of one number are
+            found = found[:, 0]
         if found.shape not in ((), (int(chosen.sum()),)):
             raise ModelError(
                 f"the metric '{self.name}' must give one number, or one for each of {chosen.sum()} rows, not an array "
