@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
-__all__ = ["common_part", "rounding_shows", "step_at"]
+__all__ = ["common_part", "in_digits", "rounding_shows", "step_at", "too_large"]
 
+LARGEST_WHOLE = 2.0**24
 _STEPS = 50  # steps of single precision in a deviation below which rounding is felt
 
 
@@ -24,6 +25,20 @@ def rounding_shows(size: float, spread: float) -> bool:
     (True, False)
     """
     return spread < _STEPS * step_at(size)
+
+
+def too_large(size: float) -> bool:
+    """Whether single precision rounds whole numbers of this size."""
+    return abs(size) > LARGEST_WHOLE
+
+
+def in_digits(value: float) -> str:
+    """A number in the nine digits that tell single-precision numbers apart, or all digits before the point.
+
+    >>> in_digits(0.1), in_digits(4197780659.0), in_digits(1e20)
+    ('0.1', '4197780659', '1e+20')
+    """
+    return f"{value:.0f}" if 1e9 <= abs(value) < 1e15 else f"{value:.9g}"
 
 
 def common_part(middle: float, size: float, spread: float) -> float:

@@ -20,6 +20,7 @@ from commonground.engine.run import Run, as_run
 from commonground.engine.trained import Trained
 from commonground.engine.warm_start import start_for
 from commonground.errors import ConfigError, DataError, warn
+from commonground.single_precision import in_digits
 from commonground.tasks import Task
 from commonground.user_code import is_code
 
@@ -191,4 +192,4 @@ def _actual(task: Task, y: npt.NDArray[Any], names: tuple[str, ...]) -> list[lis
 
 
 def _written(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:.9g}"
+    return value if isinstance(value, str) else in_digits(value)

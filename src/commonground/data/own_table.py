@@ -90,7 +90,7 @@ class OwnTable:
         self.notes = self._raw.notes
         given = split_column(self._raw, labels, self.options)
         said = self.options.readings
-        targets = read_targets(self._raw, labels, task, said=said, scaled=False)
+        targets = read_targets(self._raw, labels, task, said=said)
         rows = divided(self._raw, targets, given, self.options, TEST_SEED, name)
         self.notes += rows.notes
         taken = {*labels, given, self.options.time_column, self.options.group_column}

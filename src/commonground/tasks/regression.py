@@ -13,7 +13,7 @@ from torch import Tensor
 
 from commonground.devices import wide
 from commonground.errors import DataError
-from commonground.single_precision import rounding_shows
+from commonground.single_precision import in_digits, rounding_shows, too_large
 from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 
 __all__ = ["Regression"]
@@ -70,7 +70,10 @@ class Regression(Task):
     @cached_property
     def in_double(self) -> bool:
         """See :attr:`Task.in_double`: their mean is taken off first."""
-        return any(map(rounding_shows, self.mean, self.std))
+        return any(
+            rounding_shows(mean, std) or too_large(abs(mean) + std)
+            for mean, std in zip(self.mean, self.std, strict=True)
+        )
 
     def as_tensor(self, targets: Array, dtype: torch.dtype) -> Tensor:
         y = torch.from_numpy(targets)
@@ -122,4 +125,4 @@ class Regression(Task):
         return [", ".join(f"{value:.6g}" for value in row) for row in predicted]
 
     def table(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-        return self.columns(names), [[f"{value:.9g}" for value in row] for row in predicted]
+        return self.columns(names), [[in_digits(value) for value in row] for row in predicted]

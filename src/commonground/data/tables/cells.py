@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.single_precision import rounding_shows, step_at
+from commonground.single_precision import rounding_shows, step_at, too_large
 
 __all__ = [
     "MISSING",
@@ -217,6 +217,14 @@ def rounded_away(values: Floats) -> tuple[float, float] | None:
     most, deviation = float(np.abs(there).max()), float(there.std())
     shows = 4 * np.spacing(most) < deviation and rounding_shows(most, deviation)
     return (step_at(most), deviation) if shows else None
+
+
+def too_fine(values: Floats) -> bool:
+    """Whether numbers are to stay in double precision: they are too large for single precision to tell whole ones
+    apart, or differ by so little that its rounding would show.
+    """
+    there = values[~np.isnan(values)]
+    return bool(len(there)) and (too_large(float(np.abs(there).max())) or rounded_away(values) is not None)
 
 
 def is_text(kind: Any) -> bool:

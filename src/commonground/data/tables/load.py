@@ -104,7 +104,7 @@ def load_table(
     known = as_run_read(raw, labels, schema.target_decimals) if schema and labels == list(schema.targets) else {}
     classes = schema.class_names if schema else ()
     with telling_ways(raw, schema):
-        targets = read_targets(raw, labels, task, classes, said={**known, **said}, scaled=schema is None)
+        targets = read_targets(raw, labels, task, classes, said={**known, **said})
     rows = divided(raw, targets, given, options, seed, owner)
     if found is not None:
         check_points(raw, said, readings_of(found[0]), targets.readings, rows.readings)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Cells, places_of, rounded_away, spelt_twice, words_of
+from commonground.data.tables.cells import Cells, places_of, spelt_twice, too_fine, words_of
 from commonground.data.tables.kinds import TRUTHS, Reading
 from commonground.data.tables.notation import column_of
 from commonground.data.tables.read import RawTable
@@ -93,7 +93,6 @@ def read_targets(
     names: Sequence[str] = (),
     *,
     said: Mapping[str, Reading] | None = None,
-    scaled: bool = True,
 ) -> Targets:
     """The target columns.
 
@@ -103,8 +102,6 @@ def read_targets(
         task: by name; by default classification, or several labels where there are several columns.
         names: classes in their order, if they are known and hold all of the column's.
         said: how numbers are written, by column, where the user or a run says so.
-        scaled: whether numbers are scaled by this table's own rows, which must then tell them apart; not so a new
-            client's, or one client's of several.
 
     Raises:
         ConfigError: a table has no such task.
@@ -113,14 +110,9 @@ def read_targets(
     chosen = make_task(task or ("classification" if len(labels) == 1 else "multilabel"))
     if isinstance(chosen, Regression | MultiLabel):
         columns = [_numbers(raw, label, said) for label in labels]
-        for label, (values, _) in zip(labels, columns, strict=True):
-            lost = rounded_away(values) if scaled else None
-            if lost is not None:
-                raise DataError(
-                    f"{raw.path}: the numbers of {quoted(label)} differ by about {lost[1]:.3g}, and numbers of their "
-                    f"size are rounded to steps of {lost[0]:.3g} in single precision; subtract what they have in common"
-                )
-        numbers = np.stack([values for values, _ in columns], axis=1).astype(np.float32)
+        numbers = np.stack([values for values, _ in columns], axis=1)
+        if not any(too_fine(values) for values, _ in columns):
+            numbers = numbers.astype(np.float32)
         everyone, decimals = np.zeros(raw.rows, dtype=np.int64), tuple(decimal for _, decimal in columns)
         return Targets(chosen.targets(numbers, labels[0]), tuple(labels), chosen, ["any"], everyone, decimals)
     if not isinstance(chosen, Classification):
