@@ -218,8 +218,9 @@ def _keep(run: Run, new: FederatedDataset, *, epochs: int, lr: float | None, see
         say(f"{who}, left out: {_first(left)}")
     headline = Headline.of(new.task)
     several = len(kept.names) > 1
+    again = f" (with new heads in place of earlier ones: {_first(kept.renewed)})" if kept.renewed else ""
     standard_output().print(
-        f"{len(kept.names):,} client{'s' if several else ''} added to the run: {_first(kept.names)}; {headline.name} "
+        f"{counted(len(kept.names), 'client')} added to the run: {_first(kept.names)}{again}; {headline.name} "
         f"{headline.show(kept.mean)} on {'their test samples, the mean over them' if several else 'its test samples'}"
     )
 
@@ -248,7 +249,8 @@ def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> N
         say(f"{new.name}: {note}")
     if left:
         say(
-            f"{len(left):,} clients have too few samples for {shots} shots and a test, and are left out: {_first(left)}"
+            f"left out for having too few samples for {shots} shots and a test: {counted(len(left), 'client')}, "
+            f"{_first(left)}"
         )
 
 

@@ -259,6 +259,13 @@ def test_a_table_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["predict", run, str(new), "--out", str(tmp_path / "said.csv")]) == 0
     said = (tmp_path / "said.csv").read_text().splitlines()
     assert len(said) == 81
+    told = capsys.readouterr().err
+    assert "'east', 'west' came after the run, with heads trained on rows that may be among these; how good" in told
+    assert main(["predict", run, str(old), "--out", str(tmp_path / "said.csv")]) == 0
+    assert "came after the run" not in capsys.readouterr().err
+    assert main(["adapt", run, "--data", str(new), "--keep"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "'east', 'west' (with new heads in place of earlier ones: 'east', 'west'); accuracy" in told
     assert main(["export", run, "--client", "east", "--out", str(tmp_path / "east"), "--quiet"]) == 0
     assert cg.load_exported(tmp_path / "east").schema is not None
 

@@ -213,7 +213,7 @@ def test_new_clients_of_a_table(folder: Path, tmp_path: Path, capsys: pytest.Cap
         table.to_csv(tmp_path / f"{name}.csv", index=False)
         found[name] = adapted(folder / "run", tmp_path / f"{name}.csv", tmp_path / name)
         said = capsys.readouterr().err
-        assert "2 clients have too few samples for 5 shots and a test, and are left out: 'tiny', 'single'" in said
+        assert "left out for having too few samples for 5 shots and a test: 2 clients, 'tiny', 'single'" in said
     assert (found["plain"]["clients"], found["plain"]["left_out"]) == (3, ["tiny", "single"])
     assert found["swapped"]["results"] == found["plain"]["results"]
     assert found["unit"]["results"] != found["plain"]["results"]

@@ -33,11 +33,13 @@ class Kept:
         run: the run with them: ``run.model("name")``, ``run.predict(x, "name")``.
         names: theirs.
         mean: the task's headline metric on their test samples, averaged over them; NaN where it is not defined.
+        renewed: names of those that had been added before, and have new heads now.
     """
 
     run: Run
     names: tuple[str, ...]
     mean: float
+    renewed: tuple[str, ...] = ()
 
 
 def keep_clients(
@@ -115,8 +117,9 @@ def keep_clients(
             )
         added = trained.read_added_again()  # of other processes as well
         names = _names(trained, data)
-        if not renew and (known_before := [name for name in names if name in trained.names]):
-            raise ConfigError(f"there is a client '{known_before[0]}' already")
+        renewed = tuple(name for name in names if name in trained.names)
+        if renewed and not renew:
+            raise ConfigError(f"there is a client '{renewed[0]}' already")
         # Clients that the data only number have their scales by no name.
         own = {} if data.schema is None else data.schema.client_scales
         scales = {n: own[n if n in own else ""] for n in names} if own else {}
@@ -127,7 +130,7 @@ def keep_clients(
     known = ~np.isnan(headline)
     mean = float(headline[known].mean()) if known.any() else float("nan")
     again = replace(trained)  # which has read nothing of the folder yet
-    return Kept(replace(run, _read=at_hand(again)), tuple(names), mean)
+    return Kept(replace(run, _read=at_hand(again)), tuple(names), mean, renewed)
 
 
 def _names(trained: Trained, data: FederatedDataset) -> list[str]:

@@ -147,11 +147,13 @@ class Asked:
         outputs: of the networks, a row for each row of the table.
         predicted: what the task makes of them [rows, columns].
         parts: rows that one model was asked of.
+        clients: whose each of these models is; None for the global one.
     """
 
     outputs: Tensor
     predicted: npt.NDArray[np.float64]
     parts: list[Rows]
+    clients: list[int | None]
 
 
 def named_columns(trained: Trained, target: str, client_column: str | None, ids: tuple[str, ...] = ()) -> TableSchema:
@@ -196,6 +198,13 @@ def answers_of(
     beside = [_shown(raw, name) for name in kept]
     rows = [[str(row), *(cells[row] for cells in beside), *answer] for row, answer in enumerate(answers)]
     metric = _metric(trained, raw, schema, asked.outputs, asked.predicted, asked.parts)
+    added = sorted({client for client in asked.clients if client is not None and client >= trained.clients})
+    if metric and added:
+        names = ", ".join(quoted(trained.names[client]) for client in added[:3]) + (", …" if len(added) > 3 else "")
+        note(
+            f"{names} came after the run, with {'a head' if len(added) == 1 else 'heads'} trained on rows that may be "
+            "among these; how good that is on others, adapt said when it kept them"
+        )
     return TableAnswers(["sample", *kept, *header], rows, metric)
 
 
@@ -205,7 +214,7 @@ def asked_of(
     """As :func:`answers_of`, in numbers."""
     parts = list(_parts(trained, raw, schema, whose, note))
     outputs = _outputs(trained, schema, x, parts)
-    return Asked(outputs, trained.task.predict(outputs), [rows for _, rows in parts])
+    return Asked(outputs, trained.task.predict(outputs), [rows for _, rows in parts], [client for client, _ in parts])
 
 
 def _shown(raw: RawTable, column: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from commonground.config import RunConfig
+from commonground.counted import counted
 from commonground.engine.progress import Progress
 from commonground.tasks import Rank
 
@@ -80,5 +81,5 @@ class EarlyStopping:
     def sentence(self) -> str:
         """The same for people."""
         done, best = self.progress.done, self.best
-        why = f"no better {self.key.replace('_', ' ')} in {self.patience} tests; " if self.exhausted else ""
+        why = f"no better {self.key.replace('_', ' ')} in {counted(self.patience or 0, 'test')}; " if self.exhausted else ""
         return f"{why}the models kept are those of round {best} of {done}"
