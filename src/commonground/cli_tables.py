@@ -69,7 +69,8 @@ def _columns(found: Inspection) -> Table:
 
     table = Table("column", "holds", "missing", "different", "values", "suspicious")
     for column in found.columns:
-        role = {found.client_column: " (client)", found.target: " (target)"}.get(column.name, "")
+        roles = {found.split: " (test rows)", found.client_column: " (client)", found.target: " (target)"}
+        role = roles.get(column.name, "")
         texts = (escaped(column.name, 40), column.kind + role, f"{column.missing:,}", f"{column.distinct:,}",
                  escaped(column.example, 40), escaped(column.suspicious))  # fmt: skip
         table.add_row(*map(escape, texts))

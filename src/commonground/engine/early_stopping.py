@@ -81,5 +81,9 @@ class EarlyStopping:
     def sentence(self) -> str:
         """The same for people."""
         done, best = self.progress.done, self.best
-        why = f"no better {self.key.replace('_', ' ')} in {counted(self.patience or 0, 'test')}; " if self.exhausted else ""
+        why = (
+            f"no better {self.key.replace('_', ' ')} in {counted(self.patience or 0, 'test')}; "
+            if self.exhausted
+            else ""
+        )
         return f"{why}the models kept are those of round {best} of {done}"

@@ -236,3 +236,30 @@ def test_a_number_that_counts_the_rows_is_told_of_in_any_order(shuffled: bool, t
     assert [note for note in schema.notes if "reading" in note] == [
         "reading: it counts the rows, and is a feature; --drop it if it is none"
     ]
+
+
+def test_a_column_of_test_rows_is_found_by_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"shop": np.arange(120) % 3, "x": rng.normal(size=120), "ward": rng.choice(["a", "b"], 120)})
+    frame["set"] = np.where(np.arange(120) % 5 == 0, "Test", "Train")
+    frame["y"] = rng.choice(["no", "yes"], 120)
+    frame.loc[frame.set == "Test", "ward"] = ["c", "d"] + ["a"] * 22
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = inspect_table(tmp_path / "t.csv")
+    assert found.split == "set"
+    command = shlex.split(found.command)
+    assert command[command.index("--split-column") + 1] == "set"
+    monkeypatch.chdir(tmp_path)
+    assert main([*command[1:], "--rounds", "1"]) == 0
+    told = capsys.readouterr().err
+    assert "ward: 2 test rows with what no training row has ('c', 'd'); read as none" in told
+    assert main(["inspect", "t.csv"]) == 0
+    assert "category (test rows)" in capsys.readouterr().out
+    frame.loc[:4, "shop"] = np.nan
+    frame.loc[0, "set"] = "later"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = inspect_table(tmp_path / "t.csv")
+    assert found.split is None
+    assert found.notes == ("5 rows without a client, which training refuses: name one, or leave them out",)

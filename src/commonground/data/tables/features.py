@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from commonground.counted import counted
 from commonground.data.tables.cells import places_of, rounded_away, spelt_twice
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
@@ -32,9 +33,11 @@ __all__ = [
     "readings_said",
     "said_of_counting",
     "said_of_rounding",
+    "said_of_unseen",
 ]
 
 Rows = npt.NDArray[np.float32]
+Marks = npt.NDArray[np.bool_]
 
 _MANY = 20  # rows from which a column that counts them is told
 
@@ -166,6 +169,28 @@ def _empty(column: Column, training: npt.NDArray[np.bool_]) -> bool:
         return bool(np.isnan(column.numbers[training]).all())
     assert column.cells is not None
     return bool((column.cells.codes[training] < 0).all())
+
+
+def said_of_unseen(known: ColumnSchema, column: Column, training: Marks, tests: Marks) -> list[str]:
+    """A sentence about categories of test rows that no training row has.
+
+    Args:
+        known: the column as training rows say it.
+        column: its cells.
+        training, tests: which rows are training and test rows [N].
+    """
+    if known.kind != "category" or column.cells is None:
+        return []
+    codes = column.cells.codes
+    met = np.zeros(len(column.cells.words) + 1, dtype=np.bool_)
+    met[codes[training]] = True
+    met[-1] = True  # an empty cell
+    rows = int((tests & ~met[codes]).sum())
+    words = [column.cells.words[code] for code in np.unique(codes[tests & ~met[codes]])]
+    if not rows:
+        return []
+    shown = ", ".join(quoted(word, 40) for word in words[:3]) + (", …" if len(words) > 3 else "")
+    return [f"{known.name}: {counted(rows, 'test row')} with what no training row has ({shown}); read as none"]
 
 
 def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]:

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.counted import counted
 from commonground.data.sources.text_table import TEXT_COLUMNS
 from commonground.data.tables.cells import Cells, plain_numbers, words_of
 from commonground.data.tables.divide import names_of_nothing
 from commonground.data.tables.features import check_columns
+from commonground.data.tables.huggingface import SPLIT
 from commonground.data.tables.kinds import Column, understand
 from commonground.data.tables.leaks import determines
 from commonground.data.tables.read import RawTable, read_raw
@@ -71,7 +73,8 @@ class Inspection:
         client_column, target, task: as given, or proposed; None if there is nothing to propose.
         clients: how many there are.
         sizes: rows of a client: ``min``, ``median``, ``max``, and how many have ``one`` row and ``few``; where a column
-            ``split`` says which are test rows, how many have but training or but test rows, ``one_sided``.
+            says which are test rows, how many have but training or but test rows, ``one_sided``.
+        split: the column that says so; None if there is none.
         drop: columns that had better be left out.
         command: what to run.
         text_command: what to run on a column of texts, with a model that reads them; empty if there is none.
@@ -86,6 +89,7 @@ class Inspection:
     task: str | None
     clients: int = 0
     sizes: dict[str, float] = field(default_factory=dict)
+    split: str | None = None
     drop: tuple[str, ...] = ()
     command: str = ""
     text_command: str = ""
@@ -131,19 +135,23 @@ def inspect_table(
         if report.name not in (client_column, target)
         and (report.kind == "mixed" or "target" in report.suspicious or report.suspicious == _NUMBERS_ROWS)
     )
-    names, sizes = 0, {}
+    names, sizes, lost = 0, {}, list[str]()
+    split = _split(raw, client_column, target)
     if client_column is not None:
         cells = words_of(raw.columns[client_column], keep=True)
-        names, sizes = len(cells.counts), _sizes(cells.counts) | _one_sided(raw, cells)
-    beside = [report for report in reports if report.name not in (client_column, target, "split", *drop)]
+        names, sizes = len(cells.counts), _sizes(cells.counts) | _one_sided(raw, cells, split)
+        if empty := int((cells.codes < 0).sum()):
+            lost = [f"{counted(empty, 'row')} without a client, which training refuses: name one, or leave them out"]
+    beside = [report for report in reports if report.name not in (client_column, target, split, *drop)]
     command = text_command = ""
     if target is not None:
         said = _said(path, client_column, target, sizes, separator, encoding)
+        said += ["--split-column", split] if split not in (None, SPLIT) else []
         said += ["--missing-target", "drop"] if y is not None and (y.codes < 0).any() else []
         command, text_command = _commands(path, said, task, beside, drop)
-    notes = (*raw.notes, *names_of_nothing(raw, named))
+    notes = (*raw.notes, *names_of_nothing(raw, named), *lost)
     roles = (client_column, target, task)
-    return Inspection(str(path), raw.rows, notes, reports, *roles, names, sizes, drop, command, text_command)
+    return Inspection(str(path), raw.rows, notes, reports, *roles, names, sizes, split, drop, command, text_command)
 
 
 def _understood(raw: RawTable, name: str) -> Column | str:
@@ -224,11 +232,23 @@ def _sizes(counts: npt.NDArray[np.int64]) -> dict[str, float]:
     }
 
 
-def _one_sided(raw: RawTable, clients: Cells) -> dict[str, float]:
-    """How many clients a column ``split`` leaves without training or without test rows, if there is one."""
-    if "split" not in raw.columns:
+def _split(raw: RawTable, client_column: str | None, target: str | None) -> str | None:
+    """The column that says which are test rows: it is called so, or has the two words and nothing else."""
+    if SPLIT in raw.columns:
+        return SPLIT
+    for name in raw.names:
+        cells = words_of(raw.columns[name], keep=True)
+        full = not (cells.codes < 0).any()
+        if name not in (client_column, target) and full and {w.lower() for w in cells.words} == {"train", "test"}:
+            return name
+    return None
+
+
+def _one_sided(raw: RawTable, clients: Cells, split: str | None) -> dict[str, float]:
+    """How many clients such a column leaves without training or without test rows, if there is one."""
+    if split is None:
         return {}
-    parts = words_of(raw.columns["split"])
+    parts = words_of(raw.columns[split])
     inside = (clients.codes >= 0) & (parts.codes >= 0)
     pairs = {*zip(clients.codes[inside].tolist(), parts.codes[inside].tolist(), strict=True)}
     sides = np.bincount([client for client, _ in pairs], minlength=len(clients.counts))

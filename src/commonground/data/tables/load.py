@@ -22,6 +22,7 @@ from commonground.data.tables.features import (
     readings_of,
     said_of_counting,
     said_of_rounding,
+    said_of_unseen,
 )
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.notation import check_points, telling_ways
@@ -242,6 +243,7 @@ def _learnt(
         column = features[known.name]
         strange += [] if known.offset else said_of_rounding(known.name, column)
         strange += said_of_counting(known.name, column)
+        strange += said_of_unseen(known, column, learnt_from, rows.test)
     return replace(about, notes=(*about.notes, *_said(about), *strange)), x
 
 
