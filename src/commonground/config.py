@@ -84,7 +84,9 @@ class RunConfig(BaseModel):
         None, gt=0, lt=1, description="share of a table's rows that is held out (default: 0.25)"
     )
     test_seed: int | None = Field(
-        None, ge=0, description="seed of which rows are held out, the same for runs of other seeds (default: the run's)"
+        None,
+        ge=0,
+        description="seed of which rows are held out, whatever the run's is (default: the run's; over a network 0)",
     )
     missing_target: Literal["refuse", "drop"] | None = Field(
         None, description="a table's rows without a target: refuse the table (default), or drop them and say how many"

@@ -167,7 +167,7 @@ def test_why_a_client_is_away_is_said_once_and_that_it_is_back(tmp_path: Path) -
     run = train_over(town, config, gather(town, 4, 10), FAST, tmp_path / "run", observer=Hearing())
     assert [r.get("missing") for r in run.history] == [None, 1, 1, 1, None, None]
     told = [note for note in notes if "site 2" in note]
-    assert told[0].startswith("round 2: client site 2 in round 2 did not take what it was sent: its data are others")
+    assert told[0].startswith("round 2: client site 2 in round 2 gave no answer that can be used: its data are others")
     assert told[-1] == "round 5: client site 2 takes part again"
     assert len(told) == 2
     assert run.summary["refused"]["site 2"]["rounds"] == 3

@@ -1,4 +1,4 @@
-"""The model card of an exported adapter: facts of the run, and nothing of its data."""
+"""The model card of an exported adapter: facts of the run, and nothing of its data but what classes are called."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     if model.head_names:
         kind = _HEADS[trained.algorithm.head] if isinstance(trained.algorithm, FederatedLoRA) else "by the method"
         here = "; the one in this folder is untrained" if untrained else ""
-        facts.append(("task head", f"{kind}{here}; {classes} classes, whose names the run keeps in their order"))
+        facts.append(("task head", f"{kind}{here}"))
+        named = ", ".join(trained.split["class_names"][:12]) + (", …" if classes > 12 else "")
+        facts += [] if untrained else [(f"{classes} classes, in the order of the outputs", named)]
     facts += [
         ("rank and α", f"{options.rank}, {options.alpha:g}{' (α/√r)' if options.rslora else ''}"),
         ("adapted", f"{targets} in the layers: {layers}"),
@@ -63,7 +65,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     ]
     if factors is not None and factors.recovered:
         facts.append(("factors", f"of rank {factors.rank}, recovered from the sum of products that the method merges"))
-    rows = "\n".join(f"| {name} | {value} |" for name, value in facts)
+    rows = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts)
     return (
         f"{_front(base, local, factors)}\n# {_title(client, factors)}\n\n{_use(model, classes, factors, untrained)}\n\n"
         + (f"| | |\n|---|---|\n{rows}\n")

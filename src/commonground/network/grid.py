@@ -135,7 +135,7 @@ class _Trip:
         try:
             yield node, letter_of(message.content, self.post.limits.max_bytes)
         except UpdateError as error:
-            yield node, error
+            yield node, UpdateError(f"of its answer the server says: {error}")
 
     def _look_after(self, now: float) -> None:
         there = set(self.post.nodes())

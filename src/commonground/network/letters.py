@@ -42,5 +42,7 @@ def letter_of(content: RecordDict, most: int) -> Letter:
     if not isinstance(kind, str) or not isinstance(run, str) or not isinstance(data, bytes):
         raise UpdateError("a message was received that is none of CommonGround")
     if len(data) > most or len(kind) > 100 or len(run) > 100:
-        raise UpdateError(f"a message of {len(data):,} bytes was received, and at most {most:,} are allowed")
+        raise UpdateError(
+            f"a message of {len(data):,} bytes was received, and at most {most:,} are allowed (--max-message)"
+        )
     return Letter(kind, run, data)

@@ -128,6 +128,9 @@ def test_the_user_knows_better(tmp_path: Path) -> None:
             loaded(tmp_path, TEXT, **options)
     with pytest.raises(DataError, match=r"has no column 'keys' \(did you mean 'key'\?\)"):
         loaded(tmp_path, TEXT, drop="keys")
+    table = TEXT.replace("key", '"key, old"', 1)
+    with pytest.raises(DataError, match=r"has no column 'key' \('key, old' is put in double quotes: \"key, old\"\)"):
+        loaded(tmp_path, table, drop="key, old")
 
 
 def test_scales_by_choice(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ class MessageEngine(Engine):
             make: of a client's answer and its tensors.
 
         Raises:
-            UpdateError: naming client and round: it did not take the message, or the answer cannot be used (see
+            UpdateError: naming client and round: there is no answer, or the answer cannot be used (see
                 :meth:`_refuse`).
         """
         found: dict[int, R] = {}
@@ -246,7 +246,7 @@ class MessageEngine(Engine):
         """A client's answer, and the tensors that came with it."""
         whose = who(self.setup, client, round)
         if isinstance(answer, UpdateError):
-            raise UpdateError(f"{whose} did not take what it was sent: {answer}")
+            raise UpdateError(f"{whose} gave no answer that can be used: {answer}")
         try:
             fields, tensors = unpack(answer)
             read = read_answer(kind, fields)
