@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from commonground.adapt import adapt, keep_clients, predict_rows, predict_tests
     from commonground.adapters import load_adapter
     from commonground.algorithms import Algorithm, Client, Server, Tensors, Update
-    from commonground.compare import compare
+    from commonground.compare import compare, plan_comparison
     from commonground.data import (
         IID,
         Column,
@@ -53,7 +53,7 @@ _ROOMS = {
     "adapt": "adapt keep_clients predict_rows predict_tests",  # heads for new clients, tried or kept; rows
     "adapters": "load_adapter",  # a LoRA adapter into a model
     "algorithms": "Algorithm Client Server Tensors Update",  # what an algorithm is written in
-    "compare": "compare",  # several methods side by side
+    "compare": "compare plan_comparison",  # several methods side by side, and what that would need
     "data": "FederatedDataset Source load_data "  # data of many clients; samples before they are dealt; a source, dealt
     "IID Column Dirichlet Features Labels LogNormal Shards",  # partitions: who gets which samples
     "engine": "Observer Run load_run train",  # run an algorithm, and take up its results again
@@ -142,6 +142,7 @@ __all__ = [
     "load_exported",
     "load_run",
     "plan",
+    "plan_comparison",
     "predict_rows",
     "predict_tests",
     "table_inputs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ _NOT_ITS_NAME = {
     "data_dir",
     "track",
     "allow_other_numerics",
+    "dry_run",
+    "as_json",
 }
 
 
@@ -68,6 +71,12 @@ _NOT_ITS_NAME = {
 @click.option(
     "--out", type=click.Path(path_type=Path), help="folder for all files  [default: one in runs/ named by the command]"
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="say what would be done and what it takes (some rounds of each method are timed); nothing is written",
+)
+@click.option("--json", "as_json", is_flag=True, help="with --dry-run: print JSON")
 @click.option("--resume", is_flag=True, help="continue the comparison in --out (the same command does so, too)")
 @click.option(
     "--allow-other-numerics",
@@ -91,6 +100,8 @@ def compare(
     track: tuple[str, ...],
     quiet: bool,
     out: Path | None,
+    dry_run: bool,
+    as_json: bool,
     resume: bool,
     allow_other_numerics: bool,
     **flags: Any,
@@ -129,6 +140,8 @@ def compare(
         to_accuracy, unnamed = float(flags.pop("target")), {*unnamed, "target"}
     values = run_values(flags, assignments, config_file)
     check_early(values)
+    if as_json and not dry_run:
+        raise ConfigError("--json prints what --dry-run finds; add --dry-run")
     if not methods and "algorithm" in values:
         methods = (values["algorithm"],)
     values.pop("algorithm", None)
@@ -148,21 +161,27 @@ def compare(
     from commonground.compare.tables import cost_table, headline_table, metric_table, target_table, tuning_table
     from commonground.terminal import standard_output
 
+    asked: dict[str, Any] = {
+        "seeds": seeds,
+        "out": out,
+        "reference": reference,
+        "to_accuracy": to_accuracy,
+        "grid": parse_grid(grids),
+        "local_only": local_only,
+        "validation": validation,
+        "observer": ComparisonProgress(quiet),
+        "data_dir": data_dir,
+        **values,
+    }
+    if dry_run:
+        _show_plan(methods, asked, as_json)
+        return
     comparison = run_comparison(
         methods,
-        seeds=seeds,
-        out=out,
-        reference=reference,
-        to_accuracy=to_accuracy,
-        grid=parse_grid(grids),
-        local_only=local_only,
-        validation=validation,
-        observer=ComparisonProgress(quiet),
         track=track,
-        data_dir=data_dir,
         allow_other_numerics=allow_other_numerics,
         command=shlex.join(["commonground", "compare", *_given(context, set())]),
-        **values,
+        **asked,
     )
     if not quiet:
         console = standard_output()
@@ -173,6 +192,22 @@ def compare(
         for note in comparison.footnotes():
             console.print(f"· {note}", markup=False)
         console.print(f"files: {out}", markup=False, soft_wrap=True)
+
+
+def _show_plan(methods: tuple[str, ...], asked: dict[str, Any], as_json: bool) -> None:
+    """What the comparison would need."""
+    from commonground.compare import plan_comparison
+    from commonground.terminal import standard_output
+
+    plan = plan_comparison(methods, **asked)
+    if as_json:
+        print(json.dumps(plan.to_dict(), indent=2, ensure_ascii=False))
+        return
+    console = standard_output()
+    for part in plan.table().to_fit(console):
+        console.print(part)
+    for sentence in plan.sentences(asked["out"]):
+        console.print(f"· {sentence}", markup=False, soft_wrap=True)
 
 
 def _is_number(text: str | None) -> bool:

@@ -2,5 +2,6 @@
 
 from commonground.compare.comparison import Comparison, compare
 from commonground.compare.grid import validation_split
+from commonground.compare.planned import ComparisonPlan, plan_comparison
 
-__all__ = ["Comparison", "compare", "validation_split"]
+__all__ = ["Comparison", "ComparisonPlan", "compare", "plan_comparison", "validation_split"]

@@ -269,7 +269,7 @@ class Comparing:
                     )
         for label, configs in resolved.items():
             for seed in self.seeds:
-                folder = RunFolder(self._folder(label, seed) or self.out)
+                folder = RunFolder(self.folder_of(label, seed) or self.out)
                 if folder.exists:
                     self._check_same(folder, [config.model_copy(update={"seed": seed}) for config in configs])
 
@@ -291,6 +291,30 @@ class Comparing:
 
     # -- runs ---------------------------------------------------------------------------------------------------
 
+    def first(self, seed: int) -> FederatedDataset:
+        """The data of the first seed, with which all that can be refused is refused.
+
+        Raises:
+            CommonGroundError: data, settings or files, in one sentence.
+        """
+        data = self._load(seed)
+        if self.target is not None and data.task.metric != "accuracy":
+            raise ConfigError(
+                f"--to-accuracy (target=) asks for an accuracy, and {data.name} is judged by "
+                f"{Headline.of(data.task).name}; leave it out"
+            )
+        seeds = counted(len(self.seeds), "seed")
+        self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
+        # Of every candidate, also where there is no folder: one that cannot run is told before anything does.
+        resolved = {label: self._resolved(label, seed, data) for label in self.methods}
+        self._check_different(resolved)  # again, since a setting may be the one that follows from the data
+        self._check_folder(resolved)
+        return data
+
+    def setup_of(self, label: str, seed: int, data: FederatedDataset) -> Setup:
+        """A method's run with a seed, with its first candidate."""
+        return self._setup(label, 0, seed, data)
+
     @more_runs()
     def run(self) -> dict[str, list[Run]]:
         """All runs, by label, in the order of the seeds; without those of methods in ``diverged``.
@@ -306,20 +330,8 @@ class Comparing:
         self._plan(steps)
         names: set[tuple[str, ...] | None] = set()
         for seed in self.seeds:
-            data = self._load(seed)
-            if self.target is not None and data.task.metric != "accuracy":
-                raise ConfigError(
-                    f"--to-accuracy (target=) asks for an accuracy, and {data.name} is judged by "
-                    f"{Headline.of(data.task).name}; leave it out"
-                )
+            data = self.first(seed) if seed == self.seeds[0] else self._load(seed)
             names.add(data.client_names)
-            if seed == self.seeds[0]:
-                seeds = counted(len(self.seeds), "seed")
-                self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
-                # Of every candidate, also where there is no folder: one that cannot run is told before anything does.
-                resolved = {label: self._resolved(label, seed, data) for label in self.methods}
-                self._check_different(resolved)  # again, since a setting may be the one that follows from the data
-                self._check_folder(resolved)
             for label in self.methods:
                 if label in self.diverged:
                     continue
@@ -343,7 +355,7 @@ class Comparing:
         self._check_choice(label, seed, chosen, setup.config)
         run = run_training(
             setup,
-            out=self._folder(label, seed),
+            out=self.folder_of(label, seed),
             resume=True,
             observer=self.observer.step(next(steps)),
             on_round=partial(self._hear, label, seed),
@@ -355,7 +367,7 @@ class Comparing:
 
     def _check_choice(self, label: str, seed: int, chosen: int, config: RunConfig) -> None:
         """A run that is already there must be of the candidate chosen now, which a wider grid may have changed."""
-        path = self._folder(label, seed)
+        path = self.folder_of(label, seed)
         if path is None or len(self.candidates[label]) == 1 or not RunFolder(path).exists:
             return
         try:
@@ -423,7 +435,8 @@ class Comparing:
         method = self.methods[label]
         return None if method.given is None else method.make(self.configs[label][candidate].options)
 
-    def _folder(self, label: str, seed: int) -> Path | None:
+    def folder_of(self, label: str, seed: int) -> Path | None:
+        """The folder of a method's run with a seed; None if nothing is written."""
         return None if self.out is None else self.out / self.methods[label].folder / f"seed-{seed}"
 
     def _tune(self, label: str, seed: int, data: FederatedDataset, steps: Iterator[Step]) -> int:
@@ -432,7 +445,7 @@ class Comparing:
         if len(tried) == 1:
             return 0
         inner, headline = validation_split(data, self.validation, seed), Headline.of(data.task)
-        whole = self._folder(label, seed)
+        whole = self.folder_of(label, seed)
         scores: list[float | None] = []
         for number, candidate in enumerate(tried):
             name = folder_name(as_text(candidate)) or "usual"

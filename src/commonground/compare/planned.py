@@ -1,0 +1,189 @@
+"""A comparison before it begins: what its runs would need (``compare --dry-run``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commonground.algorithms import Algorithm
+from commonground.compare.comparing import Comparing
+from commonground.compare.observer import ComparisonObserver, Silent
+from commonground.counted import counted
+from commonground.data import FederatedDataset
+from commonground.engine.observer import completed
+from commonground.plan import Plan, plan_of
+from commonground.plan.table import human_seconds
+from commonground.table import Column, Table
+from commonground.terminal import human_bytes
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ComparisonPlan", "MethodPlan", "plan_comparison"]
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """What a method's runs will need.
+
+    Attributes:
+        method: its label.
+        title: its name in tables.
+        plan: of its run with the first seed, and the first candidate of a grid.
+        seeds: how many runs count.
+        tried: candidates that are tried for each seed, on a part of the training samples; 0 without a grid.
+        share: of the training samples, that is.
+    """
+
+    method: str
+    title: str
+    plan: Plan
+    seeds: int
+    tried: int
+    share: float
+
+    @property
+    def runs(self) -> int:
+        """All runs, those among them that choose from a grid."""
+        return self.seeds * (1 + self.tried)
+
+    @property
+    def seconds(self) -> float:
+        """Of all runs, one after the other."""
+        return self.seeds * (1 + self.tried * self.share) * self.plan.seconds
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonPlan:
+    """What a comparison will need.
+
+    Attributes:
+        methods: in their order.
+        done: runs that are in the folder already; the plan is of all of them.
+    """
+
+    methods: tuple[MethodPlan, ...]
+    done: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Of all runs, as long as the machine is as busy as it was just now."""
+        return sum(method.seconds for method in self.methods)
+
+    @property
+    def disk(self) -> int:
+        """Bytes that the folder will have at most; of candidates, results alone stay, which are not counted."""
+        return sum(method.seeds * sum(method.plan.files.values()) for method in self.methods)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the run that needs most; runs come one after the other."""
+        return max(method.plan.memory.together for method in self.methods)
+
+    def __repr__(self) -> str:
+        runs = sum(method.runs for method in self.methods)
+        return f"<ComparisonPlan of {len(self.methods)} methods, {runs} runs: about {human_seconds(self.seconds)}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures, for JSON."""
+        return {
+            "seconds": self.seconds,
+            "disk_bytes": self.disk,
+            "memory_bytes": self.memory,
+            "runs_done": self.done,
+            "methods": [
+                {
+                    "method": method.method,
+                    "runs": method.runs,
+                    "seconds": method.seconds,
+                    "run": method.plan.to_dict(),
+                }
+                for method in self.methods
+            ],
+        }
+
+    def table(self) -> Table:
+        """A row for each method."""
+        names = ("runs", "a run", "all runs", "sent by a run", "memory")
+        columns = (Column("method"), *(Column(name, numeric=True) for name in names))
+        rows = []
+        for method in self.methods:
+            plan = method.plan
+            sent = human_bytes(plan.sent.up[1] + plan.sent.down[1])
+            figures = (
+                f"{method.runs:,}",
+                human_seconds(plan.seconds),
+                human_seconds(method.seconds),
+                sent if plan.sent.exact else f"at most {sent}",
+                human_bytes(plan.memory.together),
+            )
+            rows.append({"method": method.title, **dict(zip(names, figures, strict=True))})
+        return Table("a dry run of the comparison", columns, rows)
+
+    def sentences(self, out: Path) -> list[str]:
+        """What is said below the table.
+
+        Args:
+            out: the folder that the comparison would write.
+        """
+        runs = sum(method.runs for method in self.methods)
+        free = self.methods[0].plan.disk_free
+        told = [
+            f"about {human_seconds(self.seconds)} in all for {runs:,} runs, by rounds of each method timed just now",
+            f"disk: up to {human_bytes(self.disk)}; {human_bytes(free)} are free",
+            f"files: {out}, which the comparison would write; this wrote nothing",
+        ]
+        told += [f"{counted(self.done, 'run')} there already; the plan is of all of them"] if self.done else []
+        told += [f"{m.title} will not fit: {sentence}" for m in self.methods for sentence in m.plan.advice]
+        if self.disk > free and not any("disk" in sentence for m in self.methods for sentence in m.plan.advice):
+            told.append("the disk is too small for all runs together: choose another --out, or fewer --seeds")
+        return told
+
+
+def plan_comparison(
+    methods: Sequence[str | Algorithm],
+    data: FederatedDataset | str | os.PathLike[str] = "digits",
+    seeds: int = 3,
+    out: str | Path | None = None,
+    *,
+    reference: str | None = None,
+    to_accuracy: float | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    local_only: bool = True,
+    model: str | nn.Module | None = None,
+    validation: float = 0.2,
+    observer: ComparisonObserver | None = None,
+    data_dir: str | None = None,
+    **settings: Any,
+) -> ComparisonPlan:
+    """What a comparison would need: some rounds of each method are computed to be timed, and nothing is written.
+
+    Args:
+        methods, data, seeds, out, reference, to_accuracy, grid, local_only, model, validation, data_dir: as of
+            :func:`~commonground.compare.compare`.
+        observer: hears of notes.
+        **settings: likewise.
+
+    Raises:
+        CommonGroundError: what the comparison would refuse, in one sentence.
+    """
+    folder = Path(out) if out is not None else None
+    work = Comparing(
+        methods, data, seeds, folder, reference, to_accuracy, grid or {}, local_only, model, validation,
+        completed(observer, Silent()), data_dir, settings, None, None, False,
+    )  # fmt: skip
+    first = work.seeds[0]
+    dealt = work.first(first)
+    planned = []
+    for label, method in work.methods.items():
+        plan = plan_of(work.setup_of(label, first, dealt), work.folder_of(label, first))
+        tried = len(work.candidates[label])
+        planned.append(
+            MethodPlan(label, method.title, plan, len(work.seeds), tried if tried > 1 else 0, 1 - validation)
+        )
+    folders = [work.folder_of(label, seed) for label in work.methods for seed in work.seeds]
+    done = sum(path is not None and (path / "summary.json").is_file() for path in folders)
+    return ComparisonPlan(tuple(planned), done)

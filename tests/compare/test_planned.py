@@ -1,0 +1,68 @@
+"""What a comparison would need, told before it begins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonground import compare
+from commonground.cli import main
+from commonground.compare import plan_comparison
+from commonground.errors import ConfigError
+from commonground.plan import plan
+
+SMALL: dict[str, Any] = {"data": "digits", "clients": 4, "rounds": 4, "model": "mlp", "engine": "serial", "threads": 1}
+
+
+def test_it_is_the_sum_of_its_runs(tmp_path: Path) -> None:
+    told = plan_comparison(["fedrep", "fedavg+ft"], seeds=2, out=tmp_path / "out", grid={"lr": [0.01, 0.1]}, **SMALL)
+    assert not (tmp_path / "out").exists()
+    assert [method.method for method in told.methods] == ["fedrep", "fedavg+ft", "local"]
+    for method in told.methods:
+        assert method.runs == 2 * 3
+        assert method.seconds == pytest.approx(2 * (1 + 2 * 0.8) * method.plan.seconds)
+    assert told.seconds == pytest.approx(sum(method.seconds for method in told.methods))
+    assert told.disk == sum(2 * sum(method.plan.files.values()) for method in told.methods)
+    one = plan("fedrep", out=tmp_path / "one", **SMALL)
+    assert told.methods[0].plan.sent == one.sent
+    assert sum(told.methods[0].plan.files.values()) == pytest.approx(sum(one.files.values()), rel=0.01)
+    assert "3 methods, 18 runs" in repr(told)
+
+
+def test_bytes_are_those_of_the_comparison(tmp_path: Path) -> None:
+    told = plan_comparison(["fedrep", "fedavg"], seeds=1, out=tmp_path / "out", **SMALL)
+    done = compare(["fedrep", "fedavg"], seeds=1, out=tmp_path / "out", **SMALL)
+    for method in told.methods:
+        (run,) = done.runs[method.method]
+        assert (method.plan.sent.up[0], method.plan.sent.down[0]) == (
+            run.summary["bytes_up"],
+            run.summary["bytes_down"],
+        )
+    again = plan_comparison(["fedrep", "fedavg"], seeds=2, out=tmp_path / "out", **SMALL)
+    assert again.done == 3
+    assert "3 runs there already; the plan is of all of them" in again.sentences(tmp_path / "out")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "fedrep", "--seeds", "2", "--clients", "4", "--rounds", "3", "--out", str(tmp_path / "out")]
+    assert main([*words, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert "FedRep" in told
+    assert "Local Only" in told
+    assert "for 4 runs, by rounds of each method timed just now" in told
+    assert "this wrote nothing" in told
+    assert main([*words, "--dry-run", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [method["runs"] for method in found["methods"]] == [2, 2]
+    assert found["seconds"] == pytest.approx(sum(method["seconds"] for method in found["methods"]))
+    assert not (tmp_path / "out").exists()
+    assert main([*words, "--json"]) == 2
+    assert "--json prints what --dry-run finds" in capsys.readouterr().err
+
+
+def test_what_the_comparison_would_refuse() -> None:
+    with pytest.raises(ConfigError, match="has the setting 'nothing'"):
+        plan_comparison(["fedrep"], options={"nothing": 3}, **SMALL)
