@@ -323,7 +323,7 @@ def test_comparison_copes_with_what_is_missing(comparison_folder):
     assert "nowhere/seed-0" in text
 
 
-@pytest.mark.parametrize(("within", "said"), [(0.0, None), (0.00004, "0.001000"), (0.0123, "0.01230")])
+@pytest.mark.parametrize(("within", "said"), [(0.0, None), (0.00004, "0.001"), (0.0123, "0.013")])
 def test_how_exact_a_figure_of_all_rows_is(run_folder, within, said):
     path = run_folder / "summary.json"
     summary = json.loads(path.read_text())
