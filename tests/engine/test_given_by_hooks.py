@@ -80,7 +80,10 @@ class Hooks(Algorithm):
         ("none", "personal_model of hooks gives nothing in place of a dict of tensors by name"),
         ("shape", "personal_model of hooks gives 'head.weight' as torch.float32 of shape (3, 1) instead of torch."),
         ("arrays", "client_update of hooks gives for 'first.weight' no tensor, but an ndarray: array([["),
-        ("NaN", "its training loss was finite, so look first at what client_update of hooks computes"),
+        (
+            "NaN",
+            "its training loss was finite; look at what client_update of hooks computes before trying a smaller --lr",
+        ),
         (
             "part",
             "held_part of hooks gives 3 for 'first.weight'; let it give a tuple of slices, at most one for each axis",

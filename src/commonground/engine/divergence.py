@@ -33,12 +33,10 @@ def why_not_finite(setup: Setup, client: int, loss: float | None = None) -> str:
         client: its position in the data set.
         loss: of its training, None if it is not known.
     """
-    causes = list(_causes(setup, client))
+    causes, rate = list(_causes(setup, client)), f"a smaller --lr (it is {setup.config.lr})"
     if loss is not None and math.isfinite(loss) and not is_ours(type(setup.algorithm)):
-        computed = f"client_update of {setup.algorithm.title or setup.algorithm.name}"
-        also = f", at {' and at '.join(causes)}" if causes else ""
-        return f"its training loss was finite, so look first at what {computed} computes{also}"
-    rate = f"a smaller --lr (it is {setup.config.lr})"
+        causes.insert(0, f"what client_update of {setup.algorithm.title or setup.algorithm.name} computes")
+        return f"its training loss was finite; look at {' and at '.join(causes)} before trying {rate}"
     if causes:
         return f"training diverged; look at {' and at '.join(causes)} before trying {rate}"
     if (setup.config.lr or 0) < HARMLESS_RATE:
