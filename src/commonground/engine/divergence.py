@@ -34,12 +34,13 @@ def why_not_finite(setup: Setup, client: int, loss: float | None = None) -> str:
         loss: of its training, None if it is not known.
     """
     causes, rate = list(_causes(setup, client)), f"a smaller --lr (it is {setup.config.lr})"
-    if loss is not None and math.isfinite(loss) and not is_ours(type(setup.algorithm)):
+    harmless = (setup.config.lr or 0) < HARMLESS_RATE
+    if loss is not None and math.isfinite(loss) and not is_ours(type(setup.algorithm)) and not harmless:
         causes.insert(0, f"what client_update of {setup.algorithm.title or setup.algorithm.name} computes")
         return f"its training loss was finite; look at {' and at '.join(causes)} before trying {rate}"
     if causes:
         return f"training diverged; look at {' and at '.join(causes)} before trying {rate}"
-    if (setup.config.lr or 0) < HARMLESS_RATE:
+    if harmless:
         return (
             f"with --lr {setup.config.lr} that is hardly the rate; look at the gradients of the model and of the "
             "method's loss, one of which is not finite or immense"

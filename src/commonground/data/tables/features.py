@@ -63,10 +63,9 @@ def check_columns(
             kind = (unread or {})[column]
             raise DataError(f"{path}: the column {quoted(column)} holds {kind}, and no numbers, words, dates or truths")
         if column not in names:
-            near = difflib.get_close_matches(column, names, n=1)
             whole = [name for name in names if "," in name and column in map(str.strip, name.split(","))]
+            near = whole[:1] or difflib.get_close_matches(column, names, n=1)
             hint = f" (did you mean {quoted(listed(near))}?)" if near else ""
-            hint = f" ({quoted(whole[0])} is put in double quotes: {listed(whole[:1])})" if whole else hint
             raise DataError(f"{path} has no column {quoted(column)}{hint}; its columns are: {_listed(names)}")
 
 
