@@ -87,7 +87,7 @@ def test_progress_tells_the_error(capsys):
 
 
 def test_a_target_is_an_accuracy():
-    says = r"--to-accuracy \(target=\) asks for an accuracy, and houses is judged by RMSE"
+    says = r"--to-accuracy \(target=\) asks for an accuracy, which houses, a task of regression, has not"
     with pytest.raises(ConfigError, match=says):
         compare(["fedavg"], regression_data(), 1, target=0.5, **SMALL)
 

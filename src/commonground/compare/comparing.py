@@ -94,7 +94,10 @@ class Comparing:
         if reference is not None and not isinstance(reference, str):
             raise ConfigError(f"reference must be the name of a method, not {reference!r}")
         if target is not None and not 0 < target <= 1:
-            raise ConfigError(f"the target {target:g} is no accuracy; give a number above 0 and at most 1, such as 0.8")
+            raise ConfigError(
+                f"the target {target:g} is no accuracy; give a number above 0 and at most 1, such as 0.8 (other "
+                "metrics have no such target)"
+            )
         if not 0 < validation < 1:
             raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
         self.data, self.out, self.validation, self.target = data, out, validation, target
@@ -300,8 +303,8 @@ class Comparing:
         data = self._load(seed)
         if self.target is not None and data.task.metric != "accuracy":
             raise ConfigError(
-                f"--to-accuracy (target=) asks for an accuracy, and {data.name} is judged by "
-                f"{Headline.of(data.task).name}; leave it out"
+                f"--to-accuracy (target=) asks for an accuracy, which {data.name}, a task of {data.task.name}, has "
+                "not; leave it out"
             )
         seeds = counted(len(self.seeds), "seed")
         self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ class MethodPlan:
         seeds: how many runs count.
         tried: candidates that are tried for each seed, on a part of the training samples; 0 without a grid.
         share: of the training samples, that is.
+        start: seconds until a run begins: its data dealt, its model built and tried.
     """
 
     method: str
@@ -44,6 +46,7 @@ class MethodPlan:
     seeds: int
     tried: int
     share: float
+    start: float
 
     @property
     def runs(self) -> int:
@@ -52,8 +55,13 @@ class MethodPlan:
 
     @property
     def seconds(self) -> float:
-        """Of all runs, one after the other."""
-        return self.seeds * (1 + self.tried * self.share) * self.plan.seconds
+        """Of all runs, one after the other: until they begin, training and tests."""
+        return self.runs * self.start + self.seeds * (1 + self.tried * self.share) * self.plan.seconds
+
+    @property
+    def disk(self) -> int:
+        """Bytes that its runs leave at most, which have no reports of their own; of candidates only results stay."""
+        return self.seeds * sum(size for name, size in self.plan.files.items() if name != "report.html")
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,8 +83,8 @@ class ComparisonPlan:
 
     @property
     def disk(self) -> int:
-        """Bytes that the folder will have at most; of candidates, results alone stay, which are not counted."""
-        return sum(method.seeds * sum(method.plan.files.values()) for method in self.methods)
+        """Bytes that the folder will have at most, without the comparison's own report."""
+        return sum(method.disk for method in self.methods)
 
     @property
     def memory(self) -> int:
@@ -91,7 +99,7 @@ class ComparisonPlan:
         """All figures, for JSON."""
         return {
             "seconds": self.seconds,
-            "disk_bytes": self.disk,
+            "disk_bytes_at_most": self.disk,
             "memory_bytes": self.memory,
             "runs_done": self.done,
             "methods": [
@@ -132,7 +140,8 @@ class ComparisonPlan:
         runs = sum(method.runs for method in self.methods)
         free = self.methods[0].plan.disk_free
         told = [
-            f"about {human_seconds(self.seconds)} in all for {runs:,} runs, by rounds of each method timed just now",
+            f"about {human_seconds(self.seconds)} for {runs:,} runs, by rounds of each method timed just now; the "
+            "command's start, files and the report come to it",
             f"disk: up to {human_bytes(self.disk)}; {human_bytes(free)} are free",
             f"files: {out}, which the comparison would write; this wrote nothing",
         ]
@@ -179,10 +188,13 @@ def plan_comparison(
     dealt = work.first(first)
     planned = []
     for label, method in work.methods.items():
-        plan = plan_of(work.setup_of(label, first, dealt), work.folder_of(label, first))
+        began = time.perf_counter()
+        setup = work.setup_of(label, first, dealt)
+        start = time.perf_counter() - began
+        plan = plan_of(setup, work.folder_of(label, first))
         tried = len(work.candidates[label])
         planned.append(
-            MethodPlan(label, method.title, plan, len(work.seeds), tried if tried > 1 else 0, 1 - validation)
+            MethodPlan(label, method.title, plan, len(work.seeds), tried if tried > 1 else 0, 1 - validation, start)
         )
     folders = [work.folder_of(label, seed) for label in work.methods for seed in work.seeds]
     done = sum(path is not None and (path / "summary.json").is_file() for path in folders)

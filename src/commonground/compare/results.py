@@ -408,7 +408,8 @@ def _notes(
     if any("finetune_epochs" in entry["settings"] for entry in entries):
         how = "; rounds to a target are the global model's before it, or all if only fine-tuning reaches it"
         before = "" if target is None else how
-        notes.append(f"Fine-tuned (+FT) once, after the last round, so that last 10 is the final {name}{before}.")
+        final = "" if last10 is None else f", so that last 10 is the final {name}"
+        notes.append(f"Fine-tuned (+FT) once, after the last round{final}{before}.")
     found = next((entry["differences"] for entry in entries if entry["differences"]), None)
     if found is not None:
         pairs = found["pairs"]
