@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["ComparisonPlan", "MethodPlan", "plan_comparison"]
 
 
+REPORT = 3  # times the size of a run's report that a comparison's, with the figures beside it, has at most
+
+
 @dataclass(frozen=True)
 class MethodPlan:
     """What a method's runs will need.
@@ -83,8 +86,9 @@ class ComparisonPlan:
 
     @property
     def disk(self) -> int:
-        """Bytes that the folder will have at most, without the comparison's own report."""
-        return sum(method.disk for method in self.methods)
+        """Bytes that the folder will have at most."""
+        report = max(method.plan.files.get("report.html", 0) for method in self.methods)
+        return sum(method.disk for method in self.methods) + REPORT * report
 
     @property
     def memory(self) -> int:
