@@ -109,7 +109,7 @@ def difference_table(comparison: Comparison, place: str) -> str:
     rows = []
     for i, m, d in found:
         parts = ("mean", "low", "high")
-        texts = dict(zip(parts, headline.changes([number(d.get(part)) for part in parts], 3), strict=True))
+        texts = dict(zip(parts, headline.changes([number(d.get(part)) for part in parts]), strict=True))
         cells = []
         for key, _, unit in units:
             text = texts[key].replace("-", "−") if key in texts else None

@@ -67,7 +67,7 @@ def _difference(comparison: Comparison, method: Method) -> list[str]:
     found = method.entry.get("differences")
     if not found:
         return ["–", "–"]
-    mean, low, high = comparison.headline.changes([number(found.get(part)) for part in ("mean", "low", "high")], 3)
+    mean, low, high = comparison.headline.changes([number(found.get(part)) for part in ("mean", "low", "high")])
     between = "" if number(found.get("low")) is None else f" [{low}, {high}]"
     return [f"{mean}{between}".replace("-", "−"), show(found.get("p_adjusted"), "p")]
 

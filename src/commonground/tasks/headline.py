@@ -86,7 +86,7 @@ class Metric:
         raised = not self.percent and any(size and not _PLAIN[0] <= size < _PLAIN[1] for size in sizes)
         return [self.spread(value, raised) for value in values]
 
-    def changes(self, values: Sequence[float | None], figures: int = 2) -> list[str]:
+    def changes(self, values: Sequence[float | None]) -> list[str]:
         """Differences with their signs, in percentage points or in the metric's own unit, all with as many decimals."""
         larger = max((abs(value) for value in values if value is not None), default=0.0)
         return [
@@ -94,7 +94,7 @@ class Metric:
             if value is None
             else f"{100 * value:+.1f}"
             if self.percent
-            else in_figures(value, figures, like=larger, sign="+")
+            else in_figures(value, 3, like=larger, sign="+")
             for value in values
         ]
 
