@@ -153,8 +153,9 @@ def test_a_truth_among_numbers_is_refused_by_row_and_column(
         ('{"rows": [{"a": 1, "b": 2, "plan": "x"}, {"plan": "\\ud800"}]}', "row 2 holds half of a character, \\ud800"),
         ('{"rows": [3]}', "row 1 is no object of cells by their columns' names"),
         ('{"rows": [', "the body is no JSON: "),
-        ('{"rows": []}', "rows: List should have at least 1 item"),
-        ("{}", "rows: Field required"),
+        ('{"rows": []}', "'rows' is empty; at least one is needed"),
+        ("{}", "the body lacks the field 'rows'"),
+        ('{"rows": [{"a": 1}], "whose": "north"}', "'whose' is no field of this request"),
     ],
 )
 def test_a_body_of_another_form_is_told_by_its_row_and_column(

@@ -76,7 +76,13 @@ def _not_the_form(error: Mapping[str, Any]) -> str:
     if error["type"] == "json_invalid":
         return f"the body is no JSON: {error['ctx']['error']}"
     if len(place) < 2 or place[0] != "rows":
-        return f"{'.'.join(map(str, place)) or 'the body'}: {error['msg']}"
+        field = quoted(".".join(map(str, place)))
+        said = {
+            "extra_forbidden": f"{field} is no field of this request",
+            "missing": f"the body lacks the field {field}" if place else "there is no body",
+            "too_short": f"{field} is empty; at least one is needed",
+        }
+        return said.get(error["type"], f"{field if place else 'the body'}: {error['msg']}")
     row, column = f"row {place[1] + 1}", place[2:3]
     if not column or column == ["list[any]"]:
         return f"{row} is no object of cells by their columns' names"
