@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +15,6 @@ from commonground.models import Groups
 from commonground.models.lora import LoRALinear
 
 __all__ = ["ClientRanks", "lora_layers"]
-
-
-class _Stacks(NamedTuple):
-    a: Tensor
-    b: Tensor
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,9 @@ class ClientRanks(FederatedLoRA):
         parts = {"lora_A": (rank,), "lora_B": (slice(None), rank)}
         return parts.get(name.rpartition(".")[2], ())
 
-    def stacked_factors(self, server: Server, updates: Sequence[Update], a_name: str, b_name: str) -> _Stacks:
+    def stacked_factors(
+        self, server: Server, updates: Sequence[Update], a_name: str, b_name: str
+    ) -> tuple[Tensor, Tensor]:
         """Of a layer, the clients' A below and their B, times their weights, beside one another, each of its client's
         rank: Σ wᵢBᵢAᵢ is the product of the two.
 
@@ -68,7 +64,7 @@ class ClientRanks(FederatedLoRA):
         weights = server.weights(updates)
         a = [u.tensors[a_name][self.held_part(a_name, u.client)] for u in updates]
         b = [w * u.tensors[b_name][self.held_part(b_name, u.client)] for w, u in zip(weights, updates, strict=True)]
-        return _Stacks(torch.cat(a), torch.cat(b, dim=1))
+        return torch.cat(a), torch.cat(b, dim=1)
 
     @property
     def ranks_of_clients(self) -> tuple[int, ...]:

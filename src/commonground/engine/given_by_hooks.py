@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping
 
 from torch import Tensor
 
 from commonground.algorithms import Algorithm, Tensors
-from commonground.errors import ModelError
+from commonground.errors import ModelError, shown
 from commonground.quoting import quoted
 
-__all__ = ["check_nothing_given", "shown", "tensors_given", "what_is"]
+__all__ = ["check_nothing_given", "tensors_given", "what_is"]
 
 
 def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") -> Tensors:
@@ -41,11 +40,6 @@ def what_is(given: object) -> str:
         return "nothing"
     kind = type(given).__name__
     return f"{'an' if kind == 'ndarray' or kind[0].lower() in 'aeiou' else 'a'} {kind}"
-
-
-def shown(given: object) -> str:
-    """A value in one line, cut where it is long."""
-    return " ".join(reprlib.repr(given).split())
 
 
 def check_nothing_given(algorithm: Algorithm, hook: str, given: object, instead: str) -> None:

@@ -15,8 +15,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.engine.backends.base import payload_bytes
 from commonground.engine.backends.checks import check_tensor
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.given_by_hooks import shown
-from commonground.errors import ModelError
+from commonground.errors import ModelError, shown
 from commonground.quoting import quoted
 
 __all__ = ["bytes_of_parts", "confined", "has_parts", "only_parts", "parts_of", "with_zeros"]

@@ -4,8 +4,6 @@ fails there has cost the whole run.
 
 from __future__ import annotations
 
-import torch
-
 from commonground.engine.backends.serial import score_clients
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.setup import Setup
@@ -26,6 +24,5 @@ def try_metrics(setup: Setup) -> None:
         return
     client = int(setup.data.test_sizes.argmax())
     stored = {name: value.unsqueeze(0) for name, value in setup.initial_personal.items()}
-    with torch.random.fork_rng(devices=[]):
-        shared = setup.moved(setup.initial_shared)
-        score_clients(SequentialClient(setup), [client], shared, stored, "personal", 0, key=client, detailed=True)
+    shared = setup.moved(setup.initial_shared)
+    score_clients(SequentialClient(setup), [client], shared, stored, "personal", 0, key=client, detailed=True)

@@ -36,6 +36,7 @@ from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, al
 from commonground.models.behaviour import Behaviour, held_generators
 from commonground.precision import autocast, check_precision
 from commonground.privacy import ClientPrivacy, ExamplePrivacy, KeyedNoise, NoiseSource, SecretNoise
+from commonground.registration import is_ours
 from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
 from commonground.user_code import failing_as
 
@@ -142,7 +143,7 @@ class Setup:
     def _try_model(self) -> Behaviour:
         one = set(self.probe) == {"x"}
         several = self.data.format.kind == "named" and len(self.probe) > 1
-        if several and type(self.model).__module__.startswith("commonground."):
+        if several and is_ours(type(self.model)):
             raise ModelError(
                 f"this model takes samples of one array, and these have the inputs {', '.join(self.probe)}: give a "
                 "module of your own whose forward has parameters of these names (model=, --model file.py:Class)"
@@ -179,7 +180,7 @@ class Setup:
     def has_own_code(self) -> bool:
         """Whether the model, the method or the loss is code of somebody else than this library and PyTorch."""
         given = self.loss is not None or bool(self.own_metrics) or self.behaviour.own
-        return given or not type(self.algorithm).__module__.startswith("commonground.")
+        return given or not is_ours(type(self.algorithm))
 
     @cached_property
     def fine(self) -> Sequence[FineFigures]:

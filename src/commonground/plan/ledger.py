@@ -77,9 +77,9 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
     if algorithm.may_stay_silent and type(algorithm).is_silent is Algorithm.is_silent:
         up, down = _silent_or_not(setup, each)
     if has_parts(algorithm):
-        up, shared = _by_client(setup, config.rounds)
+        sent, shared = _by_client(setup, config.rounds)
         alone = {type(algorithm).message_to, type(algorithm).replies} != {Algorithm.message_to, Algorithm.replies}
-        down = (shared[0], shared[1] + (down[1] if alone else 0))
+        up, down = (sent, sent), (shared, shared + (down[1] if alone else 0))
     if algorithm.clients_remember:
         down = _remembered(setup, down[1], moved)
     if config.early_stopping is not None:
@@ -90,9 +90,7 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
             for way in ("up", "down")
         }
         if has_parts(algorithm) and not sparing:
-            least = dict(
-                zip(("up", "down"), (ends[0] for ends in _by_client(setup, fewest_rounds(setup))), strict=True)
-            )
+            least["up"], least["down"] = _by_client(setup, fewest_rounds(setup))
         up, down = (least["up"], up[1]), (least["down"], down[1])
     return Bytes((up[0], up[1]), (down[0], down[1]))
 
@@ -117,7 +115,7 @@ def _silent_or_not(setup: Setup, each: int) -> tuple[tuple[int, int], tuple[int,
     return (0, up), (down, down + (up if replies else 0))
 
 
-def _by_client(setup: Setup, rounds: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def _by_client(setup: Setup, rounds: int) -> tuple[int, int]:
     """Bytes up and down of the first rounds where a client may hold parts of what travels: of those who take part. What
     goes to single clients beside the shared tensors is not in it.
     """
@@ -133,7 +131,7 @@ def _by_client(setup: Setup, rounds: int) -> tuple[tuple[int, int], tuple[int, i
                 sent[algorithm.sends(round), client] = bytes_of_parts(algorithm, tensors, client)
             up += sent[algorithm.sends(round), client]
             down += bytes_of_parts(algorithm, shared, client)
-    return (up, up), (down, down)
+    return up, down
 
 
 def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from commonground.errors import ConfigError, DataError, ModelError
 from commonground.registration import check_name
+from commonground.single_precision import too_large
 from commonground.suggest import meant
 from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.fine import FineFigures
@@ -282,7 +283,7 @@ def real_targets(values: Array, field: str) -> Array:
     number = np.issubdtype(values.dtype, np.number) or values.dtype == np.bool_
     if values.ndim not in (1, 2) or not number or np.iscomplexobj(values):
         raise DataError(f"{field} is {values.dtype} of shape {values.shape}; numbers [N] or [N, targets] are needed")
-    long = values.dtype.kind in "iu" and values.size > 0 and max(int(values.max()), -int(values.min())) > 1 << 24
+    long = values.dtype.kind in "iu" and values.size > 0 and too_large(max(int(values.max()), -int(values.min())))
     kept = values if values.dtype in (np.float32, np.float64) else values.astype(np.float64 if long else np.float32)
     return np.ascontiguousarray(kept.reshape(len(kept), -1))
 

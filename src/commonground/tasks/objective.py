@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from commonground.errors import ConfigError, ModelError
+from commonground.registration import is_ours
 from commonground.tasks.base import Task
 
 __all__ = ["Objective", "OwnLoss", "class_weights", "what_is"]
@@ -45,7 +46,7 @@ class Objective:
     @property
     def of_user(self) -> bool:
         """Whether the loss is code of somebody else than this library."""
-        return self.own is not None or not type(self.task).__module__.startswith("commonground.")
+        return self.own is not None or not is_ours(type(self.task))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """One loss for each row [rows]; see :meth:`~commonground.tasks.Task.loss`.

@@ -18,6 +18,7 @@ from commonground.engine.clients.optimizers import Rates
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
 from commonground.models.behaviour import has_own_code
+from commonground.registration import is_ours
 
 __all__ = ["RecordedStep", "StepGraphs", "alike_steps", "step_graphs"]
 
@@ -126,7 +127,7 @@ def step_graphs(setup: Setup) -> StepGraphs | None:
     """
     if setup.device.type != "cuda" or setup.folds or setup.objective.of_user:
         return None
-    theirs = not type(setup.algorithm).__module__.startswith("commonground.") or has_own_code(setup.model)
+    theirs = not is_ours(type(setup.algorithm)) or has_own_code(setup.model)
     return None if theirs else StepGraphs(setup.device)
 
 
