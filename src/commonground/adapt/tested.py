@@ -100,7 +100,10 @@ def tests_of(run: Run, whose: Whose) -> TableAnswers:
     trained, names = run.trained, run.trained.split["class_names"]
     found, task = _asked(trained, _data_again(trained, None, None), whose), run.trained.task
     header, answers = task.table(found.predicted, names)
-    actual = zip(*(map(_written, column) for column in _actual(task, found.y, names)), strict=True)
+    double = found.y.dtype == np.float64
+    actual = zip(
+        *([_written(value, double) for value in column] for column in _actual(task, found.y, names)), strict=True
+    )
     rows = [
         [str(sample), trained.names[client], *right, *answer]
         for sample, client, right, answer in zip(found.samples, found.clients, actual, answers, strict=True)
@@ -191,5 +194,6 @@ def _actual(task: Task, y: npt.NDArray[Any], names: tuple[str, ...]) -> list[lis
     return [column.tolist() for column in y.reshape(len(y), -1).T]
 
 
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else in_digits(value)
+def _written(value: Any, double: bool) -> str:
+    """A right answer in all digits that its number type holds."""
+    return value if isinstance(value, str) else f"{value:.15g}" if double else in_digits(value)
