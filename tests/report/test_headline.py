@@ -55,7 +55,7 @@ def test_numbers() -> None:
     assert RMSE.spread({"mean": 0.31274, "std": 0.002}) == "0.313 ± 0.002"
     assert RMSE.spread({"mean": 0.31274, "std": None}) == "0.3127"
     assert ACCURACY.changes([0.031, None]) == ["+3.1", "–"]
-    assert RMSE.changes([-0.0123, -0.2, 0.1751]) == ["-0.01", "-0.20", "+0.18"]
+    assert RMSE.changes([-0.0123, -0.2, 0.1751]) == ["-0.012", "-0.200", "+0.175"]
     assert in_figures(1.5e10) == "1.500·10¹⁰"
 
 
