@@ -27,6 +27,7 @@ _NOT_ITS_NAME = {
     "seeds",
     "reference",
     "to_accuracy",
+    "to_metric",
     "out",
     "resume",
     "quiet",
@@ -53,7 +54,13 @@ _NOT_ITS_NAME = {
     "--to-accuracy",
     type=float,
     metavar="ACCURACY",
-    help="report rounds, bytes and seconds to it, such as 0.8 (a number as --target is understood so, too)",
+    help="report rounds, bytes and seconds to it, such as 0.8",
+)
+@click.option(
+    "--to-metric",
+    type=float,
+    metavar="VALUE",
+    help="the same of any task's metric, such as an RMSE of 0.3 (a number as --target is understood so, too)",
 )
 @click.option(
     "--grid",
@@ -91,6 +98,7 @@ def compare(
     seeds: int,
     reference: str | None,
     to_accuracy: float | None,
+    to_metric: float | None,
     grids: tuple[str, ...],
     validation: float,
     local_only: bool,
@@ -136,8 +144,8 @@ def compare(
         if name and not name.endswith(".py"):
             check_method(name)
     unnamed = _NOT_ITS_NAME
-    if to_accuracy is None and _is_number(flags.get("target")):
-        to_accuracy, unnamed = float(flags.pop("target")), {*unnamed, "target"}
+    if to_accuracy is None and to_metric is None and _is_number(flags.get("target")):
+        to_metric, unnamed = float(flags.pop("target")), {*unnamed, "target"}
     values = run_values(flags, assignments, config_file)
     check_early(values)
     if as_json and not dry_run:
@@ -166,6 +174,7 @@ def compare(
         "out": out,
         "reference": reference,
         "to_accuracy": to_accuracy,
+        "to_metric": to_metric,
         "grid": parse_grid(grids),
         "local_only": local_only,
         "validation": validation,

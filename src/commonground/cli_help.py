@@ -21,7 +21,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "time_column group_column test_share test_seed missing_target"
     ),
     "Model and method": _of("model body head batch_norm init_from assignments"),
-    "Comparison": _of("seeds reference to_accuracy grids validation local_only"),
+    "Comparison": _of("seeds reference to_accuracy to_metric grids validation local_only"),
     "Rounds": _of(
         "rounds participation weighting aggregate server_optimizer server_lr server_momentum server_beta2 "
         "server_epsilon finetune_epochs finetune"

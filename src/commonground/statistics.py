@@ -29,6 +29,7 @@ __all__ = [
     "bootstrap_interval",
     "detectable_difference",
     "holm",
+    "mean",
     "median_interval",
     "paired_difference",
     "proportion_interval",
@@ -50,6 +51,11 @@ EXACT_PAIRS = 50  # that differ: up to so many the signed-rank statistic's distr
 
 EQUAL_DIGITS = 12
 """Figures that differ beyond these digits differ by rounding."""
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; an integer if all values are that integer."""
+    return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:

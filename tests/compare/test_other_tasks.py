@@ -12,7 +12,7 @@ from rich.console import Console
 
 from commonground.compare import Comparison, compare
 from commonground.compare.progress import ComparisonProgress
-from commonground.compare.tables import headline_table
+from commonground.compare.tables import headline_table, target_table
 from commonground.errors import ConfigError
 from commonground.statistics import paired_difference
 from tests.other_tasks import multilabel_data, regression_data
@@ -86,10 +86,46 @@ def test_progress_tells_the_error(capsys):
     assert "accuracy" not in said
 
 
-def test_a_target_is_an_accuracy():
-    says = r"--to-accuracy \(target=\) asks for an accuracy, which houses, a task of regression, has not"
-    with pytest.raises(ConfigError, match=says):
-        compare(["fedavg"], regression_data(), 1, target=0.5, **SMALL)
+def test_a_target_of_an_error_is_what_it_falls_to(tmp_path):
+    """An RMSE that is reached in the middle of training, by the rounds of the run itself."""
+    slow = SMALL | {"rounds": 6, "lr": 0.003}
+    once = compare(["fedavg"], regression_data(), 1, local_only=False, **slow)
+    errors = [row["personal_rmse"] for row in once.runs["fedavg"][0].history]
+    goal = sorted(errors)[2]
+    first = next(n for n, error in enumerate(errors, 1) if error <= goal)
+    assert 1 < first < 6
+    result = compare(["fedavg"], regression_data(), 1, tmp_path / "c", local_only=False, target=goal, **slow)
+    entry = result.to_dict()["methods"][0]
+    rows = result.runs["fedavg"][0].history[:first]
+    assert (entry["to_rmse"]["rounds"], entry["to_rmse"]["reached"]) == (first, 1)
+    assert entry["to_rmse"]["bytes"] == sum(row["bytes_up"] + row["bytes_down"] for row in rows)
+    assert "to_accuracy" not in entry
+    costs = target_table(result.to_dict())
+    assert costs is not None
+    assert costs.title == f"to RMSE {goal:g}"
+    assert any("until the RMSE on test samples first falls to it" in note for note in result.footnotes())
+    page = (tmp_path / "c/report.html").read_text()
+    assert f"Rounds to {goal:g}" in page
+    with (tmp_path / "c/table.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert (float(row["target"]), float(row["rounds_to_target"]), row["seeds_to_target"]) == (goal, first, "1")
+    never = compare(["fedavg"], regression_data(), 1, local_only=False, to_metric=-1.0, **SMALL)
+    assert never.to_dict()["methods"][0]["to_rmse"] is None
+    assert "FedAvg did not reach it." in never.footnotes()
+
+
+def test_a_target_is_of_the_metric_there_is():
+    says = (
+        "--to-accuracy asks for an accuracy, which houses, a task of regression, has not; --to-metric asks for its RMSE"
+    )
+    with pytest.raises(ConfigError, match=f"^{says}$"):
+        compare(["fedavg"], regression_data(), 1, to_accuracy=0.5, **SMALL)
+    with pytest.raises(ConfigError, match=r"the target 80 is no F1; give a number above 0 and at most 1, such as 0\.8"):
+        compare(["fedavg"], multilabel_data(), 1, to_metric=80, **SMALL)
+    with pytest.raises(ConfigError, match="the target inf is no RMSE; give a number that is finite"):
+        compare(["fedavg"], regression_data(), 1, to_metric=float("inf"), **SMALL)
+    with pytest.raises(ConfigError, match="give one of to_accuracy and to_metric: there is one target"):
+        compare(["fedavg"], regression_data(), 1, to_metric=0.5, to_accuracy=0.5, **SMALL)
 
 
 def test_clients_without_a_figure_are_left_out_of_the_pairs():

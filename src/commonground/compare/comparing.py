@@ -20,6 +20,7 @@ from commonground.compare.grid import candidates, check_grid, edge_notes, on_edg
 from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, folder_name, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.results import Diverged, Tuning
+from commonground.compare.target import Target, check_value
 from commonground.config import RunConfig, with_usual_names
 from commonground.counted import counted
 from commonground.data import FederatedDataset
@@ -36,7 +37,7 @@ from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateErr
 from commonground.existing import check_folder
 from commonground.models import is_pretrained, own_copy
 from commonground.suggest import meant
-from commonground.tasks import Headline
+from commonground.tasks import CLASSIFICATION, Headline
 from commonground.tasks.rank import assumed_way
 
 __all__ = ["Comparing"]
@@ -65,7 +66,8 @@ class Comparing:
         seeds: int,
         out: Path | None,
         reference: str | None,
-        target: float | None,
+        to_accuracy: float | None,
+        to_metric: float | None,
         grid: Mapping[str, Sequence[Any]],
         local_only: bool,
         model: str | nn.Module | None,
@@ -88,19 +90,20 @@ class Comparing:
         seeds = operator.index(seeds)
         if seeds < 1:
             raise ConfigError(f"the number of seeds is {seeds}; at least 1 is needed")
-        for name, share in (("to_accuracy", target), ("validation", validation)):
+        for name, share in (("to_accuracy", to_accuracy), ("to_metric", to_metric), ("validation", validation)):
             if share is not None and (isinstance(share, bool) or not isinstance(share, Real)):
                 raise ConfigError(f"{name} must be a number, not {share!r}")
         if reference is not None and not isinstance(reference, str):
             raise ConfigError(f"reference must be the name of a method, not {reference!r}")
-        if target is not None and not 0 < target <= 1:
-            raise ConfigError(
-                f"the target {target:g} is no accuracy; give a number above 0 and at most 1, such as 0.8 (other "
-                "metrics have no such target)"
-            )
+        if to_accuracy is not None and to_metric is not None:
+            raise ConfigError("give one of to_accuracy and to_metric: there is one target")
+        if to_accuracy is not None:
+            check_value(Headline.of(CLASSIFICATION), to_accuracy)
         if not 0 < validation < 1:
             raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
-        self.data, self.out, self.validation, self.target = data, out, validation, target
+        self.data, self.out, self.validation = data, out, validation
+        self.to_accuracy, self.to_metric = to_accuracy, to_metric
+        self.target: Target | None = None  # known once there are data
         self.observer, self.data_dir = observer, data_dir
         self.other_numerics = allow_other_numerics
         self.on_round, self.track = as_one(on_round), track
@@ -301,11 +304,7 @@ class Comparing:
             CommonGroundError: data, settings or files, in one sentence.
         """
         data = self._load(seed)
-        if self.target is not None and data.task.metric != "accuracy":
-            raise ConfigError(
-                f"--to-accuracy (target=) asks for an accuracy, which {data.name}, a task of {data.task.name}, has "
-                "not; leave it out"
-            )
+        self.target = Target.for_data(data, self.to_accuracy, self.to_metric)
         seeds = counted(len(self.seeds), "seed")
         self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
         # Of every candidate, also where there is no folder: one that cannot run is told before anything does.

@@ -142,6 +142,7 @@ def compare(
     local_only: bool = True,
     *,
     to_accuracy: float | None = None,
+    to_metric: float | None = None,
     model: str | nn.Module | None = None,
     validation: float = 0.2,
     observer: ComparisonObserver | None = None,
@@ -165,12 +166,12 @@ def compare(
         seeds: how many, from the setting ``seed`` (0) upwards.
         out: folder for the files; by default none are written.
         reference: the method the others are compared with, as in ``methods``; by default the first.
-        target: a table's column to predict, as in the settings; or, as a number, ``to_accuracy``.
+        target: a table's column to predict, as in the settings; or, as a number, ``to_metric``.
         grid: values to choose from, by setting, for every method that has it and does not set it itself. The choice
             is made for every method and seed on a part of the training data (:func:`validation_split`).
         local_only: add Local Only, the yardstick, unless it is there.
-        to_accuracy: between 0 and 1; bytes and seconds until it is reached are reported. For tasks whose metric is
-            accuracy alone.
+        to_accuracy: between 0 and 1; rounds, bytes and seconds until it is reached are reported.
+        to_metric: the same of the metric of any task: of an error, what it is to fall to.
         model: a name, or a module whose present weights every run starts from; by default what suits the data.
         validation: share of the training samples that judges a grid's candidates.
         observer: hears of every run (:class:`~commonground.compare.observer.ComparisonObserver`).
@@ -193,11 +194,11 @@ def compare(
     if isinstance(target, str):
         settings["target"] = target
     elif target is not None:
-        to_accuracy = target
+        to_metric = target
     folder = as_folder(out) if out is not None else None
     work = Comparing(
-        methods, data, seeds, folder, reference, to_accuracy, grid or {}, local_only, model, validation,
-        completed(observer, Silent()), data_dir, settings, on_round, track, allow_other_numerics,
+        methods, data, seeds, folder, reference, to_accuracy, to_metric, grid or {}, local_only, model,
+        validation, completed(observer, Silent()), data_dir, settings, on_round, track, allow_other_numerics,
     )  # fmt: skip
     runs = work.run()
     result = summarize(
@@ -205,7 +206,7 @@ def compare(
         runs,
         reference=work.reference,
         seeds=list(work.seeds),
-        target=to_accuracy,
+        target=work.target,
         same_clients=work.same_clients,
         tuning=work.tuning,
         diverged=list(work.diverged.values()),
@@ -224,7 +225,8 @@ def _call(work: Comparing, seeds: int, grid: Mapping[str, Sequence[Any]] | None,
     given = {"seeds": seeds, **settings, **({} if grid is None else {"grid": dict(grid)}), "reference": work.reference}
     if work.module is None and "model" in work.common:
         given["model"] = work.common["model"]
-    given |= {} if work.target is None else {"to_accuracy": work.target}
+    targets = {"to_accuracy": work.to_accuracy, "to_metric": work.to_metric}
+    given |= {name: value for name, value in targets.items() if value is not None}
     given |= {"validation": work.validation} if grid else {}
     given |= {} if "local" in work.methods else {"local_only": False}
     objects = [] if work.module is None else ["model=model"]

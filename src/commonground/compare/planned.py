@@ -164,6 +164,7 @@ def plan_comparison(
     *,
     reference: str | None = None,
     to_accuracy: float | None = None,
+    to_metric: float | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     local_only: bool = True,
     model: str | nn.Module | None = None,
@@ -175,8 +176,8 @@ def plan_comparison(
     """What a comparison would need: some rounds of each method are computed to be timed, and nothing is written.
 
     Args:
-        methods, data, seeds, out, reference, to_accuracy, grid, local_only, model, validation, data_dir: as of
-            :func:`~commonground.compare.compare`.
+        methods, data, seeds, out, reference, to_accuracy, to_metric, grid, local_only, model, validation, data_dir:
+            as of :func:`~commonground.compare.compare`.
         observer: hears of notes.
         **settings: likewise.
 
@@ -185,8 +186,8 @@ def plan_comparison(
     """
     folder = Path(out) if out is not None else None
     work = Comparing(
-        methods, data, seeds, folder, reference, to_accuracy, grid or {}, local_only, model, validation,
-        completed(observer, Silent()), data_dir, settings, None, None, False,
+        methods, data, seeds, folder, reference, to_accuracy, to_metric, grid or {}, local_only, model,
+        validation, completed(observer, Silent()), data_dir, settings, None, None, False,
     )  # fmt: skip
     first = work.seeds[0]
     dealt = work.first(first)

@@ -15,13 +15,14 @@ import numpy as np
 from commonground.compare.adapting import OF_MODEL, is_adapting
 from commonground.compare.grid import edge_notes, on_edge
 from commonground.compare.methods import FINE_TUNING, Method
+from commonground.compare.target import Target
 from commonground.counted import counted_between
 from commonground.engine import Run
 from commonground.engine.option_checks import is_chosen
 from commonground.keys import numpy_stream
 from commonground.privacy import short_epsilon
 from commonground.processor import processor
-from commonground.statistics import holm, paired_difference, smallest_p, spread
+from commonground.statistics import holm, mean, paired_difference, smallest_p, spread
 from commonground.tasks import Headline
 
 __all__ = ["Diverged", "Tuning", "summarize"]
@@ -83,7 +84,7 @@ def summarize(
     *,
     reference: str,
     seeds: Sequence[int],
-    target: float | None,
+    target: Target | None,
     same_clients: bool,
     tuning: Sequence[Tuning],
     diverged: Sequence[Diverged],
@@ -97,7 +98,7 @@ def summarize(
         runs: by label, one run per seed, of the methods that have figures.
         reference: label of the method the others are compared with.
         seeds: of the runs.
-        target: accuracy to reach, if any.
+        target: what is to be reached, if anything.
         same_clients: whether client i is the same one for every seed.
         tuning: what a grid has chosen.
         diverged: the other methods.
@@ -123,7 +124,7 @@ def summarize(
         **({"rounds_between": [min(rounds), max(rounds)]} if len(rounds) > 1 else {}),
         "seeds": list(seeds),
         "reference": reference,
-        "target": target,
+        "target": None if target is None else target.value,
         "judged": judged,
         "same_clients": same_clients,
         "data_fingerprints": [run.summary["data_fingerprint"] for run in runs[reference]],
@@ -156,7 +157,7 @@ def summarize(
 
 
 def _entry(
-    headline: Headline, method: Method, runs: Sequence[Run], target: float | None, folder: Path | None
+    headline: Headline, method: Method, runs: Sequence[Run], target: Target | None, folder: Path | None
 ) -> dict[str, Any]:
     summaries = [run.summary for run in runs]
     ranked = [_values(headline, run)[_ranked(run)] for run in runs]
@@ -184,10 +185,10 @@ def _entry(
         **({"metrics": metrics} if metrics else {}),
         **_privacy(summaries),
         "over_rows": rows,
-        "bytes_up": _mean([s["bytes_up"] for s in summaries]),
-        "bytes_down": _mean([s["bytes_down"] for s in summaries]),
-        "seconds": _mean([s["seconds"] for s in summaries]),
-        "to_accuracy": None if target is None else _to_accuracy(runs, target),
+        "bytes_up": mean([s["bytes_up"] for s in summaries]),
+        "bytes_down": mean([s["bytes_down"] for s in summaries]),
+        "seconds": mean([s["seconds"] for s in summaries]),
+        **({} if target is None else {target.key: target.cost(runs)}),
         "by_seed": [
             {"seed": s["seed"], headline.shared: whole}
             | {
@@ -230,24 +231,6 @@ def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
         key: value if all(other[key] == value for other in told) else [other[key] for other in told]
         for key, value in told[0].items()
     }
-
-
-def _to_accuracy(runs: Sequence[Run], target: float) -> dict[str, Any] | None:
-    """Means over the seeds that reach the accuracy, over the rounds up to the first that does; None if none does."""
-    found: list[tuple[int, float, int]] = []
-    for run in runs:
-        rows = run.history
-        reached = next((n for n, row in enumerate(rows, 1) if (row["personal_accuracy"] or 0.0) >= target), None)
-        if reached is not None:
-            count = sum(row["bytes_up"] + row["bytes_down"] for row in rows[:reached])
-            found.append((count, sum(row["seconds"] for row in rows[:reached]), rows[reached - 1]["round"]))
-        elif run.personal_accuracy["mean"] >= target:  # by fine-tuning after the last round
-            s = run.summary
-            found.append((s["bytes_up"] + s["bytes_down"], s["seconds"], s["rounds"]))
-    if not found:
-        return None
-    count, seconds, rounds = (_mean(values) for values in zip(*found, strict=True))
-    return {"target": target, "bytes": count, "seconds": seconds, "rounds": rounds, "reached": len(found)}
 
 
 def _add_differences(
@@ -299,12 +282,7 @@ def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
 def _over_clients(key: str, summaries: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """A metric's mean over clients, over the seeds, and for how many clients it is defined (a seed's mean)."""
     own = [summary["metrics"][key] for summary in summaries]
-    return _spread([each["mean"] for each in own]) | {"clients": _mean([each["clients"] for each in own])}
-
-
-def _mean(values: Sequence[float]) -> float:
-    """The mean; an integer if all values are that integer."""
-    return values[0] if all(value == values[0] for value in values) else float(np.mean(values))
+    return _spread([each["mean"] for each in own]) | {"clients": mean([each["clients"] for each in own])}
 
 
 def _diverged_notes(methods: Mapping[str, Method], diverged: Sequence[Diverged]) -> list[str]:
@@ -382,7 +360,7 @@ def _notes(
     entries: Sequence[Mapping[str, Any]],
     reference: str,
     seeds: Sequence[int],
-    target: float | None,
+    target: Target | None,
     same_clients: bool,
     tuned: bool,
     judged: str,
@@ -431,7 +409,7 @@ def _notes(
             "training runs."
         )
         notes.append(_about_seeds(len(seeds), len(entries) - 1))
-    notes += _about_target(entries, target, len(seeds))
+    notes += [] if target is None else target.notes(entries, len(seeds))
     if tuned:
         notes.append(
             "Settings of the grid were chosen per method and seed on samples held out of the clients' training data; "
@@ -447,18 +425,3 @@ def _about_seeds(seeds: int, tests: int) -> str:
     text = f"p seeds: the same test over the {seeds} seeds' mean differences, not corrected; it cannot go below "
     text += f"{smallest:.2g} with {seeds} seeds"
     return f"{text} and so cannot be significant; 6 seeds reach 0.031." if smallest > 0.05 else f"{text}."
-
-
-def _about_target(entries: Sequence[Mapping[str, Any]], target: float | None, seeds: int) -> list[str]:
-    if target is None:
-        return []
-    notes = [
-        f"to {100 * target:g} %: rounds, bytes in both directions and training seconds until the accuracy on test "
-        "samples first reaches it."
-    ]
-    for entry in entries:
-        reached = entry["to_accuracy"]["reached"] if entry["to_accuracy"] else 0
-        if reached < seeds:
-            how = f"reached it with {reached} of {seeds} seeds (means over these)" if reached else "did not reach it"
-            notes.append(f"{entry['title']} {how}.")
-    return notes

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commonground.compare.methods import as_text, shown
+from commonground.compare.target import Target
 from commonground.counted import counted, counted_between
 from commonground.table import Column, Table
 from commonground.tasks import Headline
@@ -78,19 +79,20 @@ def metric_table(result: Mapping[str, Any]) -> Table | None:
 
 
 def target_table(result: Mapping[str, Any]) -> Table | None:
-    """What the target accuracy costs; None without a target."""
-    if result["target"] is None:
+    """What it costs to reach the target; None without one."""
+    target = Target.of(result)
+    if target is None:
         return None
     rows = []
     for entry in result["methods"]:
-        cost, seeds = entry["to_accuracy"], len(result["seeds"])
+        cost, seeds = entry[target.key], len(result["seeds"])
         if cost is None:
             rows.append((entry["title"], "–", "–", "–", f"0 of {seeds}"))
         else:
             figures = f"{cost['rounds']:.3g}", human_bytes(cost["bytes"]), f"{cost['seconds']:.1f}"
             rows.append((entry["title"], *figures, f"{cost['reached']} of {seeds}"))
     names = ("rounds", "bytes", "seconds", "seeds that reach it")
-    return _table(f"to {100 * result['target']:g} % accuracy", ("method",), names, rows)
+    return _table(f"to {target.text}", ("method",), names, rows)
 
 
 def tuning_table(result: Mapping[str, Any]) -> Table | None:
@@ -118,10 +120,10 @@ def tuning_table(result: Mapping[str, Any]) -> Table | None:
 def method_table(result: Mapping[str, Any]) -> Table:
     """Every figure of every method, as in ``table.csv``; accuracies are shares, not percent."""
     headline = Headline.of(result)
-    return Table.of("methods", [_flat(headline, entry, result["target"]) for entry in result["methods"]])
+    return Table.of("methods", [_flat(headline, entry, Target.of(result)) for entry in result["methods"]])
 
 
-def _flat(headline: Headline, entry: Mapping[str, Any], target: float | None) -> dict[str, Any]:
+def _flat(headline: Headline, entry: Mapping[str, Any], target: Target | None) -> dict[str, Any]:
     none = {"mean": None, "std": None}
     row: dict[str, Any] = {"method": entry["method"], "title": entry["title"]}
     for key in (headline.personal, "last10", headline.shared, headline.worst_tenth, headline.worst):
@@ -131,8 +133,8 @@ def _flat(headline: Headline, entry: Mapping[str, Any], target: float | None) ->
         row |= {f"{key}_{part}": number for part, number in value.items()}
     row |= {f"{key}_over_rows_mean": value["mean"] for key, value in entry.get("over_rows", {}).items()}
     row |= {key: entry[key] for key in ("bytes_up", "bytes_down", "seconds")}
-    cost = entry["to_accuracy"] or {}
-    row["target"] = target
+    cost = {} if target is None else entry[target.key] or {}
+    row["target"] = None if target is None else target.value
     row |= {f"{key}_to_target": cost.get(key) for key in ("rounds", "bytes", "seconds")}
     row["seeds_to_target"] = None if target is None else cost.get("reached", 0)
     keys = ("mean", "std", "low", "high", "p_clients", "p_adjusted", "p_seeds", "p_seeds_adjusted")

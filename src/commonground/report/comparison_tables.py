@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from commonground.compare.target import Target
 from commonground.report.compared import Comparison, Method
 from commonground.report.format import Unit, number, unit_of, unit_of_change
 from commonground.report.page import Cell, escape, table
@@ -119,28 +120,29 @@ def difference_table(comparison: Comparison, place: str) -> str:
 
 
 def cost_table(comparison: Comparison, place: str) -> str:
-    """Bytes and seconds of a run, and what the target accuracy costs; nothing where none was measured."""
+    """Bytes and seconds of a run, and what it costs to reach the target; nothing where none was measured."""
     costs: list[tuple[str, str, Unit]] = [
         ("bytes_up", "Sent by clients", "bytes"),
         ("bytes_down", "Sent by the server", "bytes"),
         ("seconds", "Time", "seconds"),
     ]
     costs = [cost for cost in costs if any(m.value(cost[0]) is not None for m in comparison.methods)]
-    target = next((t["target"] for m in comparison.methods if (t := m.entry.get("to_accuracy"))), None)
+    target = Target.of(comparison.entry)
     reached: list[tuple[str, str, Unit]] = []
     if target is not None:
-        goal = f"to {100 * target:g} %"
+        goal = f"to {target.short}"
         reached = [("rounds", f"Rounds {goal}", "number"), ("bytes", f"Bytes {goal}", "bytes"),
                    ("seconds", f"Time {goal}", "seconds")]  # fmt: skip
     if not costs and not reached:
         return ""
     columns = [Column("Method"), *(Column(name, True) for _, name, _ in [*costs, *reached])]
     rows = []
+    goal_key = "" if target is None else target.key
     for index, method in enumerate(comparison.methods):
-        where, to = f"methods[{index}]", method.entry.get("to_accuracy") or {}
+        where, to = f"methods[{index}]", method.entry.get(goal_key) or {}
         row = [Cell(method.title)]
         row += [Cell.of(method.value(key), unit, f"{where}.{key}") for key, _, unit in costs]
-        cells = [Cell.of(to.get(key), unit, f"{where}.to_accuracy.{key}") for key, _, unit in reached]
+        cells = [Cell.of(to.get(key), unit, f"{where}.{goal_key}.{key}") for key, _, unit in reached]
         if cells and 0 < to.get("reached", 0) < comparison.seeds:
             cells[0] = replace(cells[0], text=f"{cells[0].text} ({to['reached']} of {comparison.seeds} seeds)")
         rows.append([*row, *cells])
