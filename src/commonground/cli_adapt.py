@@ -57,6 +57,11 @@ def _numbers(text: str, flag: str) -> list[int]:
     help="a table's rows without a target: refuse the table, or leave them out  [default: as the run]",
 )
 @click.option(
+    "--missing-client",
+    type=Named(["refuse", "drop"]),
+    help="a table's rows without a client: refuse the table, or leave them out  [default: as the run]",
+)
+@click.option(
     "--feature-noise", type=float, help="how much of another client's image is subtracted  [default: as the run]"
 )
 @click.option("--shots", metavar="K[,K…]", help="training samples per new client; several give a curve")
@@ -86,6 +91,7 @@ def adapt(
     encoding: str | None,
     kinds: str | None,
     missing_target: str | None,
+    missing_client: str | None,
     feature_noise: float | None,
     shots: str | None,
     keep: bool,
@@ -131,7 +137,8 @@ def adapt(
             "file, say so with --trust-code, or name other data with --data"
         )
     reads = _table_settings(run, data, partition, classes_per_client, client_column)
-    said = {"separator": separator, "encoding": encoding, "kinds": kinds, "missing_target": missing_target}
+    said = {"separator": separator, "encoding": encoding, "kinds": kinds, "missing_target": missing_target,
+            "missing_client": missing_client}  # fmt: skip
     kind = kind_of(data or run.config.data)
     if kind.resized:
         said["image_size"] = run.trained.split.get("image_size") or run.config.image_size

@@ -18,7 +18,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Your own table": _of(
         "target client_column drop text_column kinds separator encoding scaling few_rows min_rows split_column "
-        "time_column group_column test_share test_seed missing_target"
+        "time_column group_column test_share test_seed missing_target missing_client"
     ),
     "Model and method": _of("model body head batch_norm init_from assignments"),
     "Comparison": _of("seeds reference to_accuracy to_metric grids validation local_only"),

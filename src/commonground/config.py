@@ -26,7 +26,7 @@ OF_DATA = (
     "data", "clients", "classes_per_client", "partition", "train_samples", "test_samples", "normalize", "target",
     "client_column", "feature_noise", "task", "drop", "text_column", "kinds", "separator", "encoding", "scaling",
     "few_rows", "min_rows", "split_column", "time_column", "group_column", "test_share", "test_seed",
-    "missing_target", "image_size",
+    "missing_target", "missing_client", "image_size",
 )  # fmt: skip
 """Settings that say what the data are and how they are read and divided: over a network each client's own matter."""
 
@@ -90,6 +90,9 @@ class RunConfig(BaseModel):
     )
     missing_target: Literal["refuse", "drop"] | None = Field(
         None, description="a table's rows without a target: refuse the table (default), or drop them and say how many"
+    )
+    missing_client: Literal["refuse", "drop"] | None = Field(
+        None, description="a table's rows without a client: refuse the table (default), or drop them and say how many"
     )
     image_size: str | None = Field(
         None, description="what the pictures of a folder are resized to: 32, or HEIGHTxWIDTH (default: their one size)"

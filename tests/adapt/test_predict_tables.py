@@ -232,6 +232,16 @@ def test_newcomers_without_labels(folder: Path, tmp_path: Path, capsys: pytest.C
     assert main([*command, "--missing-target", "drop", "--out", str(tmp_path)]) == 0
 
 
+def test_newcomers_rows_of_nobody(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = frame().assign(who=[f"n{i % 3}" if i % 7 else None for i in range(120)])
+    table.to_csv(tmp_path / "t.csv", index=False)
+    command = ["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "t.csv"), "--quiet"]
+    assert main(command) == 2
+    assert "leave such rows out by --missing-client drop" in capsys.readouterr().err
+    assert main([*command, "--missing-client", "drop", "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "adapt.json").read_text())["clients"] == 3
+
+
 def test_newcomers_of_test_rows_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame().assign(who="new", split="test").to_csv(tmp_path / "t.csv", index=False)
     assert main(["adapt", str(folder / "run"), "--shots", "5", "--data", str(tmp_path / "t.csv"), "--quiet"]) == 2

@@ -73,6 +73,15 @@ def test_rows_without_a_label_are_refused_or_left_out_and_counted(tmp_path: Path
     assert data.about["notes"] == ["1 of 24 rows have no value in 'label' and are left out"]
 
 
+def test_texts_of_nobody_are_refused_or_left_out(tmp_path: Path) -> None:
+    path = table(tmp_path, who="")
+    with pytest.raises(DataError, match="leave such rows out by --missing-client drop"):
+        load(path)
+    data = load(path, missing_client="drop")
+    assert len(data.y_train) + len(data.y_test) == 23
+    assert data.about["notes"] == ["1 of 24 rows have no value in 'who' and are left out"]
+
+
 def test_clients_with_few_rows_become_one(tmp_path: Path) -> None:
     data = load(table(tmp_path, who="alone"), few_rows="pool", min_rows=8)
     assert data.client_names == ("(few rows)", "w0", "w2")

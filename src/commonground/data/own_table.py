@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
-from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
+from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import (
     WHY_NOT,
     check_columns,
@@ -86,7 +86,7 @@ class OwnTable:
         raw = read_raw(path, self.options.separator, self.options.encoding)
         labels = [target] if target in raw.columns else list(names_in(target))
         check_columns(path, raw.columns, [*labels, *self.options.drop, *self.options.kinds])
-        self._raw, self._lacking = with_targets(raw, labels, task, self.options)
+        self._raw, self._lacking = complete_rows(raw, labels, task, self.options)
         self.notes = self._raw.notes
         given = split_column(self._raw, labels, self.options)
         said = self.options.readings

@@ -86,6 +86,38 @@ def test_rows_without_a_target_are_left_out_and_counted(tmp_path: Path) -> None:
     assert data.schema.missing_targets == 1
 
 
+def test_rows_without_a_client_are_refused_or_left_out_and_counted(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    options: dict[str, Any] = {"client_column": "who", "label": "m", "task": "regression"}
+    lines = path.read_text("utf-8").splitlines()
+    for row in (0, 5, 7):  # the row 5 has no target either
+        lines[1 + row] = lines[1 + row].partition(",")[1] + lines[1 + row].partition(",")[2]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    with pytest.raises(DataError, match=r"line 2, column 'who': the cell is empty \(2 cells of the column are\); .* by "
+                                        "--missing-client drop"):  # fmt: skip
+        load_data(path, **options, missing_target="drop")
+    data = load_data(path, **options, missing_client="drop")
+    assert data.about["notes"][0] == f"3 of {ROWS} rows have no value in 'who' and are left out"
+    assert data.client_names == ("c0", "c1")
+    assert sorted(np.concatenate([data.y_train, data.y_test]).ravel().tolist()) == [
+        n for n in range(ROWS) if n not in (0, 5, 7)
+    ]
+    # Of both, each row is counted once, and the rows that stay are known by their own lines.
+    lines[1 + 9] = lines[1 + 9].rpartition(",")[0] + ","
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    data = load_data(path, **options, missing_client="drop", missing_target="drop")
+    assert data.about["notes"][:2] == [
+        f"3 of {ROWS} rows have no value in 'who' and are left out",
+        f"1 of {ROWS} rows have no value in 'm' and are left out",
+    ]
+    assert data.about["missing_targets"] == 1
+    assert data.test_names is not None
+    assert [str(name) for name in data.test_names] == [str(int(y)) for y in data.y_test.ravel()]
+    path.write_text("who,n,m\n,1,2\n,2,3\n", "utf-8")
+    with pytest.raises(DataError, match="no row has a value in 'who'"):
+        load_data(path, **options, missing_client="drop")
+
+
 def visits(rows: int = 120, people: int = 30) -> pd.DataFrame:
     """Rows that nobody says the client of: of 30 people, at their time, of two classes."""
     rng = np.random.default_rng(0)

@@ -193,6 +193,7 @@ def test_the_command_for_empty_targets_and_clients_without_test_rows_runs(withou
     frame = pd.DataFrame({"shop": [f"s{row % 5}" for row in range(100)], "a, b": rng.normal(size=100).round(3)})
     frame["label"] = rng.choice(["x", "y"], 100)
     frame.loc[::9, "label"] = None
+    frame.loc[50:52, "shop"] = None
     frame["split"] = ["test" if row % 4 == 1 and row % 5 >= without else "train" for row in range(100)]
     frame["copy, of"] = frame["label"]
     frame.to_csv(tmp_path / "shops.csv", index=False)
@@ -201,6 +202,7 @@ def test_the_command_for_empty_targets_and_clients_without_test_rows_runs(withou
     assert found.sizes["one_sided"] == without
     assert command[command.index("--few-rows") + 1] == "drop"
     assert command[command.index("--missing-target") + 1] == "drop"
+    assert command[command.index("--missing-client") + 1] == "drop"
     assert command[command.index("--drop") + 1] == '"copy, of"'
     assert main([*command[1:], "--rounds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
 
@@ -262,4 +264,4 @@ def test_a_column_of_test_rows_is_found_by_its_words(
     frame.to_csv(tmp_path / "t.csv", index=False)
     found = inspect_table(tmp_path / "t.csv")
     assert found.split is None
-    assert found.notes == ("5 rows without a client, which training refuses: name one, or leave them out",)
+    assert found.notes == ("5 rows without a client, which --missing-client drop leaves out",)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from commonground.data.arrays import Array
-from commonground.data.tables.divide import divided, names_of_nothing, split_column, with_targets
+from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
@@ -74,7 +74,7 @@ def load_text_table(
     _check_options(options)
     header = [name for name in raw.names if name not in options.drop]
     texts = _roles(path, header, label, options, asked.get("text_column", ()))
-    raw, lacking = with_targets(raw, [label], "classification", options)
+    raw, lacking = complete_rows(raw, [label], "classification", options)
     targets = read_targets(raw, [label], "classification", () if like is None else like.class_names)
     given = split_column(raw, [label], options)
     rows = divided(raw, targets, given, options, seed, owner)

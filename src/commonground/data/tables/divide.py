@@ -21,7 +21,7 @@ from commonground.data.tables.targets import Targets, full_words, lacks_target
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["Rows", "divided", "names_of_nothing", "owners_of", "split_column", "with_targets"]
+__all__ = ["Rows", "complete_rows", "divided", "names_of_nothing", "owners_of", "split_column"]
 
 LONGEST_NAME = 200  # characters of a client's name
 
@@ -61,28 +61,41 @@ class Rows:
         return readings_said({} if self.times is None else {self.times.name: self.times})
 
 
-def with_targets(raw: RawTable, labels: Sequence[str], task: str | None, options: TableOptions) -> tuple[RawTable, int]:
-    """The table without the rows that lack a target, if the options say so, and how many these are.
+def complete_rows(
+    raw: RawTable, labels: Sequence[str], task: str | None, options: TableOptions
+) -> tuple[RawTable, int]:
+    """The table without the rows that lack a client or a target, as far as the options leave such out.
+
+    Returns:
+        the table, and how many rows were left out for their target alone.
 
     Raises:
-        DataError: no row has a target.
+        DataError: no row is left.
     """
-    lacking = lacks_target(raw, labels, task) if options.missing_target == "drop" else np.zeros(raw.rows, dtype=bool)
-    if not lacking.any():
+    whole, by, column = np.ones(raw.rows, dtype=bool), options.missing_client, options.client_column
+    owned = words_of(raw.columns[column], keep=True).codes >= 0 if by == "drop" and column is not None else whole
+    known = whole if options.missing_target == "refuse" else ~lacks_target(raw, labels, task)
+    kept = np.flatnonzero(owned & known)
+    if len(kept) == raw.rows:
         return raw, 0
-    kept = np.flatnonzero(~lacking)
+    missing = ((~owned, [str(column)]), (owned & ~known, labels))
     if not len(kept):
-        raise DataError(f"{raw.path}: no row has a value in the column {quoted(labels[0])}")
+        where = " and ".join(quoted(names[0]) for rows, names in missing if rows.any())
+        raise DataError(f"{raw.path}: no row has a value in {where}")
     columns = {name: column.take(kept) for name, column in raw.columns.items()}
-    note = f"{lacking.sum():,} of {raw.rows:,} rows have no value in {', '.join(map(quoted, labels))} and are left out"
+    notes = [
+        f"{rows.sum():,} of {raw.rows:,} rows have no value in {', '.join(map(quoted, names))} and are left out"
+        for rows, names in missing
+        if rows.any()
+    ]
     return replace(
         raw,
         columns=columns,
         where=lambda row: raw.where(int(kept[row])),
         numbers=partial(_taken, raw, kept),
         kept=kept,
-        notes=(*raw.notes, note),
-    ), int(lacking.sum())
+        notes=(*raw.notes, *notes),
+    ), int((owned & ~known).sum())
 
 
 def _taken(raw: RawTable, kept: npt.NDArray[np.int64]) -> list[int]:
@@ -98,7 +111,7 @@ def owners_of(raw: RawTable, column: str | None) -> Owners:
     """
     if column is None:
         return Owners([""], np.zeros(raw.rows, dtype=np.int64))
-    cells = full_words(raw, column, "; give every row its client, or leave such rows out of the table")
+    cells = full_words(raw, column, "; give every row its client, or leave such rows out by --missing-client drop")
     longest = max(cells.words, key=len)
     if len(longest) > LONGEST_NAME:
         raise DataError(

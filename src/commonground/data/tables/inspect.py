@@ -135,19 +135,20 @@ def inspect_table(
         if report.name not in (client_column, target)
         and (report.kind == "mixed" or "target" in report.suspicious or report.suspicious == _NUMBERS_ROWS)
     )
-    names, sizes, lost = 0, {}, list[str]()
+    names, sizes, empty = 0, {}, 0
     split = _split(raw, client_column, target)
     if client_column is not None:
         cells = words_of(raw.columns[client_column], keep=True)
         names, sizes = len(cells.counts), _sizes(cells.counts) | _one_sided(raw, cells, split)
-        if empty := int((cells.codes < 0).sum()):
-            lost = [f"{counted(empty, 'row')} without a client, which training refuses: name one, or leave them out"]
+        empty = int((cells.codes < 0).sum())
+    lost = [f"{counted(empty, 'row')} without a client, which --missing-client drop leaves out"] if empty else []
     beside = [report for report in reports if report.name not in (client_column, target, split, *drop)]
     command = text_command = ""
     if target is not None:
         said = _said(path, client_column, target, sizes, separator, encoding)
         said += ["--split-column", split] if split not in (None, SPLIT) else []
         said += ["--missing-target", "drop"] if y is not None and (y.codes < 0).any() else []
+        said += ["--missing-client", "drop"] if empty else []
         command, text_command = _commands(path, said, task, beside, drop)
     notes = (*raw.notes, *names_of_nothing(raw, named), *lost)
     roles = (client_column, target, task)

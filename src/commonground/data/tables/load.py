@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commonground.data.arrays import Array
 from commonground.data.sources.base import Source
 from commonground.data.tables import scale
-from commonground.data.tables.divide import Rows, divided, names_of_nothing, split_column, with_targets
+from commonground.data.tables.divide import Rows, complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.encode import encode
 from commonground.data.tables.features import (
     check_columns,
@@ -97,7 +97,7 @@ def load_table(
         label = label or listed(schema.targets)
     label = label or LABEL
     labels = _labels(raw, label, options)
-    raw, lacking = with_targets(raw, labels, task, options)
+    raw, lacking = complete_rows(raw, labels, task, options)
     given = split_column(raw, labels, options)
     beside = tuple(filter(None, (given, options.time_column, options.group_column)))
     found = None if schema else find_features(raw, {*labels, options.client_column, *beside}, options)

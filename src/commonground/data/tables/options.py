@@ -22,7 +22,8 @@ SHARE = 0.25
 _FEW_ROWS = ("keep", "pool", "shared", "drop")
 _WAYS = ("split_column", "time_column", "group_column")
 _DRAWN = ("test_share", "test_seed")  # which rows are test rows where no column says it
-_OF_ROWS = (*_WAYS, *_DRAWN, "missing_target")
+_LACKING = ("missing_target", "missing_client")  # what becomes of rows that lack them
+_OF_ROWS = (*_WAYS, *_DRAWN, *_LACKING)
 _SCALINGS = ("pooled", "client", "none")
 
 
@@ -49,6 +50,7 @@ class TableOptions:
         test_seed: which rows those are; by default the run's seed says it.
         image_size: of a folder of pictures: what all are resized to, as ``32`` or ``HEIGHTxWIDTH``.
         missing_target: what becomes of rows without a target: ``refuse`` the table, or ``drop`` them, counted.
+        missing_client: the same of rows that the client column gives to nobody.
 
     Raises:
         ConfigError: a value is none of these, or two ways of splitting are asked for.
@@ -69,6 +71,7 @@ class TableOptions:
     test_share: float | None = None
     test_seed: int | None = None
     missing_target: str = "refuse"
+    missing_client: str = "refuse"
     image_size: str | None = None
 
     def __post_init__(self) -> None:
@@ -85,8 +88,9 @@ class TableOptions:
             )
         if self.few_rows not in _FEW_ROWS:
             raise ConfigError(f"few_rows is {quoted(self.few_rows)}; it is one of {', '.join(_FEW_ROWS)}")
-        if self.missing_target not in ("refuse", "drop"):
-            raise ConfigError(f"missing_target is {quoted(self.missing_target)}; it is drop or refuse")
+        for name in _LACKING:
+            if (said := getattr(self, name)) not in ("refuse", "drop"):
+                raise ConfigError(f"{name} is {quoted(said)}; it is drop or refuse")
         if self.min_rows < 2:
             raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
         if not 0 < self.share < 1:
@@ -142,7 +146,7 @@ class TableOptions:
         Returns:
             the options, and what is worth knowing of them.
         """
-        kept = {n: v for n, v in before.items() if n == "missing_target" and self.missing_target == "refuse"}
+        kept = {n: v for n, v in before.items() if n in _LACKING and getattr(self, n) == "refuse"}
         drawn = {n: v for n, v in before.items() if n in _DRAWN and getattr(self, n) is None}
         times: dict[str, Any] = {"kinds": {**before["kinds"], **self.kinds}} if "kinds" in before else {}
         way = next((name for name in _WAYS if getattr(self, name) is not None), None)
