@@ -19,8 +19,8 @@ from commonground.compare.adapting import OF_MODEL, check_spelling, is_adapting,
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
 from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, folder_name, shown
 from commonground.compare.observer import ComparisonObserver, Step
+from commonground.compare.reaching import asked_target
 from commonground.compare.results import Diverged, Tuning
-from commonground.compare.target import Target, check_value
 from commonground.config import RunConfig, with_usual_names
 from commonground.counted import counted
 from commonground.data import FederatedDataset
@@ -37,7 +37,7 @@ from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateErr
 from commonground.existing import check_folder
 from commonground.models import is_pretrained, own_copy
 from commonground.suggest import meant
-from commonground.tasks import CLASSIFICATION, Headline
+from commonground.tasks import CLASSIFICATION, Headline, Target
 from commonground.tasks.rank import assumed_way
 
 __all__ = ["Comparing"]
@@ -98,7 +98,7 @@ class Comparing:
         if to_accuracy is not None and to_metric is not None:
             raise ConfigError("give one of to_accuracy and to_metric: there is one target")
         if to_accuracy is not None:
-            check_value(Headline.of(CLASSIFICATION), to_accuracy)
+            Target(Headline.of(CLASSIFICATION), to_accuracy)  # refuses what is none, before there are data
         if not 0 < validation < 1:
             raise ConfigError(f"the validation share is {validation:g}; it must lie between 0 and 1")
         self.data, self.out, self.validation = data, out, validation
@@ -304,7 +304,7 @@ class Comparing:
             CommonGroundError: data, settings or files, in one sentence.
         """
         data = self._load(seed)
-        self.target = Target.for_data(data, self.to_accuracy, self.to_metric)
+        self.target = asked_target(data, self.to_accuracy, self.to_metric)
         seeds = counted(len(self.seeds), "seed")
         self.observer.note(f"{counted(len(self.methods), 'method')} on {data.describe()}; {seeds}")
         # Of every candidate, also where there is no folder: one that cannot run is told before anything does.

@@ -15,7 +15,7 @@ import numpy as np
 from commonground.compare.adapting import OF_MODEL, is_adapting
 from commonground.compare.grid import edge_notes, on_edge
 from commonground.compare.methods import FINE_TUNING, Method
-from commonground.compare.target import Target
+from commonground.compare.reaching import notes_on, what_it_costs
 from commonground.counted import counted_between
 from commonground.engine import Run
 from commonground.engine.option_checks import is_chosen
@@ -23,7 +23,7 @@ from commonground.keys import numpy_stream
 from commonground.privacy import short_epsilon
 from commonground.processor import processor
 from commonground.statistics import holm, mean, paired_difference, smallest_p, spread
-from commonground.tasks import Headline
+from commonground.tasks import Headline, Target
 
 __all__ = ["Diverged", "Tuning", "summarize"]
 
@@ -188,7 +188,7 @@ def _entry(
         "bytes_up": mean([s["bytes_up"] for s in summaries]),
         "bytes_down": mean([s["bytes_down"] for s in summaries]),
         "seconds": mean([s["seconds"] for s in summaries]),
-        **({} if target is None else {target.key: target.cost(runs)}),
+        **({} if target is None else {target.key: what_it_costs(target, runs)}),
         "by_seed": [
             {"seed": s["seed"], headline.shared: whole}
             | {
@@ -409,7 +409,7 @@ def _notes(
             "training runs."
         )
         notes.append(_about_seeds(len(seeds), len(entries) - 1))
-    notes += [] if target is None else target.notes(entries, len(seeds))
+    notes += [] if target is None else notes_on(target, entries, len(seeds))
     if tuned:
         notes.append(
             "Settings of the grid were chosen per method and seed on samples held out of the clients' training data; "

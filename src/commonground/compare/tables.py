@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commonground.compare.methods import as_text, shown
-from commonground.compare.target import Target
 from commonground.counted import counted, counted_between
 from commonground.table import Column, Table
-from commonground.tasks import Headline
+from commonground.tasks import Headline, Target
 from commonground.terminal import human_bytes
 
 __all__ = ["cost_table", "headline_table", "method_table", "metric_table", "target_table", "tuning_table"]

@@ -7,12 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from commonground.compare.target import Target
 from commonground.report.compared import Comparison, Method
 from commonground.report.format import Unit, number, unit_of, unit_of_change
 from commonground.report.page import Cell, escape, table
 from commonground.table import Column
-from commonground.tasks import Metric
+from commonground.tasks import Metric, Target
 
 __all__ = ["cost_table", "difference_table", "headline_table", "metric_table", "rows_table", "settings_table"]
 

@@ -10,6 +10,7 @@ from commonground.tasks.multilabel import MultiLabel
 from commonground.tasks.objective import Objective, OwnLoss, class_weights
 from commonground.tasks.rank import Rank
 from commonground.tasks.regression import Regression
+from commonground.tasks.target import Target
 from commonground.tasks.tested import tested_clients, untested_clients, untuned_clients
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "OwnMetric",
     "Rank",
     "Regression",
+    "Target",
     "Task",
     "about_balance",
     "class_weights",

@@ -1,0 +1,59 @@
+"""A value of a task's metric that is to be reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commonground.errors import ConfigError
+from commonground.tasks.headline import Headline
+
+__all__ = ["Target"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A value of the task's own metric, which is known after every round, for runs to reach.
+
+    Attributes:
+        metric: the task's metric.
+        value: what is to be reached: at least this of a metric of which more is better, at most this of another.
+
+    Raises:
+        ConfigError: the value is not finite or, of a share, not between 0 and 1.
+    """
+
+    metric: Headline
+    value: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value) or (self.metric.percent and not 0 < self.value <= 1):
+            such = "above 0 and at most 1, such as 0.8" if self.metric.percent else "that is finite"
+            raise ConfigError(f"the target {self.value:g} is no {self.metric.name}; give a number {such}")
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Target | None:
+        """The target of what ``comparison.json`` holds; None if it has none."""
+        task = {key: result[key] for key in ("task",) if key in result}
+        return None if result.get("target") is None else cls(Headline.of(task), result["target"])
+
+    @property
+    def key(self) -> str:
+        """Under which a method's entry has what it costs: ``to_accuracy``, ``to_rmse``."""
+        return f"to_{self.metric.key}"
+
+    @property
+    def short(self) -> str:
+        """For a column: ``80 %`` or ``0.3``."""
+        return f"{100 * self.value:g} %" if self.metric.percent else f"{self.value:g}"
+
+    @property
+    def text(self) -> str:
+        """With the metric's name: ``80 % accuracy`` or ``RMSE 0.3``."""
+        return f"{self.short} {self.metric.name}" if self.metric.percent else f"{self.metric.name} {self.short}"
+
+    def reached_by(self, value: float | None) -> bool:
+        """Whether a value is as good as the target."""
+        return value is not None and self.metric.from_worst(value) >= self.metric.from_worst(self.value)
