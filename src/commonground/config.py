@@ -490,16 +490,17 @@ def _parse_schedule(text: str) -> tuple[str, tuple[float, ...]]:
         numbers = tuple(float(n) for n in rest.split(",")) if rest else ()
     except ValueError:
         numbers = (math.nan,)
-    fits = {
+    fits = {  # what follows each kind's name
         "constant": not numbers,
         "cosine": not numbers,
         "exponential": len(numbers) == 1 and 0 < numbers[0] <= 1,
         "halve": len(numbers) >= 1 and all(0 <= n <= 1 for n in numbers),
     }
     if not fits.get(kind, False):
-        near = meant(kind, fits)
+        near = "" if kind in fits else meant(kind, fits)
         raise ValueError(
-            f"'{text}'{near} is not one of constant, cosine, exponential:GAMMA (0 < GAMMA <= 1), halve:0.5,0.75"
+            f"'{text}'{near} is not one of constant, cosine, exponential:GAMMA (0 < GAMMA <= 1, such as "
+            "exponential:0.99), halve:0.5,0.75 (shares of the rounds)"
         )
     return kind, numbers
 

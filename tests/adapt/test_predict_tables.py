@@ -240,6 +240,18 @@ def test_newcomers_rows_of_nobody(folder: Path, tmp_path: Path, capsys: pytest.C
     assert "leave such rows out by --missing-client drop" in capsys.readouterr().err
     assert main([*command, "--missing-client", "drop", "--out", str(tmp_path)]) == 0
     assert json.loads((tmp_path / "adapt.json").read_text())["clients"] == 3
+    # Rows that nobody owns have no model of their own; a run that left such out does so with newcomers' as well,
+    # unless it is told to refuse them.
+    assert main(["predict", str(folder / "run"), str(tmp_path / "t.csv")]) == 2
+    hint = "give every row its client, or ask one model for all rows by --client or --global"
+    assert hint in capsys.readouterr().err
+    given = ["train", "fedavg", "--data", str(tmp_path / "t.csv"), "--client-column", "who", "--rounds", "1", "--quiet"]
+    assert main([*given, "--missing-client", "drop", "--out", str(tmp_path / "run")]) == 0
+    again = ["adapt", str(tmp_path / "run"), "--shots", "5", "--data", str(tmp_path / "t.csv"), "--quiet"]
+    assert main([*again, "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main([*again, "--missing-client", "refuse"]) == 2
+    assert "the cell is empty" in capsys.readouterr().err
 
 
 def test_newcomers_of_test_rows_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,7 +235,12 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*base, "--aggregate", "bulyan:1"]) == 2
     assert "needs at least 7 updates in a round, and 6 clients take part" in capsys.readouterr().err
     assert main([*base, "--aggregate", "trimmed:0.16"]) == 2  # ⌊0.96⌋ = 0
-    assert "needs at least 7 updates in a round, and 6 clients take part" in capsys.readouterr().err
+    said = "needs at least 7 updates in a round, and 6 clients take part; take more clients, or another"
+    assert said in capsys.readouterr().err
+    assert main([*base, "--aggregate", "trimmed:0.16", "--clients", "9", "--participation", "0.5"]) == 2
+    assert "take a larger --participation, or another aggregate" in capsys.readouterr().err
+    assert main(["compare", "fedrep", "fedper:aggregate=krum:9", *base[2:], "--no-local-only"]) == 2
+    assert "FedPer (aggregate=krum:9): --aggregate krum:9 needs at least 21 updates" in capsys.readouterr().err
     for share, least in (("0", 1), ("0.1", 10), ("0.2", 5), ("0.29", 4), ("0.45", 3)):
         assert parse_aggregate(f"trimmed:{share}").least() == least
     assert main([*base, "--aggregate", "median", "--weighting", "samples"]) == 2

@@ -109,7 +109,7 @@ def test_a_target_of_an_error_is_what_it_falls_to(tmp_path):
     with (tmp_path / "c/table.csv").open(newline="") as file:
         row = next(csv.DictReader(file))
     assert (float(row["target"]), float(row["rounds_to_target"]), row["seeds_to_target"]) == (goal, first, "1")
-    never = compare(["fedavg"], regression_data(), 1, local_only=False, to_metric=-1.0, **SMALL)
+    never = compare(["fedavg"], regression_data(), 1, local_only=False, to_metric=1e-9, **SMALL)
     assert never.to_dict()["methods"][0]["to_rmse"] is None
     assert "FedAvg did not reach it." in never.footnotes()
 
@@ -122,8 +122,9 @@ def test_a_target_is_of_the_metric_there_is():
         compare(["fedavg"], regression_data(), 1, to_accuracy=0.5, **SMALL)
     with pytest.raises(ConfigError, match=r"the target 80 is no F1; give a number above 0 and at most 1, such as 0\.8"):
         compare(["fedavg"], multilabel_data(), 1, to_metric=80, **SMALL)
-    with pytest.raises(ConfigError, match="the target inf is no RMSE; give a number that is finite"):
-        compare(["fedavg"], regression_data(), 1, to_metric=float("inf"), **SMALL)
+    for value in (float("inf"), -1.0, 0):
+        with pytest.raises(ConfigError, match=f"the target {value:g} is no RMSE; give a number above 0"):
+            compare(["fedavg"], regression_data(), 1, to_metric=value, **SMALL)
     with pytest.raises(ConfigError, match="give one of to_accuracy and to_metric: there is one target"):
         compare(["fedavg"], regression_data(), 1, to_metric=0.5, to_accuracy=0.5, **SMALL)
 

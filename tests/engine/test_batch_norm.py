@@ -227,6 +227,8 @@ def test_the_summary_says_so() -> None:
         text = go(algorithm).run.summary["personal_accuracy_of"]
         assert "with each client's own BatchNorm statistics" in text
         assert text != go(algorithm, "averaged").run.summary["personal_accuracy_of"]
+    # Whether the setting keeps them with the clients or the method does.
+    assert [go(name, "averaged").run.summary["batch_norm"] for name in ("fedbn", "local")] == ["local", "local"]
     plain = train("fedavg", made_data(), model=seeded(TwoLayer), **SMALL).summary
     assert "batch_norm" not in plain
 

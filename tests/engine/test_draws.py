@@ -97,6 +97,14 @@ def test_schedules_that_do_not_exist(schedule: str) -> None:
         config(lr_schedule=schedule)
 
 
+def test_a_kind_without_its_number_is_not_taken_for_a_slip() -> None:
+    with pytest.raises(ConfigError, match=r"'exponential' is not one of .*such as exponential:0\.99") as found:
+        config(lr_schedule="exponential")
+    assert "did you mean" not in str(found.value)
+    with pytest.raises(ConfigError, match=r"\(did you mean 'cosine'\?\)"):
+        config(lr_schedule="cosin")
+
+
 @pytest.mark.parametrize("schedule", ["halve:nan", "exponential:nan"])
 def test_schedules_that_are_no_number(schedule: str) -> None:
     with pytest.raises(ConfigError, match="is not one of constant"):

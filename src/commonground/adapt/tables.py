@@ -247,7 +247,8 @@ def _parts(
     numbers = {name: number for number, name in enumerate(trained.names)}
     few = schema.few_rows
     place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}
-    parts = list(owners_of(raw, schema.client_column).parts())
+    otherwise = f"ask one model for all rows by --client{' or --global' if trained.has_global_model else ''}"
+    parts = list(owners_of(raw, schema.client_column, otherwise).parts())
     unknown = [name for name, _ in parts if name not in numbers and name not in place]
     if unknown:
         near = difflib.get_close_matches(unknown[0], numbers, n=1)

@@ -188,9 +188,11 @@ def _headers(task: Task, y: npt.NDArray[Any], names: tuple[str, ...]) -> list[st
 
 
 def _actual(task: Task, y: npt.NDArray[Any], names: tuple[str, ...]) -> list[list[Any]]:
-    """The right answers, a list for each column."""
+    """The right answers, a list for each column; numbers of single precision as short as the table has them."""
     if task.softmax:
         return [[names[label] for label in y.tolist()]]
+    if y.dtype == np.float32:
+        return [[float(str(value)) for value in column] for column in y.reshape(len(y), -1).T]
     return [column.tolist() for column in y.reshape(len(y), -1).T]
 
 

@@ -29,8 +29,7 @@ class FedBN(Algorithm):
 
     The paper has BatchNorm in mind; the authors' code (med-air/FedBN) keeps back what has ``bn`` in its name, and
     weighs all clients alike, as the default ``--weighting uniform`` does. Layers that normalise within a sample have
-    scale and shift too, and are kept as well unless ``layers`` says otherwise; the ``batched`` engine, which takes no
-    BatchNorm, takes them.
+    scale and shift too, and are kept as well unless ``layers`` says otherwise.
 
     Args:
         layers: which normalisation layers are personal: ``all`` (BatchNorm, InstanceNorm, GroupNorm, LayerNorm and

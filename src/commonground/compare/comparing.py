@@ -33,7 +33,7 @@ from commonground.engine.prepare import check_objects, checked_algorithm, named,
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import FREE, RunFolder
 from commonground.engine.tracked import Track, Tracking
-from commonground.errors import ConfigError, NotFiniteError, RunError, UpdateError
+from commonground.errors import CommonGroundError, ConfigError, NotFiniteError, RunError, UpdateError
 from commonground.existing import check_folder
 from commonground.models import is_pretrained, own_copy
 from commonground.suggest import meant
@@ -252,7 +252,13 @@ class Comparing:
 
     def _resolved(self, label: str, seed: int, data: FederatedDataset) -> list[RunConfig]:
         """The configuration of each candidate, every automatic setting filled in."""
-        return [self._setup(label, number, seed, data).config for number in range(len(self.candidates[label]))]
+        method = self.methods[label]
+        try:
+            return [self._setup(label, number, seed, data).config for number in range(len(self.candidates[label]))]
+        except CommonGroundError as error:
+            if not method.settings:  # what is refused is not this method's alone
+                raise
+            raise type(error)(f"{method.title}: {error}") from None
 
     def _check_folder(self, resolved: Mapping[str, Sequence[RunConfig]]) -> None:
         """Every run that is already there must belong to this comparison."""

@@ -16,7 +16,7 @@ from commonground.compare.adapting import OF_MODEL, is_adapting
 from commonground.compare.grid import edge_notes, on_edge
 from commonground.compare.methods import FINE_TUNING, Method
 from commonground.compare.reaching import notes_on, what_it_costs
-from commonground.counted import counted_between
+from commonground.counted import counted, counted_between
 from commonground.engine import Run
 from commonground.engine.option_checks import is_chosen
 from commonground.keys import numpy_stream
@@ -136,6 +136,7 @@ def summarize(
             *_diverged_notes(methods, diverged),
             *_other_rounds(methods, runs),
             *_kept_rounds(methods, runs),
+            *_untrained(methods, runs),
             *_privacy_notes(entries),
             *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
             *_notes(
@@ -311,6 +312,25 @@ def _kept_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]
     return [
         "With early stopping, models and figures are those of the round that was best on validation rows, in place of "
         f"the last: {'; '.join(told)}."
+    ]
+
+
+def _untrained(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """How many clients never took part, if their models are such as nobody trained."""
+    told: dict[str, list[str]] = {}
+    for label, of_method in runs.items():
+        counts = [run.summary.get("untrained_clients", 0) for run in of_method]
+        if any(counts):
+            few, most = min(counts), max(counts)
+            many = f"{most:,}" if few == most else f"{few:,} to {most:,}"
+            told.setdefault(f"{many} of {counted(of_method[0].summary['clients'], 'client')}", []).append(
+                methods[label].title
+            )
+    each = " with each seed" if any(len(of_method) > 1 for of_method in runs.values()) else ""
+    return [
+        f"{', '.join(titles)}: {many} never took part{each}, and what is their own is as at the start; more rounds or "
+        "a larger --participation let them train."
+        for many, titles in told.items()
     ]
 
 

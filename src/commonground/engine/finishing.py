@@ -74,6 +74,7 @@ def finish(
         global_test,
         sha256,
         rounds=progress.done,
+        took_part=progress.took_part,
         stopped=stopped,
         last=progress.models_of,
         asked=plan.finals,

@@ -52,10 +52,10 @@ def check_updates(config: RunConfig, clients: int) -> None:
     aggregate = parse_aggregate(config.aggregate)
     come = config.participants(config.federation(clients))
     if come < aggregate.least():
+        more = "more clients" if come == config.federation(clients) else "a larger --participation"
         raise ConfigError(
             f"--aggregate {config.aggregate} needs at least {aggregate.least()} updates in a round, and "
-            f"{come} client{'s take' if come != 1 else ' takes'} part; take a larger --participation or another "
-            "number"
+            f"{come} client{'s take' if come != 1 else ' takes'} part; take {more}, or another aggregate or number"
         )
 
 

@@ -101,6 +101,7 @@ def summarise(
     weights_sha256: str,
     *,
     rounds: int,
+    took_part: Numbers,
     asked: Sequence[int],
     untested: Mapping[int, str],
     untuned: Mapping[int, str],
@@ -118,6 +119,7 @@ def summarise(
         global_test: of the one shared model, if there is one.
         weights_sha256: of :func:`weights_sha256`.
         rounds: done; a client's own model has no lines of them.
+        took_part: [clients] rounds of each client.
         asked: clients of the last test.
         untested: why it did not count, for clients of whom that is known.
         untuned: clients whose model could not be fine-tuned after the last round, and why.
@@ -147,7 +149,7 @@ def summarise(
         f"personal_{metric}_of": _what_is_personal(setup, tuned, len(untuned)),
         **setup.algorithm.summary_fields(),
         **({"table": _read_how(setup.data.about)} if setup.data.about else {}),
-        **({"batch_norm": config.batch_norm} if setup.groups.statistics else {}),
+        **({"batch_norm": setup.batch_norm} if setup.groups.statistics else {}),
         f"global_{metric}": None if global_test is None else global_test.mean,
         f"global_{metric}_last10": _last10(until, f"global_{metric}"),
         "metrics": _metrics(scores, ranked),
@@ -156,6 +158,7 @@ def summarise(
         **({"final_test": {"clients": len(asked)}} if len(asked) < setup.data.clients else {}),
         **_missing(setup.data, totals, scores, asked, untested),
         **({"untuned_clients": {setup.data.client_name(c): why for c, why in untuned.items()}} if untuned else {}),
+        **({} if tuned else _untrained(setup, took_part, asked)),
         **_ranking(setup),
         **_majority(setup),
         "optimizer": config.optimizer,
@@ -221,6 +224,15 @@ def _missing(
         found["lost_clients"] = [data.client_name(int(c)) for c in lost]
         found["lost_why"] = {data.client_name(int(c)): why[int(c)] for c in lost if int(c) in why}
     return found
+
+
+def _untrained(setup: Setup, took_part: Numbers, asked: Sequence[int]) -> dict[str, Any]:
+    """How many tested clients never took part, whose own tensors are as they were at the start; nothing if none."""
+    if setup.algorithm.personalizes or not setup.has_personal_model:
+        return {}
+    idle = (np.asarray(took_part) == 0) & (setup.data.train_sizes > 0)  # who has nothing to train on is served
+    count = int(idle[np.asarray(asked, dtype=np.int64)].sum())
+    return {"untrained_clients": count} if count else {}
 
 
 def _ranking(setup: Setup) -> dict[str, Any]:

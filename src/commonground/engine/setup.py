@@ -405,6 +405,12 @@ class Setup:
         """Whether a client's own model differs from the shared tensors, be it by its BatchNorm statistics alone."""
         return self.algorithm.has_personal_model or bool(self.groups.local_statistics)
 
+    @property
+    def batch_norm(self) -> str:
+        """What becomes of running statistics, whether the setting says so or the method: ``local`` if none travels."""
+        travels = any(name in self.shared_names for name in self.groups.statistics)
+        return "averaged" if travels else "local"
+
     def personal_models(self, shared: Tensors, own: Tensors, stacked: Collection[str] = ()) -> Tensors:
         """See :func:`client_model`; of several clients at once, each by itself.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from commonground.errors import ConfigError
 from commonground.tasks.headline import Headline
+from commonground.tasks.rank import less_is_better
 
 __all__ = ["Target"]
 
@@ -22,15 +23,17 @@ class Target:
         value: what is to be reached: at least this of a metric of which more is better, at most this of another.
 
     Raises:
-        ConfigError: the value is not finite or, of a share, not between 0 and 1.
+        ConfigError: the value is none that the metric can have: not finite, of a share not between 0 and 1, of an
+            error not above 0.
     """
 
     metric: Headline
     value: float
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.value) or (self.metric.percent and not 0 < self.value <= 1):
-            such = "above 0 and at most 1, such as 0.8" if self.metric.percent else "that is finite"
+        share, error = self.metric.percent, less_is_better(self.metric.key)
+        if not math.isfinite(self.value) or ((share or error) and self.value <= 0) or (share and self.value > 1):
+            such = "above 0 and at most 1, such as 0.8" if share else "above 0" if error else "that is finite"
             raise ConfigError(f"the target {self.value:g} is no {self.metric.name}; give a number {such}")
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any
 from commonground.counted import counted
 from commonground.quoting import quoted
 
-__all__ = ["tested_clients", "untested_clients", "untuned_clients"]
+__all__ = ["tested_clients", "untested_clients", "untrained_clients", "untuned_clients"]
 
 SHOWN = 3  # clients that are named
 
@@ -37,6 +37,19 @@ def untested_clients(summary: Mapping[str, Any]) -> str:
     if not lost:
         return ""
     return f"without {counted(len(lost), 'client')}, whose last test did not count: {_named(lost, why)}"
+
+
+def untrained_clients(summary: Mapping[str, Any]) -> str:
+    """How many clients never took part and so have a model of their own that nobody trained, as a clause; empty if
+    everybody did, or if nobody has one.
+
+    Args:
+        summary: of a run.
+    """
+    found, clients = summary.get("untrained_clients", 0), summary["clients"]
+    if not found:
+        return ""
+    return f"with {found:,} of {counted(clients, 'client')} that never took part: what is their own is as at the start"
 
 
 def untuned_clients(summary: Mapping[str, Any]) -> str:

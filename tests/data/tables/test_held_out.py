@@ -11,7 +11,7 @@ import pytest
 
 from commonground.compare.grid import validation_split
 from commonground.data import FederatedDataset, hold_out, load_data
-from commonground.errors import DataError
+from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
 ROWS = 40
@@ -113,6 +113,8 @@ def test_rows_without_a_client_are_refused_or_left_out_and_counted(tmp_path: Pat
     assert data.about["missing_targets"] == 1
     assert data.test_names is not None
     assert [str(name) for name in data.test_names] == [str(int(y)) for y in data.y_test.ravel()]
+    with pytest.raises(ConfigError, match="--missing-client drop is about rows that the client column gives to nobody"):
+        load_data(path, **options | {"client_column": None}, missing_client="drop", missing_target="drop")
     path.write_text("who,n,m\n,1,2\n,2,3\n", "utf-8")
     with pytest.raises(DataError, match="no row has a value in 'who'"):
         load_data(path, **options, missing_client="drop")

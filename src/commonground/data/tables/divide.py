@@ -18,7 +18,7 @@ from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.split import Owners
 from commonground.data.tables.targets import Targets, full_words, lacks_target
-from commonground.errors import DataError
+from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
 __all__ = ["Rows", "complete_rows", "divided", "names_of_nothing", "owners_of", "split_column"]
@@ -70,11 +70,18 @@ def complete_rows(
         the table, and how many rows were left out for their target alone.
 
     Raises:
+        ConfigError: the options say what becomes of rows without a client, and not which column names them.
         DataError: no row is left.
     """
-    whole, by, column = np.ones(raw.rows, dtype=bool), options.missing_client, options.client_column
-    owned = words_of(raw.columns[column], keep=True).codes >= 0 if by == "drop" and column is not None else whole
-    known = whole if options.missing_target == "refuse" else ~lacks_target(raw, labels, task)
+    whole, column = np.ones(raw.rows, dtype=bool), options.client_column
+    if options.missing_client is not None and column is None:
+        raise ConfigError(
+            f"--missing-client {options.missing_client} is about rows that the client column gives to nobody, and "
+            "there is no --client-column"
+        )
+    drop_unowned = column is not None and options.missing_client == "drop"
+    owned = words_of(raw.columns[str(column)], keep=True).codes >= 0 if drop_unowned else whole
+    known = ~lacks_target(raw, labels, task) if options.missing_target == "drop" else whole
     kept = np.flatnonzero(owned & known)
     if len(kept) == raw.rows:
         return raw, 0
@@ -103,15 +110,22 @@ def _taken(raw: RawTable, kept: npt.NDArray[np.int64]) -> list[int]:
     return [numbers[row] for row in kept]
 
 
-def owners_of(raw: RawTable, column: str | None) -> Owners:
+def owners_of(
+    raw: RawTable, column: str | None, otherwise: str = "leave such rows out by --missing-client drop"
+) -> Owners:
     """Whose each row is, by a column; without one, nobody's in particular.
+
+    Args:
+        raw: the table.
+        column: its name.
+        otherwise: what else to do about rows without a client, for the message.
 
     Raises:
         DataError: a cell is empty (line and column named), or a name is too long for one.
     """
     if column is None:
         return Owners([""], np.zeros(raw.rows, dtype=np.int64))
-    cells = full_words(raw, column, "; give every row its client, or leave such rows out by --missing-client drop")
+    cells = full_words(raw, column, f"; give every row its client, or {otherwise}")
     longest = max(cells.words, key=len)
     if len(longest) > LONGEST_NAME:
         raise DataError(

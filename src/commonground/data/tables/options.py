@@ -49,7 +49,8 @@ class TableOptions:
         test_share: the share of each client's rows that is held out, where no column says which; by default a quarter.
         test_seed: which rows those are; by default the run's seed says it.
         image_size: of a folder of pictures: what all are resized to, as ``32`` or ``HEIGHTxWIDTH``.
-        missing_target: what becomes of rows without a target: ``refuse`` the table, or ``drop`` them, counted.
+        missing_target: what becomes of rows without a target: ``refuse`` the table, which is the default, or ``drop``
+            them, counted.
         missing_client: the same of rows that the client column gives to nobody.
 
     Raises:
@@ -70,8 +71,8 @@ class TableOptions:
     group_column: str | None = None
     test_share: float | None = None
     test_seed: int | None = None
-    missing_target: str = "refuse"
-    missing_client: str = "refuse"
+    missing_target: str | None = None
+    missing_client: str | None = None
     image_size: str | None = None
 
     def __post_init__(self) -> None:
@@ -89,7 +90,7 @@ class TableOptions:
         if self.few_rows not in _FEW_ROWS:
             raise ConfigError(f"few_rows is {quoted(self.few_rows)}; it is one of {', '.join(_FEW_ROWS)}")
         for name in _LACKING:
-            if (said := getattr(self, name)) not in ("refuse", "drop"):
+            if (said := getattr(self, name)) not in (None, "refuse", "drop"):
                 raise ConfigError(f"{name} is {quoted(said)}; it is drop or refuse")
         if self.min_rows < 2:
             raise ConfigError(f"min_rows is {self.min_rows}; a client needs at least 2 rows, to train and to test")
@@ -146,7 +147,9 @@ class TableOptions:
         Returns:
             the options, and what is worth knowing of them.
         """
-        kept = {n: v for n, v in before.items() if n in _LACKING and getattr(self, n) == "refuse"}
+        kept = {n: v for n, v in before.items() if n in _LACKING and getattr(self, n) is None}
+        if self.client_column is None:
+            kept.pop("missing_client", None)
         drawn = {n: v for n, v in before.items() if n in _DRAWN and getattr(self, n) is None}
         times: dict[str, Any] = {"kinds": {**before["kinds"], **self.kinds}} if "kinds" in before else {}
         way = next((name for name in _WAYS if getattr(self, name) is not None), None)
