@@ -64,12 +64,15 @@ def notes_on(target: Target, entries: Sequence[Mapping[str, Any]], seeds: int) -
         seeds: how many.
     """
     notes = [
-        f"to {target.short}: rounds, bytes in both directions and training seconds until the {target.metric.name} on "
+        f"to {target.text}: rounds, bytes in both directions and training seconds until the {target.metric.name} on "
         f"test samples first {'reaches' if target.metric.higher_is_better else 'falls to'} it."
     ]
+    fewer: dict[int, list[str]] = {}
     for entry in entries:
         reached = entry[target.key]["reached"] if entry[target.key] else 0
         if reached < seeds:
-            how = f"reached it with {reached} of {seeds} seeds (means over these)" if reached else "did not reach it"
-            notes.append(f"{entry['title']} {how}.")
+            fewer.setdefault(reached, []).append(entry["title"])
+    for reached, titles in sorted(fewer.items(), reverse=True):
+        how = f"reached it with {reached} of {seeds} seeds (means over these)" if reached else "did not reach it"
+        notes.append(f"{', '.join(titles)} {how}.")
     return notes
