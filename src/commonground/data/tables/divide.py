@@ -73,36 +73,32 @@ def complete_rows(
         ConfigError: the options say what becomes of rows without a client, and not which column names them.
         DataError: no row is left.
     """
-    whole, column = np.ones(raw.rows, dtype=bool), options.client_column
-    if options.missing_client is not None and column is None:
+    unowned = unknown = np.zeros(raw.rows, dtype=bool)
+    if options.missing_client is not None and options.client_column is None:
         raise ConfigError(
             f"--missing-client {options.missing_client} is about rows that the client column gives to nobody, and "
             "there is no --client-column"
         )
-    drop_unowned = column is not None and options.missing_client == "drop"
-    owned = words_of(raw.columns[str(column)], keep=True).codes >= 0 if drop_unowned else whole
-    known = ~lacks_target(raw, labels, task) if options.missing_target == "drop" else whole
-    kept = np.flatnonzero(owned & known)
+    if options.missing_client == "drop":
+        unowned = words_of(raw.columns[str(options.client_column)], keep=True).codes < 0
+    if options.missing_target == "drop":
+        unknown = lacks_target(raw, labels, task) & ~unowned
+    kept = np.flatnonzero(~unowned & ~unknown)
     if len(kept) == raw.rows:
         return raw, 0
-    missing = ((~owned, [str(column)]), (owned & ~known, labels))
+    why = ((unowned, quoted(str(options.client_column))), (unknown, ", ".join(map(quoted, labels))))
+    missing = [(int(rows.sum()), where) for rows, where in why if rows.any()]
     if not len(kept):
-        where = " and ".join(quoted(names[0]) for rows, names in missing if rows.any())
-        raise DataError(f"{raw.path}: no row has a value in {where}")
-    columns = {name: column.take(kept) for name, column in raw.columns.items()}
-    notes = [
-        f"{rows.sum():,} of {raw.rows:,} rows have no value in {', '.join(map(quoted, names))} and are left out"
-        for rows, names in missing
-        if rows.any()
-    ]
+        raise DataError(f"{raw.path}: no row has a value in {' and '.join(where for _, where in missing)}")
+    notes = [f"{n:,} of {raw.rows:,} rows have no value in {where} and are left out" for n, where in missing]
     return replace(
         raw,
-        columns=columns,
+        columns={name: column.take(kept) for name, column in raw.columns.items()},
         where=lambda row: raw.where(int(kept[row])),
         numbers=partial(_taken, raw, kept),
         kept=kept,
         notes=(*raw.notes, *notes),
-    ), int((owned & ~known).sum())
+    ), int(unknown.sum())
 
 
 def _taken(raw: RawTable, kept: npt.NDArray[np.int64]) -> list[int]:
