@@ -28,7 +28,7 @@ LAYERS = (
     ),
     ("errors", "keys", "notebook", "spreadsheet", "terminal"),
     ("device_names", "name_lists", "partition_forms", "processor"),
-    ("catalogue", "existing", "literals", "registration"),
+    ("catalogue", "existing", "literals", "registration", "schedules"),
     ("completion",),
     ("devices", "generators", "precision", "single_precision"),
     ("explained", "ranges", "statistics", "table", "tasks", "tracking", "user_code"),

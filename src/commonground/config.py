@@ -18,6 +18,7 @@ from commonground.access import reason
 from commonground.errors import ConfigError, one_sentence
 from commonground.name_lists import listed
 from commonground.ranges import check_number
+from commonground.schedules import Schedule
 from commonground.suggest import meant, nearest
 
 __all__ = ["OF_DATA", "RunConfig", "one_sentence", "with_usual_names"]
@@ -364,7 +365,7 @@ class RunConfig(BaseModel):
     @field_validator("lr_schedule")
     @classmethod
     def _schedule(cls, value: str) -> str:
-        _parse_schedule(value)
+        Schedule.parse(value)
         return value
 
     @classmethod
@@ -444,13 +445,7 @@ class RunConfig(BaseModel):
     def lr_after(self, done: float) -> float:
         """Learning rate when this share of the run is done, from 0 to 1."""
         assert self.lr is not None, "the learning rate is resolved before a run starts"
-        kind, numbers = _parse_schedule(self.lr_schedule)
-        lr = self.lr * self._warm(done)
-        if kind == "cosine":
-            return lr * 0.5 * (1 + math.cos(math.pi * done))
-        if kind == "exponential":
-            return float(lr * numbers[0] ** (done * self.rounds))
-        return lr * 0.5 ** sum(done >= milestone for milestone in numbers)
+        return self.lr * self._warm(done) * Schedule.parse(self.lr_schedule).factor(done, self.rounds)
 
     def _warm(self, done: float) -> float:
         """Share of the full learning rate: r/(W + 1) in round r of W rounds of warm-up, then 1."""
@@ -482,27 +477,6 @@ class RunConfig(BaseModel):
     def participants(self, clients: int) -> int:
         """Number of clients sampled in a round."""
         return max(1, round(self.participation * clients))
-
-
-def _parse_schedule(text: str) -> tuple[str, tuple[float, ...]]:
-    kind, _, rest = text.partition(":")
-    try:
-        numbers = tuple(float(n) for n in rest.split(",")) if rest else ()
-    except ValueError:
-        numbers = (math.nan,)
-    fits = {  # what follows each kind's name
-        "constant": not numbers,
-        "cosine": not numbers,
-        "exponential": len(numbers) == 1 and 0 < numbers[0] <= 1,
-        "halve": len(numbers) >= 1 and all(0 <= n <= 1 for n in numbers),
-    }
-    if not fits.get(kind, False):
-        near = "" if kind in fits else meant(kind, fits)
-        raise ValueError(
-            f"'{text}'{near} is not one of constant, cosine, exponential:GAMMA (0 < GAMMA <= 1, such as "
-            "exponential:0.99), halve:0.5,0.75 (shares of the rounds)"
-        )
-    return kind, numbers
 
 
 def _near(key: str, cls: type[BaseModel]) -> str:

@@ -200,6 +200,18 @@ def adapted(run: Path, data: Path, out: Path, *more: str) -> dict[str, Any]:
     return dict(json.loads((out / "adapt.json").read_text("utf-8")))
 
 
+@pytest.mark.parametrize("other", [np.zeros((2, 2)), [{"age": 1.0}], {"age": 1.0}, None, 3])
+def test_what_is_no_table_is_a_sentence(other: Any, folder: Path) -> None:
+    kind = type(other).__name__
+    with pytest.raises(ConfigError, match=f"^a table is a DataFrame or the path of a file, and no {kind}$"):
+        cg.predict_rows(folder / "run", other)
+    says = f"^data are the new clients as a FederatedDataset, .*schema=run.trained.schema.*, and no {kind}$"
+    with pytest.raises(ConfigError, match=says):
+        cg.adapt(folder / "run", other, shots=[2])
+    with pytest.raises(ConfigError, match=says):
+        cg.keep_clients(folder / "run", other)
+
+
 def test_new_clients_of_a_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Encoded as in the run, columns by name, and customers with few rows do not stop the others."""
     new = frame().assign(who=[f"n{i % 3}" if i > 4 else ("tiny" if i else "single") for i in range(120)])

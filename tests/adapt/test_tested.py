@@ -211,6 +211,20 @@ def test_columns_are_named_in_lists_as_well(tmp_path: Path) -> None:
         train("fedavg", tmp_path / "t.csv", target="price", drop="kind, of", **given)
 
 
+def test_a_table_that_was_an_object_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file is there by its name, and how it was read is in no setting."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"who": np.arange(60) % 3, "x": rng.normal(size=60), "y": rng.choice(["no", "yes"], 60)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    data = cg.load_data("t.csv", client_column="who", target="y")
+    cg.train("fedrep", data, rounds=1, out=tmp_path / "run")
+    says = r"cannot be read again as they were: t\.csv has no column 'label'.*cg\.predict_tests\(run, data=…\) takes it"
+    with pytest.raises(DataError, match=says):
+        cg.predict_tests("run")
+    assert len(cg.predict_tests("run", data=data)) == len(data.y_test)
+
+
 def test_right_answers_are_as_the_table_has_them(tmp_path: Path) -> None:
     """2.4757 is 2.4756999… in single precision, which nobody has written."""
     rng = np.random.default_rng(0)

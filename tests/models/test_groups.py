@@ -66,9 +66,9 @@ def test_further_groups() -> None:
     [
         ({"head": ["9"]}, "the pattern '9' of the group 'head' matches no tensor of the model, which has 0.weight"),
         ({"head": ["4", "tail"]}, "the pattern 'tail' of the group 'head' matches no tensor"),
-        ({"body": ["0", "2", "4"], "head": ["4"]}, r"'4.bias' is in the groups \('body',\) and \('head',\) at once"),
-        ({"body": ["0"], "head": ["4"]}, r"'2.weight' is neither in the groups \('body',\) nor in \('head',\)"),
-        ({"lower": ["0"], "upper": ["4"]}, r"'2.weight' is neither in the groups \('lower',\)"),
+        ({"body": ["0", "2", "4"], "head": ["4"]}, "'4.bias' is both in 'body' and in 'head'"),
+        ({"body": ["0"], "head": ["4"]}, "'2.weight' is in none of the groups 'body', 'head'"),
+        ({"lower": ["0"], "upper": ["4"]}, "'2.weight' is in none of the groups 'lower', 'upper'"),
     ],
 )
 def test_groups_that_do_not_cover(patterns: Mapping[str, Sequence[str]], sentence: str) -> None:

@@ -174,10 +174,15 @@ def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -
     """New clients' data as the run's model takes them (:meth:`~commonground.engine.trained.Trained.as_read`).
 
     Raises:
-        ConfigError: a language model's run or data, or a rate out of range.
+        ConfigError: data that are none, a language model's run or data, or a rate out of range.
         DataError: samples of another form than the run's, or a table that was read otherwise.
     """
     check_has_head(trained.where, trained.task)
+    if not isinstance(data, FederatedDataset):
+        like = ", schema=run.trained.schema" if trained.schema is not None else ""
+        raise ConfigError(
+            f"data are the new clients as a FederatedDataset, such as load_data(…{like}), and no {type(data).__name__}"
+        )
     check_has_head(repr(data.name), data.task)
     trained.format.check_like(data.format, data.name, trained.where)
     if columns := data.about.get("text_columns"):

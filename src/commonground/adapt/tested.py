@@ -19,7 +19,7 @@ from commonground.engine.prepare import data_of
 from commonground.engine.run import Run, as_run
 from commonground.engine.trained import Trained
 from commonground.engine.warm_start import start_for
-from commonground.errors import ConfigError, DataError, warn
+from commonground.errors import CommonGroundError, ConfigError, DataError, warn
 from commonground.single_precision import in_digits
 from commonground.tasks import Task
 from commonground.user_code import is_code
@@ -147,7 +147,13 @@ def _data_again(
     config = trained.config
     if data is None and not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
         raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")
-    data = data_of(config, start_for(config, None), data, None if data_dir is None else os.fspath(data_dir))
+    try:
+        data = data_of(config, start_for(config, None), data, None if data_dir is None else os.fspath(data_dir))
+    except CommonGroundError as error:
+        if data is not None:
+            raise
+        # A file that an object was read from has the run's name for it, and not how it was read.
+        raise type(error)(f"the data of {trained.where} cannot be read again as they were: {error}; {_GIVE}") from None
     before, now = trained.split["fingerprint"], data.fingerprint()
     if before != now:
         raise DataError(

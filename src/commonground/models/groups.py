@@ -190,10 +190,14 @@ class Groups:
         """Raise unless every tensor is in exactly one of the two sets of groups; a hint says what they are for."""
         a, b = set(self.names(one)), set(self.names(other))
         if a & b:
-            raise ModelError(f"'{sorted(a & b)[0]}' is in the groups {(*one,)} and {(*other,)} at once")
+            raise ModelError(f"'{sorted(a & b)[0]}' is both in {_said(one)} and in {_said(other)}{hint}")
         left = [name for name in self.names("all") if name not in a | b]
         if left:
-            raise ModelError(f"'{left[0]}' is neither in the groups {(*one,)} nor in {(*other,)}{hint}")
+            raise ModelError(f"'{left[0]}' is in none of the groups {_said([*one, *other])}{hint}")
+
+
+def _said(groups: Iterable[str]) -> str:
+    return ", ".join(map(repr, groups))
 
 
 def _last_linear(model: nn.Module) -> str:

@@ -9,8 +9,13 @@ __all__ = ["about_privacy", "short_epsilon"]
 
 
 def short_epsilon(privacy: Mapping[str, Any]) -> str:
-    """ε and δ, such as ``ε 8.00 at δ 0.0063``."""
-    return f"ε {privacy['epsilon']:.2f} at δ {privacy['delta']:.2g}"
+    """ε and δ, such as ``ε 8.00 at δ 0.0063``; an ε that two decimals would make none in its first digit.
+
+    >>> short_epsilon({"epsilon": 8, "delta": 0.0063}), short_epsilon({"epsilon": 4.2e-9, "delta": 0.037})
+    ('ε 8.00 at δ 0.0063', 'ε 4e-09 at δ 0.037')
+    """
+    epsilon = privacy["epsilon"]
+    return f"ε {epsilon:{'.1g' if 0 < epsilon < 0.005 else '.2f'}} at δ {privacy['delta']:.2g}"
 
 
 LARGE_DELTA = 0.01

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.errors import DataError
+from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
 __all__ = ["RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame"]
@@ -84,10 +84,14 @@ def raw_of_frame(frame: Any) -> RawTable:
     """A pandas DataFrame as a table.
 
     Raises:
+        ConfigError: it is no DataFrame.
         DataError: it has no rows, a column holds what no table does or cells of several kinds, or two have one name.
     """
+    import pandas as pd
     import pyarrow as pa
 
+    if not isinstance(frame, pd.DataFrame):
+        raise ConfigError(f"a table is a DataFrame or the path of a file, and no {type(frame).__name__}")
     path = Path("the table")
     names = [str(name) for name in frame.columns]
     check_names(path, names)
