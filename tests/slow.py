@@ -21,7 +21,7 @@ __all__ = ["LIST", "in_share", "is_slow", "listed", "slow_of"]
 
 LIST = Path(__file__).parent / "slow.txt"
 
-SLOW, SLOW_CASE = 0.8, 3.0  # seconds: of a function in the mean over its cases, and of a case of a quick function
+SLOW, SLOW_CASE = 0.5, 2.0  # seconds: of a function in the mean over its cases, and of a case of a quick function
 
 
 def listed() -> frozenset[str]:

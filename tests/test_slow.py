@@ -42,7 +42,7 @@ def test_other_words_are_refused(share: str) -> None:
 
 def test_a_function_is_slow_in_the_mean_and_a_case_by_itself() -> None:
     times = [("a.py::f[1]", 0.1), ("a.py::f[2]", 1.9), ("a.py::g[1]", 0.0), ("a.py::g[2]", 0.0), ("a.py::g[3]", 0.1)]
-    times += [("a.py::h[1]", 4.0), *((f"a.py::h[{n}]", 0.1) for n in range(2, 9)), ("b.py::i", 0.7)]
+    times += [("a.py::h[1]", 2.5), *((f"a.py::h[{n}]", 0.1) for n in range(2, 9)), ("b.py::i", 0.4)]
     found = slow_of(times)
     assert found == ["a.py::f", "a.py::h[1]"]
     assert [is_slow(test, found) for test in ("a.py::f[1]", "a.py::h[1]", "a.py::h[2]", "b.py::i")] == [
