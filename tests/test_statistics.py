@@ -260,3 +260,29 @@ def test_many_pairs_are_told_as_scipy_tells_them():
 def test_very_many_equal_pairs_cost_nothing():
     d = np.concatenate([np.zeros(1_000_000), np.random.default_rng(0).normal(size=50) + 0.5])
     assert wilcoxon_p(d) == pytest.approx(wilcoxon(d, zero_method="pratt").pvalue, abs=0.01)
+
+
+def test_figures_of_any_size_are_compared_alike() -> None:
+    """A difference is one beside its figures, in whatever unit they are: 12 decimals of a small unit are no digits."""
+    rng = np.random.default_rng(0)
+    one = [rng.random(30) + 1 for _ in range(2)]
+    other = [values - 0.05 * rng.random(30) for values in one]
+    plain = paired_difference(one, other, same_clients=True, rng=np.random.default_rng(1))
+    assert plain.low is not None
+    for unit in (1e-12, 1e-3, 1e9):
+        scaled = paired_difference(
+            [unit * v for v in one], [unit * v for v in other], same_clients=True, rng=np.random.default_rng(1)
+        )
+        assert scaled.low is not None
+        assert scaled.low == pytest.approx(unit * plain.low, rel=1e-6)
+        assert scaled.low <= scaled.mean <= (scaled.high or 0)
+        assert (scaled.p_clients, scaled.p_seeds) == pytest.approx((plain.p_clients, plain.p_seeds))
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e6])
+def test_rounding_is_no_difference_in_any_unit(unit: float) -> None:
+    one = [unit * np.array([0.1 + 0.2, 0.7, 0.9])]
+    other = [unit * np.array([0.3, 0.6 + 0.1, 0.9])]
+    assert (one[0] != other[0]).any()
+    found = paired_difference(one, other, same_clients=True, rng=np.random.default_rng(0))
+    assert (found.p_clients, found.low, found.high) == (1.0, 0.0, 0.0)

@@ -293,7 +293,8 @@ def _table_settings(
         column = client_column or run.trained.schema.client_column
         given = {"client_column": column} if column is not None else {}
     else:
-        settings.pop("client_column", None)
+        for name in ("client_column", "missing_client"):  # clients are dealt
+            settings.pop(name, None)
     # Clients of a single row cannot be served and tested; they are left out and named with the others that lack rows.
     few = {"few_rows": "shared", "min_rows": 2} if given else {}
     return {**settings, **few, **given, "schema": run.trained.schema}

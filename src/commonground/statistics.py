@@ -37,6 +37,7 @@ __all__ = [
     "spread",
     "student_interval",
     "wilcoxon_p",
+    "without_dust",
 ]
 
 Values = npt.NDArray[np.float64]
@@ -51,6 +52,18 @@ EXACT_PAIRS = 50  # that differ: up to so many the signed-rank statistic's distr
 
 EQUAL_DIGITS = 12
 """Figures that differ beyond these digits differ by rounding."""
+
+
+def without_dust(values: Numbers, size: float = 1.0) -> Values:
+    """Values, or differences of them, without the last digits in which equal ones differ that were added up in another
+    order.
+
+    Args:
+        values: any.
+        size: of the largest of the values (of accuracies 1 at most).
+    """
+    unit = 10.0 ** math.ceil(math.log10(size)) if 0 < size < math.inf else 1.0
+    return np.round(np.asarray(values, dtype=float) / unit, EQUAL_DIGITS) * unit
 
 
 def mean(values: Sequence[float]) -> float:
@@ -175,20 +188,24 @@ def detectable_difference(differences: Values, power: float = 0.8) -> float:
     return float(shift * float(differences.std(ddof=1)) / math.sqrt(n))
 
 
-def wilcoxon_p(differences: Sequence[float] | Values) -> float | None:
+def wilcoxon_p(differences: Sequence[float] | Values, size: float = 1.0) -> float | None:
     """Two-sided p-value of Wilcoxon's signed-rank test for differences symmetric about 0.
 
     Zeros take part in the ranking and then count for neither side (Pratt 1959), so that many equal pairs make the
-    test more careful, not blind; if all are zero, p is 1. Differences of accuracies are rounded to 12 digits first,
-    so that equal ones tie in spite of rounding. For up to 50 pairs that differ p is exact, whatever ties there are;
-    beyond that the statistic is taken as normal, with ties corrected for.
+    test more careful, not blind; if all are zero, p is 1. Differences are rounded to 12 digits of the figures' size
+    first, so that equal ones tie in spite of rounding. For up to 50 pairs that differ p is exact, whatever ties there
+    are; beyond that the statistic is taken as normal, with ties corrected for.
+
+    Args:
+        differences: of figures.
+        size: of the largest figure.
 
     Returns:
         None for fewer than two differences.
     """
     from scipy.stats import rankdata, wilcoxon
 
-    d = np.round(np.asarray(differences, dtype=float), EQUAL_DIGITS)
+    d = without_dust(differences, size)
     if len(d) < 2:
         return None
     if not d.any():
@@ -230,16 +247,22 @@ def smallest_p(pairs: int) -> float:
 
 
 def bootstrap_interval(
-    differences: Sequence[float] | Values, rng: np.random.Generator, level: float = 0.95
+    differences: Sequence[float] | Values, rng: np.random.Generator, level: float = 0.95, size: float = 1.0
 ) -> tuple[float, float] | None:
     """Bootstrap interval of the mean (BCa, Efron 1987; for very many values the percentile interval).
+
+    Args:
+        differences: of figures.
+        rng: draws the samples.
+        level: of confidence.
+        size: of the largest figure, beside which rounding is told from a difference.
 
     Returns:
         (low, high); both the mean itself if all differences are equal; None for fewer than two.
     """
     from scipy.stats import bootstrap
 
-    d = np.round(np.asarray(differences, dtype=float), EQUAL_DIGITS)
+    d = without_dust(differences, size)
     if len(d) < 2:
         return None
     if (d == d[0]).all():
@@ -324,13 +347,14 @@ def paired_difference(
         pairs = np.nanmean(np.stack(by_seed)[:, np.any(known, axis=0)], axis=0)
     else:
         pairs = np.concatenate(by_seed)[np.concatenate(known)]
-    interval = bootstrap_interval(pairs, rng)
+    size = max(float(np.nanmax(np.abs(values), initial=0.0)) for values in (*method, *reference))
+    interval = bootstrap_interval(pairs, rng, size=size)
     return Difference(
         mean=float(pairs.mean()),  # of the same pairs as the interval; that of the seeds', but where some are left out
         std=spread(means)["std"],
         low=interval and interval[0],
         high=interval and interval[1],
-        p_clients=wilcoxon_p(pairs),
-        p_seeds=wilcoxon_p(means),
+        p_clients=wilcoxon_p(pairs, size),
+        p_seeds=wilcoxon_p(means, size),
         pairs=len(pairs),
     )

@@ -200,6 +200,12 @@ def adapted(run: Path, data: Path, out: Path, *more: str) -> dict[str, Any]:
     return dict(json.loads((out / "adapt.json").read_text("utf-8")))
 
 
+def test_a_path_may_be_a_text(folder: Path) -> None:
+    assert cg.predict_rows(folder / "run", str(folder / "t.csv")).equals(
+        cg.predict_rows(folder / "run", folder / "t.csv")
+    )
+
+
 @pytest.mark.parametrize("other", [np.zeros((2, 2)), [{"age": 1.0}], {"age": 1.0}, None, 3])
 def test_what_is_no_table_is_a_sentence(other: Any, folder: Path) -> None:
     kind = type(other).__name__
@@ -261,6 +267,7 @@ def test_newcomers_rows_of_nobody(folder: Path, tmp_path: Path, capsys: pytest.C
     assert main([*given, "--missing-client", "drop", "--out", str(tmp_path / "run")]) == 0
     again = ["adapt", str(tmp_path / "run"), "--shots", "5", "--data", str(tmp_path / "t.csv"), "--quiet"]
     assert main([*again, "--out", str(tmp_path)]) == 0
+    assert main([*again, "--partition", "iid", "--clients", "3", "--out", str(tmp_path)]) == 0  # clients are dealt
     capsys.readouterr()
     assert main([*again, "--missing-client", "refuse"]) == 2
     assert "the cell is empty" in capsys.readouterr().err

@@ -363,3 +363,26 @@ def test_which_way_a_metric_of_one_s_own_ranks_is_told(tmp_path: Path, capsys: p
     for rank, said in (("brier", 1), ("brier:lower", 0)):
         assert main(["train", "fedavg", *words, rank, "--out", str(tmp_path / rank.replace(":", "-"))]) == 0
         assert capsys.readouterr().err.count(told) == said
+
+
+def test_a_metric_that_no_candidate_has_is_no_divergence() -> None:
+    """One class per client: its validation rows have no AUC, with whatever rate."""
+    with pytest.raises(
+        ConfigError, match=r"AUC is not defined on any client's validation rows, .* take another --rank-by"
+    ):
+        compare(
+            ["fedavg"], "digits", 1, local_only=False, clients=10, classes_per_client=1, grid={"lr": [0.01, 0.1]},
+            rank_by="auc", rounds=1, engine="serial",
+        )  # fmt: skip
+
+
+def test_what_is_held_out_of_the_runs_too_is_told() -> None:
+    settings: dict[str, Any] = {"rounds": 2, "engine": "serial", "local_only": False, "grid": {"lr": [0.01, 0.1]}}
+    plain = compare(["fedavg"], digits(3), 1, **settings)
+    assert any(note.endswith("train on all training samples again.") for note in plain.footnotes())
+    held = compare(["fedavg+ft"], digits(3), 1, validation_fraction=0.3, early_stopping=1, **settings)
+    assert any(
+        note.endswith("train on all training samples again but those that --validation-fraction holds out.")
+        for note in held.footnotes()
+    )
+    assert any(note.startswith("Fine-tuned (+FT) once, after the round that is kept") for note in held.footnotes())

@@ -34,7 +34,14 @@ def test_they_are_counted_where_each_has_its_own(algorithm: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "settings"), [("fedavg", {}), ("fedavg", {"finetune_epochs": 1}), ("perfedavg", {}), ("fedbabu", {})]
+    ("algorithm", "settings"),
+    [
+        ("fedavg", {}),
+        ("fedavg", {"finetune_epochs": 1}),
+        ("ditto", {"finetune_epochs": 1}),  # its own models are put aside for the global one
+        ("perfedavg", {}),
+        ("fedbabu", {}),
+    ],
 )
 def test_not_where_a_model_comes_from_the_server(algorithm: str, settings: dict[str, Any]) -> None:
     """The global model, or one that a client makes of it before a test, owes nothing to having taken part."""

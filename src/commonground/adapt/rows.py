@@ -56,14 +56,15 @@ def predict_rows(
     schema = trained.schema or schema_of_texts(trained)
     if schema is None:
         raise ConfigError(f"{trained.where} was not trained on a table, so that it knows no columns; take run.predict")
-    raw = read_raw(Path(table)) if isinstance(table, str | os.PathLike) else raw_of_frame(table)
+    is_file = isinstance(table, str | os.PathLike)
+    raw = read_raw(Path(table)) if is_file else raw_of_frame(table)
     if trained.schema is None:
         x = tokens_of_table(run, raw, note)
     else:
         x, schema = features_of(trained, raw, kinds, note)
     predicted, names = asked_of(trained, raw, schema, x, whose, note).predicted, trained.split["class_names"]
     columns = list(names) if trained.task.softmax else trained.task.columns(names)
-    found = pd.DataFrame(predicted, columns=columns, index=getattr(table, "index", None))
+    found = pd.DataFrame(predicted, columns=columns, index=None if is_file else table.index)
     if trained.task.softmax:
         found.insert(0, "class", trained.task.choose(predicted, names))
     whom = schema.client_column

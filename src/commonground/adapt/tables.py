@@ -219,7 +219,8 @@ def asked_of(
 
 def _shown(raw: RawTable, column: str) -> list[str]:
     cells = words_of(raw.columns[column], keep=True)
-    return [*cells.words, ""] if not len(cells.codes) else [([*cells.words, ""])[code] for code in cells.codes]
+    words = [*cells.words, ""]  # the last is that of an empty cell, whose code is -1
+    return [words[code] for code in cells.codes] if len(cells.codes) else words
 
 
 def _parts(

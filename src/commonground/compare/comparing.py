@@ -455,6 +455,7 @@ class Comparing:
         inner, headline = validation_split(data, self.validation, seed), Headline.of(data.task)
         whole = self.folder_of(label, seed)
         scores: list[float | None] = []
+        diverged = 0
         for number, candidate in enumerate(tried):
             name = folder_name(as_text(candidate)) or "usual"
             folder = None if whole is None else whole.parent / "tuning" / whole.name / name
@@ -472,6 +473,7 @@ class Comparing:
                 # A rate that is too large is an answer, not the end of the comparison.
                 self.observer.note(f"{self.methods[label].title} with {shown(candidate)}: {error}")
                 scores.append(None)
+                diverged += 1
                 continue
             if folder is not None:
                 for rest in ("checkpoint", "clients", "finetuning"):  # its score is all that is needed
@@ -479,8 +481,13 @@ class Comparing:
             scores.append(run.summary["metrics"][setup.rank.key]["mean"])
             headline = Headline.ranking(run.summary)
         chosen = headline.best(scores)
-        if chosen is None:
+        if chosen is None and diverged == len(tried):
             raise NotFiniteError("training diverged with every candidate")
+        if chosen is None:
+            raise ConfigError(
+                f"{self.methods[label].title}, seed {seed}: {headline.name} is not defined on any client's validation "
+                "rows, so that no candidate of the grid can be chosen by it; take another --rank-by or --validation"
+            )
         best = scores.index(chosen)  # the first of equally good ones
         self.tuning.append(Tuning(label, seed, tried, scores, best))
         self.observer.note(

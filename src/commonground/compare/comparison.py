@@ -23,7 +23,7 @@ from commonground.engine.loop import OnRound
 from commonground.engine.observer import completed
 from commonground.engine.state.files import write_atomically
 from commonground.engine.tracked import Track
-from commonground.errors import RunError
+from commonground.errors import ConfigError, RunError
 from commonground.existing import as_folder
 from commonground.notebook import html_table, report_link
 
@@ -194,6 +194,8 @@ def compare(
     if isinstance(target, str):
         settings["target"] = target
     elif target is not None:
+        if to_metric is not None:
+            raise ConfigError("give one of target, as a number, and to_metric: there is one target")
         to_metric = target
     folder = as_folder(out) if out is not None else None
     work = Comparing(

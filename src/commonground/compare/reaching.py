@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,16 +38,21 @@ def asked_target(data: FederatedDataset, to_accuracy: float | None, to_metric: f
 
 
 def what_it_costs(target: Target, runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Means over the seeds that reach it, over the rounds up to the first that does; None if none does."""
-    key = target.metric.personal
+    """Means over the seeds that reach it, over the rounds up to the first that does; None if none does.
+
+    Of a run that is fine-tuned after its last round the global model's rounds count, since it is what is tuned; of one
+    that early stopping ended, those up to the round that is kept.
+    """
     found: list[tuple[int, float, int]] = []
     for run in runs:
-        rows, summary = run.history, run.summary
-        reached = next((n for n, row in enumerate(rows, 1) if target.reached_by(row[key])), None)
+        summary, of_round = run.summary, target.metric.shared if run.config.finetune_epochs else target.metric.personal
+        kept = (summary.get("early_stopping") or {}).get("best_round", math.inf)
+        rows = [row for row in run.history if row["round"] <= kept]
+        reached = next((n for n, row in enumerate(rows, 1) if target.reached_by(row[of_round])), None)
         if reached is not None:
             count = sum(row["bytes_up"] + row["bytes_down"] for row in rows[:reached])
             found.append((count, sum(row["seconds"] for row in rows[:reached]), rows[reached - 1]["round"]))
-        elif target.reached_by(summary[key]["mean"]):  # by fine-tuning after the last round
+        elif target.reached_by(summary[target.metric.personal]["mean"]):  # by fine-tuning after the last round
             sent = summary["bytes_up"] + summary["bytes_down"]
             found.append((sent, summary["seconds"], summary["rounds"]))
     if not found:

@@ -147,6 +147,7 @@ def summarize(
                 target,
                 same_clients,
                 bool(tuning),
+                any(run.config.validation_fraction for of_method in runs.values() for run in of_method),
                 judged,
                 one["worst_tenth"]["min_rows"],
             ),
@@ -383,6 +384,7 @@ def _notes(
     target: Target | None,
     same_clients: bool,
     tuned: bool,
+    held_out: bool,
     judged: str,
     min_rows: int,
 ) -> list[str]:
@@ -407,7 +409,8 @@ def _notes(
         how = "; rounds to a target are the global model's before it, or all if only fine-tuning reaches it"
         before = "" if target is None else how
         final = "" if last10 is None else f", so that last 10 is the final {name}"
-        notes.append(f"Fine-tuned (+FT) once, after the last round{final}{before}.")
+        when = "after the last round" if judged == _AT_THE_END else "after the round that is kept"
+        notes.append(f"Fine-tuned (+FT) once, {when}{final}{before}.")
     found = next((entry["differences"] for entry in entries if entry["differences"]), None)
     if found is not None:
         pairs = found["pairs"]
@@ -431,9 +434,10 @@ def _notes(
         notes.append(_about_seeds(len(seeds), len(entries) - 1))
     notes += [] if target is None else notes_on(target, entries, len(seeds))
     if tuned:
+        but = " but those that --validation-fraction holds out" if held_out else ""
         notes.append(
             "Settings of the grid were chosen per method and seed on samples held out of the clients' training data; "
-            "no test sample was used. The runs reported train on all training samples again."
+            f"no test sample was used. The runs reported train on all training samples again{but}."
         )
     return notes
 

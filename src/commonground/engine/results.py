@@ -158,7 +158,7 @@ def summarise(
         **({"final_test": {"clients": len(asked)}} if len(asked) < setup.data.clients else {}),
         **_missing(setup.data, totals, scores, asked, untested),
         **({"untuned_clients": {setup.data.client_name(c): why for c, why in untuned.items()}} if untuned else {}),
-        **_untrained(setup, took_part, asked),
+        **({} if tuned else _untrained(setup, took_part, asked)),
         **_ranking(setup),
         **_majority(setup),
         "optimizer": config.optimizer,

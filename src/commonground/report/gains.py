@@ -15,7 +15,7 @@ from commonground.report.format import unit_of, unit_of_change
 from commonground.report.page import Cell, table
 from commonground.report.read import RunFiles, as_number
 from commonground.spreadsheet import without_apostrophe
-from commonground.statistics import EQUAL_DIGITS
+from commonground.statistics import without_dust
 from commonground.table import Column
 from commonground.tasks import Headline
 
@@ -129,8 +129,9 @@ def between_runs(
     gains = []
     for name, each in found.items():
         # Equal clients have means that differ in their last bits; so they are rounded as they are for the tests.
-        figures = zip(*((m, v) for _, m, v in each), strict=True)
-        means = [v[0] if len(v) == 1 else round(sum(v) / len(v), EQUAL_DIGITS) for v in figures]
+        figures = list(zip(*((m, v) for _, m, v in each), strict=True))
+        size = max(abs(value) for own in figures for value in own)
+        means = [v[0] if len(v) == 1 else float(without_dust(sum(v) / len(v), size)) for v in figures]
         gains.append(_gain(headline, name, each[0][0], means[0], means[1]))
     better = np.array([gain.better for gain in gains])
     order = _order(better, np.array([gain.test or 0 for gain in gains]))

@@ -58,5 +58,8 @@ class Target:
         return f"{self.short} {self.metric.name}" if self.metric.percent else f"{self.metric.name} {self.short}"
 
     def reached_by(self, value: float | None) -> bool:
-        """Whether a value is as good as the target."""
-        return value is not None and self.metric.from_worst(value) >= self.metric.from_worst(self.value)
+        """Whether a value is as good as the target, but for the last bits of a mean."""
+        if value is None:
+            return False
+        better = self.metric.from_worst(value) > self.metric.from_worst(self.value)
+        return better or math.isclose(value, self.value, rel_tol=1e-12)

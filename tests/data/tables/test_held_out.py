@@ -167,3 +167,25 @@ def test_a_regressions_groups_are_drawn_as_they_always_were() -> None:
 def test_two_rows_of_two_classes_are_one_to_train_and_one_to_test() -> None:
     data = load_data(pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "b"]}), 1, target="y")
     assert (data.train_sizes.tolist(), data.test_sizes.tolist()) == ([1], [1])
+
+
+def test_a_group_of_two_clients_is_said_to_be_on_both_sides(tmp_path: Path) -> None:
+    """A patient of two clinics may be a training row of one and a test row of the other."""
+    frame = visits(400, 12).assign(clinic=lambda t: np.arange(len(t)) % 4)
+    path = tmp_path / "v.csv"
+    frame.to_csv(path, index=False)
+    data = load_data(path, client_column="clinic", target="y", group_column="who")
+    (said,) = [note for note in data.about["notes"] if "groups of 'who'" in note]
+    says = (
+        "of 12 groups of 'who' have training rows at one client and test rows at another: each client's are drawn by "
+    )
+    assert said.endswith(f"{says}itself")
+    people = frame["who"].to_numpy()
+    assert data.test_names is not None
+    tests = set(people[data.test_names.astype(int)])
+    trains = set(people[np.setdiff1d(np.arange(400), data.test_names.astype(int))])
+    assert int(said.split()[0]) == len(tests & trains)
+    own = frame.assign(clinic=frame["who"].str[1:].astype(int) % 3)  # each person at one clinic alone
+    own.to_csv(path, index=False)
+    data = load_data(path, client_column="clinic", target="y", group_column="who")
+    assert not any("groups of" in note for note in data.about["notes"])

@@ -265,3 +265,26 @@ def test_a_column_of_test_rows_is_found_by_its_words(
     found = inspect_table(tmp_path / "t.csv")
     assert found.split is None
     assert found.notes == ("5 rows without a client, which --missing-client drop leaves out",)
+
+
+def test_a_price_that_is_not_there_makes_prices_no_classes(tmp_path: Path) -> None:
+    """299 different numbers and one NA: what is asked for a column of numbers is asked for this one."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"shop": np.arange(300) % 3, "x": rng.normal(size=300), "price": rng.normal(9, 2, 300)})
+    frame.loc[7, "price"] = np.nan
+    path = tmp_path / "p.csv"
+    frame.to_csv(path, index=False, na_rep="NA")
+    with pytest.raises(DataError, match="holds 300 different numbers; say --task regression"):
+        load_data(path, client_column="shop", target="price")
+    found = inspect_table(path, target="price")
+    assert found.task == "regression"
+    command = shlex.split(found.command)
+    assert command[command.index("--task") + 1] == "regression"
+    assert command[command.index("--missing-target") + 1] == "drop"
+    assert main([*command[1:], "--rounds", "1", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+
+
+def test_a_client_column_without_a_name_is_said(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("shop,x,label\n,1,a\n,2,b\n")
+    with pytest.raises(DataError, match="the column 'shop' names no client; all its cells are empty"):
+        inspect_table(tmp_path / "t.csv", client_column="shop")

@@ -44,8 +44,9 @@ def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...],
     wrong: list[str] = []
     asked: list[ColumnTold] = []
     dropped: dict[str, str] = {}
+    told = [(client.name, {column.name: column for column in client.columns}) for client in clients]
     for column in first.columns:
-        looks = [(client.name, _named(client, column.name)) for client in clients]
+        looks = [(client, columns[column.name]) for client, columns in told]
         kinds = {look.kind for _, look in looks}
         for why in ("id", "text"):
             if why in kinds:
@@ -101,10 +102,6 @@ def _called(names: Sequence[str], one: str = "offers", several: str = "offer") -
         return f"client {quoted(names[0])} {one}"
     *some, last = map(quoted, names) if len(names) <= 3 else (*map(quoted, names[:2]), f"{len(names) - 2:,} more")
     return f"the clients {', '.join(some)} and {last} {several}"
-
-
-def _named(client: Columns, name: str) -> ColumnTold:
-    return next(column for column in client.columns if column.name == name)
 
 
 def _check_targets(clients: Sequence[Columns]) -> None:

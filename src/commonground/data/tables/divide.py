@@ -36,6 +36,7 @@ class Rows:
         owners: of the rows.
         train, test: which rows are training and test rows [N]; rows of clients that are left out are neither.
         how: how the test rows were chosen, in words.
+        told: sentences about that.
         times: the column by which they were, if it is one of times.
     """
 
@@ -43,6 +44,7 @@ class Rows:
     train: Marks
     test: Marks
     how: str
+    told: tuple[str, ...] = ()
     times: Column | None = None
 
     @property
@@ -58,7 +60,7 @@ class Rows:
     @property
     def notes(self) -> tuple[str, ...]:
         """A sentence about how times were read where that could be otherwise."""
-        return readings_said({} if self.times is None else {self.times.name: self.times})
+        return self.told + readings_said({} if self.times is None else {self.times.name: self.times})
 
 
 def complete_rows(
@@ -197,7 +199,22 @@ def divided(
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():
         raise DataError(f"{raw.path} has {train.sum()} training rows and {test.sum()} test rows; both need at least 1")
-    return Rows(owners, train, test, how, times)
+    told = () if column is not None else _groups_on_both_sides(raw, options, train, test)
+    return Rows(owners, train, test, how, told, times)
+
+
+def _groups_on_both_sides(raw: RawTable, options: TableOptions, train: Marks, test: Marks) -> tuple[str, ...]:
+    """A sentence where a group has training rows at one client and test rows at another, since each client's are drawn
+    by itself.
+    """
+    if options.group_column is None:
+        return ()
+    groups = words_of(raw.columns[options.group_column], keep=True)
+    both = np.intersect1d(groups.codes[train], groups.codes[test])
+    if not len(both):
+        return ()
+    some = f"{len(both):,} of {len(groups.words):,} groups of {quoted(options.group_column)}"
+    return (f"{some} have training rows at one client and test rows at another: each client's are drawn by itself",)
 
 
 def _times(raw: RawTable, options: TableOptions) -> Column | None:

@@ -24,6 +24,7 @@ from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.targets import is_quantity
 from commonground.errors import DataError
 from commonground.name_lists import listed
+from commonground.quoting import quoted
 
 __all__ = ["ColumnReport", "Inspection", "inspect_table"]
 
@@ -122,8 +123,11 @@ def inspect_table(
     columns = {name: _understood(raw, name) for name in raw.names}
     client_column = client_column or _proposed_client(raw, columns, target)
     target = target or _proposed_target(raw, client_column)
-    y = None if target is None else words_of(raw.columns[target], keep=True)
-    task = None if y is None else "regression" if is_quantity(y, raw.rows) else "classification"
+    task, y = None, None
+    if target is not None:
+        numbers = words_of(raw.columns[target])
+        task = "regression" if is_quantity(numbers, raw.rows) else "classification"
+        y = numbers if task == "regression" else words_of(raw.columns[target], keep=True)
     named = (client_column, target if task == "classification" else None)
     reports = tuple(
         _report(raw, name, column, None if name in (client_column, target) else y, task, name in named)
@@ -139,6 +143,8 @@ def inspect_table(
     split = _split(raw, client_column, target)
     if client_column is not None:
         cells = words_of(raw.columns[client_column], keep=True)
+        if not cells.words:
+            raise DataError(f"{path}: the column {quoted(client_column)} names no client; all its cells are empty")
         names, sizes = len(cells.counts), _sizes(cells.counts) | _one_sided(raw, cells, split)
         empty = int((cells.codes < 0).sum())
     lost = [f"{counted(empty, 'row')} without a client, which --missing-client drop leaves out"] if empty else []

@@ -45,7 +45,7 @@ class TableOptions:
         min_rows: see ``few_rows``.
         split_column: says ``train`` or ``test``; by default a column ``split``, if there is one.
         time_column: a client's last rows by it are the test rows; it is no feature.
-        group_column: rows of one group are all training or all test rows; it is no feature.
+        group_column: a client's rows of one group are all training or all test rows; it is no feature.
         test_share: the share of each client's rows that is held out, where no column says which; by default a quarter.
         test_seed: which rows those are; by default the run's seed says it.
         image_size: of a folder of pictures: what all are resized to, as ``32`` or ``HEIGHTxWIDTH``.

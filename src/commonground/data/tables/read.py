@@ -322,7 +322,8 @@ def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
     notes = tuple(dict.fromkeys(note for table in tables for note in table.notes))
     where = partial(_in_file, [(table.path.name, table.rows, table.where) for table in tables])
     numbers, notes = partial(counted, len(whole)), (f"{len(tables)} files", *notes)
-    return RawTable(path, columns, first.typed, where, numbers, notes=notes, seconds=first.seconds)
+    unread = {name: kind for table in tables for name, kind in table.unread.items()}
+    return RawTable(path, columns, first.typed, where, numbers, notes=notes, seconds=first.seconds, unread=unread)
 
 
 def _in_file(files: Sequence[tuple[str, int, Callable[[int], str]]], row: int) -> str:

@@ -121,7 +121,7 @@ def read_targets(
         raise ConfigError(f"a classification has one label column, and {len(labels)} are named; take --task multilabel")
     cells = full_words(raw, labels[0], "; --missing-target drop leaves such rows out")
     found = sorted_names(np.array(cells.words, dtype=np.str_))
-    if task is None and is_quantity(cells, raw.rows):
+    if task is None and is_quantity(words_of(raw.columns[labels[0]]), raw.rows):  # whatever says that one is missing
         raise DataError(
             f"{raw.path}: the column {quoted(labels[0])} holds {len(found):,} different numbers; say --task regression "
             "to predict a number, or --task classification to take each of them as a class"
