@@ -174,7 +174,8 @@ def result_table(run: Run) -> Table:
     if few.get("clients"):
         became = {"pool": "one client of them all", "shared": "left to the global model", "drop": "left out",
                   "keep": "as all others"}  # fmt: skip
-        whose = f"{counted(few['clients'], 'client')} with fewer than {few['min_rows']}"
+        sides = " or without training or test rows" if few.get("one_sided") else ""
+        whose = f"{counted(few['clients'], 'client')} with fewer than {few['min_rows']}{sides}"
         table.add_row("few rows", f"{whose}: {became[few['how']]}")
     early = s.get("early_stopping")
     if early is not None:

@@ -17,6 +17,7 @@ from commonground.data.own_table import OwnTable
 from commonground.data.tables.inspect import inspect_table
 from commonground.data.tables.load import load_table
 from commonground.data.tables.options import TableOptions
+from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
 from commonground.errors import CommonGroundError, ConfigError, DataError
 
@@ -353,3 +354,24 @@ def test_a_schema_may_be_named_by_its_file(tmp_path: Path) -> None:
         assert by_file.fingerprint() == by_object.fingerprint()
     with pytest.raises(ConfigError, match=r"the schema '.*none\.json' cannot be read: "):
         load_data(tmp_path / "new.csv", client_column="who", schema=tmp_path / "none.json")
+
+
+def test_clients_of_one_side_are_told_as_such(tmp_path: Path) -> None:
+    """20 rows are not few; that they are training rows alone is why their client is left out."""
+    table = frame()[frame().who.isin(["a", "b", "c"])]
+    split = ["train" if who == "c" or row % 4 else "test" for row, who in enumerate(table.who)]
+    data = load(tmp_path, table.assign(split=split), few_rows="drop")
+    assert data.client_names == ("a", "b")
+    told = TableSchema.sentences(data.about)
+    assert "1 client with fewer than 2 rows or without training or test rows (20 rows in all) is left out." in told
+
+
+def test_files_of_one_folder_may_have_columns_of_no_cells(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for part, rows in frame().groupby(frame().index % 2):
+        rows.assign(tags=[[1, 2]] * len(rows)).to_parquet(folder / f"{part}.parquet")
+    data = load_data(folder, client_column="who", drop="tags", few_rows="drop")
+    assert data.about["notes"][0] == "2 files"
+    assert data.schema is not None
+    assert "tags" not in data.schema.needed

@@ -96,7 +96,8 @@ class TableSchema:
         mean, std: of every input (:attr:`inputs`): what it is scaled by.
         scaling: whose statistics these are (:class:`~commonground.data.tables.options.TableOptions`).
         client_scales: under ``client``, mean and deviation of every client by name.
-        few_rows: what became of clients with few rows: ``how``, ``min_rows``, ``clients`` (their names), ``rows``.
+        few_rows: what became of clients with few rows: ``how``, ``min_rows``, ``clients`` (their names), ``rows``, and
+            how many of them have enough, of which all are training or all test rows (``one_sided``).
         split: how test rows were chosen.
         beside: columns that said so, which are no features.
         asked: what the options said of which rows are test rows and which are left out, by name; of texts, also their
@@ -211,13 +212,15 @@ class TableSchema:
         said += [f"Test rows: {summary['test_rows']}."] if summary.get("test_rows") else []
         few = summary.get("few_rows", {})
         if few.get("clients"):
+            one = few["clients"] == 1
             became = {
                 "pool": "train as one client",
-                "shared": "took no part and are served by the global model",
-                "drop": "are left out",
-                "keep": "are clients as all others",
+                "shared": f"took no part and {'is' if one else 'are'} served by the global model",
+                "drop": f"{'is' if one else 'are'} left out",
+                "keep": "is a client as all others" if one else "are clients as all others",
             }[few["how"]]
-            rows = f"fewer than {few['min_rows']} rows ({few['rows']:,} rows in all)"
+            sides = " or without training or test rows" if few.get("one_sided") else ""
+            rows = f"fewer than {few['min_rows']} rows{sides} ({few['rows']:,} rows in all)"
             said.append(f"{counted(few['clients'], 'client')} with {rows} {became}.")
         return said
 

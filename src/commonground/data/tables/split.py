@@ -84,11 +84,13 @@ def few_rows(path: Path, owners: Owners, options: TableOptions, is_test: Marks |
             f"({counted(int((sizes == 1).sum()), 'such client')}; --few-rows drop, pool or shared says what "
             "becomes of them)"
         )
+    one_sided = int((few & (sizes >= options.min_rows)).sum())
     said = {
         "how": options.few_rows,
         "min_rows": options.min_rows,
         "clients": sorted(owners.names[i] for i in np.flatnonzero(few)),
         "rows": int(sizes[few].sum()),
+        **({"one_sided": one_sided} if one_sided else {}),
     }
     if not few.any() or options.few_rows == "keep":
         return Owners(owners.names, owners.codes, said)
