@@ -18,15 +18,7 @@ from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.privacy import about_privacy
 from commonground.quoting import visible
-from commonground.tasks import (
-    Headline,
-    Metric,
-    about_balance,
-    tested_clients,
-    untested_clients,
-    untrained_clients,
-    untuned_clients,
-)
+from commonground.tasks import Headline, Metric, about_balance, special_clients, tested_clients
 from commonground.tasks.rank import is_share
 from commonground.terminal import human_bytes, moves
 
@@ -150,7 +142,7 @@ def result_table(run: Run) -> Table:
         f"{show(own['mean'])} mean over {tested_clients(s)} (std {show(own['std'])}, "
         f"{headline.percentile} {show(own[headline.worst_tenth])}, worst {show(own[headline.worst])})",
     )
-    for clause in filter(None, (untested_clients(s), untrained_clients(s), untuned_clients(s))):
+    for clause in special_clients(s):
         table.add_row("", Text(clause))
     ends = s["worst_tenth"]
     if ends["min_rows"] > 1:

@@ -28,15 +28,7 @@ from commonground.report.run_charts import (
     splits,
 )
 from commonground.table import Column
-from commonground.tasks import (
-    Headline,
-    Metric,
-    about_balance,
-    tested_clients,
-    untested_clients,
-    untrained_clients,
-    untuned_clients,
-)
+from commonground.tasks import Headline, Metric, about_balance, special_clients, tested_clients
 from commonground.terminal import human_bytes
 
 __all__ = ["write_run_report"]
@@ -90,7 +82,7 @@ def write_run_report(folder: str | Path, *, split: Mapping[str, Any] | None = No
     least = (summary.get("worst_tenth") or {}).get("min_rows", 1)
     if few := headline.few_tests(run.clients.numbers(headline.personal), run.clients.numbers("test_samples"), least):
         page.note(few)
-    for clause in filter(None, (untested_clients(summary), untrained_clients(summary), untuned_clients(summary))):
+    for clause in special_clients(summary):
         page.note(f"These figures are {clause}.")
     if unbalanced := about_balance(summary):
         page.note(unbalanced)

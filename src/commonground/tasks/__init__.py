@@ -11,7 +11,7 @@ from commonground.tasks.objective import Objective, OwnLoss, class_weights
 from commonground.tasks.rank import Rank
 from commonground.tasks.regression import Regression
 from commonground.tasks.target import Target
-from commonground.tasks.tested import tested_clients, untested_clients, untrained_clients, untuned_clients
+from commonground.tasks.tested import special_clients, tested_clients, untrained_clients, untuned_clients
 
 __all__ = [
     "CLASSIFICATION",
@@ -31,9 +31,9 @@ __all__ = [
     "about_balance",
     "class_weights",
     "make_task",
+    "special_clients",
     "tasks",
     "tested_clients",
-    "untested_clients",
     "untrained_clients",
     "untuned_clients",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from commonground.counted import counted
 from commonground.quoting import quoted
 
-__all__ = ["tested_clients", "untested_clients", "untrained_clients", "untuned_clients"]
+__all__ = ["special_clients", "tested_clients", "untested_clients", "untrained_clients", "untuned_clients"]
 
 SHOWN = 3  # clients that are named
 
@@ -25,6 +25,15 @@ def tested_clients(summary: Mapping[str, Any]) -> str:
     if not lost:
         return asked
     return f"{(summary if sample is None else sample)['clients'] - lost:,} of {asked}"
+
+
+def special_clients(summary: Mapping[str, Any]) -> list[str]:
+    """Of whom a run's figures are not as one would think: clauses of :func:`untested_clients` and those after it.
+
+    Args:
+        summary: of a run.
+    """
+    return [clause for say in (untested_clients, untrained_clients, untuned_clients) if (clause := say(summary))]
 
 
 def untested_clients(summary: Mapping[str, Any]) -> str:
