@@ -50,7 +50,7 @@ def in_share(test: str, share: str) -> bool:
         ValueError: it is not of this form, or K is not below N.
     """
     which, _, of = share.partition("/")
-    if not 0 <= int(which) < int(of):
+    if not (which.isdecimal() and of.isdecimal() and int(which) < int(of)):
         raise ValueError(f"--slow-share is {share!r}; it is K/N with K from 0 to N - 1")
     return crc32(test.encode()) % int(of) == int(which)
 
