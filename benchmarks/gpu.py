@@ -260,7 +260,7 @@ def time_plain(setup: Setup, steps: int, batch: int, layout: torch.memory_format
     x = setup.inputs.arrange(rows)
     assert isinstance(x, dict)
     images = x["x"].contiguous(memory_format=layout)
-    module = copy.deepcopy(setup.model).to(memory_format=layout).train()  # type: ignore[call-overload]
+    module = copy.deepcopy(setup.model).to(memory_format=layout).train()  # type: ignore[call-overload]  # its types know no format alone
     trained = [parameter.requires_grad_(True) for parameter in module.parameters()]
     config = setup.config
     assert config.lr is not None
@@ -464,7 +464,7 @@ def main() -> None:
         began = time.perf_counter()
         try:
             MEASUREMENTS[name](record)
-        except Exception as error:
+        except Exception as error:  # whatever one measurement raises, the others are worth their minutes
             traceback.print_exc()
             failed[name] = repr(error)
             known["failed"] = failed

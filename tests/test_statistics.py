@@ -93,7 +93,6 @@ def test_bootstrap_interval():
     assert bootstrap_interval(np.tile([0.0, 1.0], 5_000), rng()) == pytest.approx((0.49, 0.51), abs=3e-3)
 
 
-@pytest.mark.slow
 def test_the_interval_covers():
     draw = np.random.default_rng(1)
     inside = 0

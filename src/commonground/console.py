@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commonground.counted import counted
+from commonground.data.tables.schema import one_sided
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.privacy import about_privacy
@@ -166,8 +167,7 @@ def result_table(run: Run) -> Table:
     if few.get("clients"):
         became = {"pool": "one client of them all", "shared": "left to the global model", "drop": "left out",
                   "keep": "as all others"}  # fmt: skip
-        sides = " or without training or test rows" if few.get("one_sided") else ""
-        whose = f"{counted(few['clients'], 'client')} with fewer than {few['min_rows']}{sides}"
+        whose = f"{counted(few['clients'], 'client')} with fewer than {few['min_rows']}{one_sided(few)}"
         table.add_row("few rows", f"{whose}: {became[few['how']]}")
     early = s.get("early_stopping")
     if early is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["counted", "counted_between", "in_ranges"]
+__all__ = ["between", "counted", "counted_between", "in_ranges"]
 
 
 def counted(count: int, what: str) -> str:
@@ -15,8 +15,14 @@ def counted(count: int, what: str) -> str:
 def counted_between(counts: Iterable[int], what: str) -> str:
     """Several numbers of things by the least and the most, such as ``2 to 5 rounds``."""
     several = sorted(counts)
+    return f"{between(several)} {what}{'' if several[-1] == 1 else 's'}"
+
+
+def between(counts: Iterable[int]) -> str:
+    """Numbers by the least and the most, such as ``2 to 5``; one number if they are equal."""
+    several = sorted(counts)
     low, high = several[0], several[-1]
-    return counted(high, what) if low == high else f"{low:,} to {counted(high, what)}"
+    return f"{high:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def in_ranges(numbers: Iterable[int]) -> str:

@@ -162,7 +162,6 @@ def clean() -> float:
     return honest_accuracy("none", "mean")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["median", "trimmed:0.2", "multi-krum:4:10", "bulyan:4"])
 @pytest.mark.parametrize("how", ["sign", "huge", "labels"])
 def test_a_fifth_of_false_clients_costs_the_others_little(how: str, aggregate: str, clean: float) -> None:

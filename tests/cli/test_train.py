@@ -212,7 +212,6 @@ def _wait_for_rounds(out: Path, process: subprocess.Popen[bytes], rounds: int) -
     raise AssertionError("the run did not get that far")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["batched", "processes"])
 def test_ctrl_c_ends_with_130_and_a_checkpoint_and_resume_gives_the_same_weights(tmp_path: Path, engine: str) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -264,7 +263,6 @@ def test_list(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert named in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_digits_reach_what_the_readme_says(tmp_path: Path) -> None:
     base = ["--data", "digits", "--clients", "20", "--classes-per-client", "2", "--rounds", "30", "--seed", "5"]
     results = {}

@@ -84,7 +84,6 @@ def test_batched_is_within_rounding_of_serial(algorithm: str, dtype: str, tolera
         assert mine == theirs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedrep"])
 def test_accuracy_after_30_rounds(algorithm: str) -> None:
     runs = [

@@ -81,7 +81,7 @@ def test_a_network_given_as_an_object_is_needed_again(tmp_path: Path) -> None:
         cg.load_exported(tmp_path / "own", model=seeded(Named, 4))
 
 
-@pytest.mark.parametrize("kind", ["numbers", "named", "noise", pytest.param("images", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["numbers", "named", "noise", "images"])
 def test_a_program_of_torch_predicts_what_the_run_does(kind: str, tmp_path: Path) -> None:
     run, x = trained(kind)
     cg.export_model(run, tmp_path / "own", client=1, format="torch")
@@ -94,9 +94,7 @@ def test_a_program_of_torch_predicts_what_the_run_does(kind: str, tmp_path: Path
             np.testing.assert_allclose(program(*given).numpy(), run.predict(part, 1), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "kind", ["noise", "numbers", "named", *(pytest.param(k, marks=pytest.mark.slow) for k in ("labels", "images"))]
-)
+@pytest.mark.parametrize("kind", ["noise", "numbers", "named", "labels", "images"])
 def test_onnx_predicts_what_the_run_does(kind: str, tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

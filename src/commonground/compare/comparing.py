@@ -481,9 +481,9 @@ class Comparing:
             scores.append(run.summary["metrics"][setup.rank.key]["mean"])
             headline = Headline.ranking(run.summary)
         chosen = headline.best(scores)
-        if chosen is None and diverged == len(tried):
-            raise NotFiniteError("training diverged with every candidate")
         if chosen is None:
+            if diverged == len(tried):
+                raise NotFiniteError("training diverged with every candidate")
             raise ConfigError(
                 f"{self.methods[label].title}, seed {seed}: {headline.name} is not defined on any client's validation "
                 "rows, so that no candidate of the grid can be chosen by it; take another --rank-by or --validation"

@@ -16,7 +16,7 @@ from commonground.compare.adapting import OF_MODEL, is_adapting
 from commonground.compare.grid import edge_notes, on_edge
 from commonground.compare.methods import FINE_TUNING, Method
 from commonground.compare.reaching import notes_on, what_it_costs
-from commonground.counted import counted, counted_between
+from commonground.counted import between, counted
 from commonground.engine import Run
 from commonground.engine.option_checks import is_chosen
 from commonground.keys import numpy_stream
@@ -297,7 +297,7 @@ def _other_rounds(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run
     rounds = {methods[label].title: {run.config.rounds for run in of_method} for label, of_method in runs.items()}
     if len(set().union(*rounds.values())) == 1:
         return []
-    told = (f"{title} {counted_between(counts, 'round').rpartition(' ')[0]}" for title, counts in rounds.items())
+    told = (f"{title} {between(counts)}" for title, counts in rounds.items())
     return [f"Methods have rounds of their own: {', '.join(told)}."]
 
 
@@ -322,11 +322,8 @@ def _untrained(methods: Mapping[str, Method], runs: Mapping[str, Sequence[Run]])
     for label, of_method in runs.items():
         counts = [run.summary.get("untrained_clients", 0) for run in of_method]
         if any(counts):
-            few, most = min(counts), max(counts)
-            many = f"{most:,}" if few == most else f"{few:,} to {most:,}"
-            told.setdefault(f"{many} of {counted(of_method[0].summary['clients'], 'client')}", []).append(
-                methods[label].title
-            )
+            many = f"{between(counts)} of {counted(of_method[0].summary['clients'], 'client')}"
+            told.setdefault(many, []).append(methods[label].title)
     each = " with each seed" if any(len(of_method) > 1 for of_method in runs.values()) else ""
     return [
         f"{', '.join(titles)}: {many} never took part{each}, and what is their own is as at the start; more rounds or "

@@ -158,7 +158,7 @@ def summarise(
         **({"final_test": {"clients": len(asked)}} if len(asked) < setup.data.clients else {}),
         **_missing(setup.data, totals, scores, asked, untested),
         **({"untuned_clients": {setup.data.client_name(c): why for c, why in untuned.items()}} if untuned else {}),
-        **({} if tuned else _untrained(setup, took_part, asked)),
+        **_untrained(setup, tuned, took_part, asked),
         **_ranking(setup),
         **_majority(setup),
         "optimizer": config.optimizer,
@@ -226,9 +226,9 @@ def _missing(
     return found
 
 
-def _untrained(setup: Setup, took_part: Numbers, asked: Sequence[int]) -> dict[str, Any]:
+def _untrained(setup: Setup, tuned: bool, took_part: Numbers, asked: Sequence[int]) -> dict[str, Any]:
     """How many tested clients never took part, whose own tensors are as they were at the start; nothing if none."""
-    if setup.algorithm.personalizes or not setup.has_personal_model:
+    if tuned or setup.algorithm.personalizes or not setup.has_personal_model:
         return {}
     idle = (np.asarray(took_part) == 0) & (setup.data.train_sizes > 0)  # who has nothing to train on is served
     count = int(idle[np.asarray(asked, dtype=np.int64)].sum())

@@ -18,7 +18,7 @@ from commonground.data.tables.kinds import Reading
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
-__all__ = ["ColumnSchema", "TableSchema"]
+__all__ = ["ColumnSchema", "TableSchema", "one_sided"]
 
 _FORMAT = 1
 
@@ -79,6 +79,15 @@ class ColumnSchema:
             return []
         cycles = ("year", "week", *(("day",) if self.times else ()))
         return [f"{self.name}: {wave} of {cycle}" for cycle in cycles for wave in ("sine", "cosine")]
+
+
+def one_sided(few: Mapping[str, Any]) -> str:
+    """What clients with few rows are beside that, if some have enough and yet none to train or none to test with.
+
+    Args:
+        few: as :attr:`TableSchema.few_rows`.
+    """
+    return " or without training or test rows" if few.get("one_sided") else ""
 
 
 @dataclass(frozen=True)
@@ -219,8 +228,7 @@ class TableSchema:
                 "drop": f"{'is' if one else 'are'} left out",
                 "keep": "is a client as all others" if one else "are clients as all others",
             }[few["how"]]
-            sides = " or without training or test rows" if few.get("one_sided") else ""
-            rows = f"fewer than {few['min_rows']} rows{sides} ({few['rows']:,} rows in all)"
+            rows = f"fewer than {few['min_rows']} rows{one_sided(few)} ({few['rows']:,} rows in all)"
             said.append(f"{counted(few['clients'], 'client')} with {rows} {became}.")
         return said
 
