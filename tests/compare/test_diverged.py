@@ -13,6 +13,7 @@ from commonground import compare
 from commonground.compare import Comparison
 from commonground.compare.observer import Step
 from commonground.compare.progress import ComparisonProgress
+from commonground.compare.tables import tuning_table
 from commonground.engine import run_training
 from commonground.errors import NotFiniteError, UpdateError
 from commonground.papers.request import Request
@@ -93,9 +94,17 @@ def test_seeds_that_it_survived_do_not_count(tmp_path: Path, monkeypatch: pytest
     grid = {"lr": [0.02, 0.05]}
     found = compare(["fedrep", "fedavg"], "digits", 3, tmp_path, grid=grid, **FEW)
     assert [entry["method"] for entry in found.result["methods"]] == ["fedrep"]
-    assert {each["method"] for each in found.result["tuning"]} == {"fedrep"}
+    tuned = [(each["method"], each["seed"]) for each in found.result["tuning"]]
+    assert tuned == [("fedrep", 0), ("fedavg", 0), ("fedrep", 1), ("fedrep", 2)]
+    table = tuning_table(found.result)
+    assert table is not None
+    assert [tuple(bool(row[f"seed {seed}"].strip()) for seed in range(3)) for row in table.rows] == [
+        (True, True, True),
+        (True, True, True),
+        (True, False, False),
+        (True, False, False),
+    ]
     assert found.result["diverged"][0]["seed"] == 1
-    assert found.tuning_table() is not None
     assert (tmp_path / "fedavg" / "seed-0" / "summary.json").exists()
     assert not (tmp_path / "fedavg" / "seed-2").exists()
     monkeypatch.undo()  # the cause is mended: what is missing is trained, and it is compared

@@ -19,8 +19,10 @@ from commonground.compare import Comparison, compare, validation_split
 from commonground.compare.grid import candidates, edge_notes, on_edge, parse_grid
 from commonground.compare.methods import Method
 from commonground.compare.progress import ComparisonProgress
+from commonground.compare.tables import tuning_table
 from commonground.data.model_inputs import ModelInputs
-from commonground.errors import ConfigError, DataError, RunError, UpdateError
+from commonground.engine import run_training
+from commonground.errors import ConfigError, DataError, NotFiniteError, RunError, UpdateError
 from tests.helpers import digits, made_data
 
 module = import_module("commonground.compare.comparing")
@@ -374,6 +376,55 @@ def test_a_metric_that_no_candidate_has_is_no_divergence() -> None:
             ["fedavg"], "digits", 1, local_only=False, clients=10, classes_per_client=1, grid={"lr": [0.01, 0.1]},
             rank_by="auc", rounds=1, engine="serial",
         )  # fmt: skip
+
+
+def test_a_candidate_without_the_metric_is_undefined_and_not_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scored(setup: Any, **how: Any) -> Any:
+        run = run_training(setup, **how)
+        if setup.config.lr == 0.01:
+            run.summary["metrics"]["accuracy"]["mean"] = None
+        return run
+
+    monkeypatch.setattr(module, "run_training", scored)
+    few: dict[str, Any] = {"local_only": False, "clients": 4, "rounds": 1, "engine": "serial", "out": tmp_path}
+    found = compare(["fedavg"], "digits", 1, grid={"lr": [1e12, 0.01, 0.1]}, **few)
+    table = tuning_table(found.result)
+    assert table is not None
+    assert [str(row["seed 0"]) for row in table.rows[:2]] == ["diverged", "undefined"]
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.index(">diverged<") < page.index(">undefined<")
+
+
+def test_what_is_wrong_with_an_update_is_no_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(setup: Any, **how: Any) -> Any:
+        raise UpdateError("client 3's update lacks the tensor 'weight'")
+
+    monkeypatch.setattr(module, "run_training", broken)
+    with pytest.raises(UpdateError, match=r"FedAvg, seed 0: client 3's update lacks the tensor") as raised:
+        compare(["fedavg"], digits(3), 1, local_only=False, grid={"lr": [0.01, 0.1]}, rounds=1, engine="serial")
+    assert not isinstance(raised.value, NotFiniteError)
+
+
+def test_rounds_that_a_grid_chose_are_told_and_counted() -> None:
+    steps: list[Any] = []
+
+    class Ears(ComparisonProgress):
+        def plan(self, planned: Any) -> None:
+            self.planned = [step.rounds for step in planned]
+
+        def step(self, step: Any) -> None:
+            steps.append(step.rounds)
+
+    ears = Ears(quiet=True)
+    few: dict[str, Any] = {"local_only": False, "engine": "serial", "observer": ears}
+    result = compare(["fedavg"], digits(4), 1, grid={"rounds": [3, 1], "weight_decay": [0.0, 1e3]}, **few).to_dict()
+    chosen = result["tuning"][0]["chosen"]
+    settings = result["methods"][0]["settings"]
+    assert (settings["rounds"], settings["weight_decay"]) == (chosen["rounds"], chosen["weight_decay"])
+    assert ears.planned == [3, 3, 1, 1, 3]  # the longest, as long as the choice is not known
+    assert steps == [3, 3, 1, 1, chosen["rounds"]]
 
 
 def test_what_is_held_out_of_the_runs_too_is_told() -> None:

@@ -7,6 +7,7 @@ import operator
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -365,7 +366,7 @@ class Comparing:
             setup,
             out=self.folder_of(label, seed),
             resume=True,
-            observer=self.observer.step(next(steps)),
+            observer=self.observer.step(replace(next(steps), rounds=setup.config.rounds)),
             on_round=partial(self._hear, label, seed),
             track=self.track,
             allow_other_numerics=self.other_numerics,
@@ -395,7 +396,6 @@ class Comparing:
             others = "; it is what the others are compared with: name another by --reference"
             raise type(error)(f"{title}, seed {seed}: {error}{others if len(self.methods) > 1 else ''}") from None
         self.diverged[label] = Diverged(label, seed, str(error))
-        self.tuning = [tuned for tuned in self.tuning if tuned.method != label]
         self.observer.note(f"{title}, seed {seed}: {error}; it is left out of the comparison")
 
     def _hear(self, label: str, seed: int, row: dict[str, Any]) -> None:
@@ -412,7 +412,7 @@ class Comparing:
                 tried = zip(self.configs[label], self.candidates[label], strict=True)
                 several = len(self.candidates[label]) > 1
                 plan[seed, label] = [(config.rounds, candidate) for config, candidate in tried] if several else []
-                plan[seed, label].append((self.configs[label][0].rounds, None))
+                plan[seed, label].append((max(config.rounds for config in self.configs[label]), None))
         total, numbers = sum(map(len, plan.values())), itertools.count(1)
         return {
             (seed, label): [Step(next(numbers), total, self.methods[label].title, seed, *rest) for rest in of_run]
@@ -455,7 +455,7 @@ class Comparing:
         inner, headline = validation_split(data, self.validation, seed), Headline.of(data.task)
         whole = self.folder_of(label, seed)
         scores: list[float | None] = []
-        diverged = 0
+        diverged: set[int] = set()
         for number, candidate in enumerate(tried):
             name = folder_name(as_text(candidate)) or "usual"
             folder = None if whole is None else whole.parent / "tuning" / whole.name / name
@@ -469,11 +469,11 @@ class Comparing:
                     observer=self.observer.step(next(steps)),
                     allow_other_numerics=self.other_numerics,
                 )
-            except UpdateError as error:
+            except NotFiniteError as error:
                 # A rate that is too large is an answer, not the end of the comparison.
                 self.observer.note(f"{self.methods[label].title} with {shown(candidate)}: {error}")
                 scores.append(None)
-                diverged += 1
+                diverged.add(number)
                 continue
             if folder is not None:
                 for rest in ("checkpoint", "clients", "finetuning"):  # its score is all that is needed
@@ -482,14 +482,14 @@ class Comparing:
             headline = Headline.ranking(run.summary)
         chosen = headline.best(scores)
         if chosen is None:
-            if diverged == len(tried):
+            if len(diverged) == len(tried):
                 raise NotFiniteError("training diverged with every candidate")
             raise ConfigError(
                 f"{self.methods[label].title}, seed {seed}: {headline.name} is not defined on any client's validation "
                 "rows, so that no candidate of the grid can be chosen by it; take another --rank-by or --validation"
             )
         best = scores.index(chosen)  # the first of equally good ones
-        self.tuning.append(Tuning(label, seed, tried, scores, best))
+        self.tuning.append(Tuning(label, seed, tried, scores, best, frozenset(diverged)))
         self.observer.note(
             f"{self.methods[label].title}, seed {seed}: chosen {shown(tried[best])} "
             f"(validation {headline.name} {headline.show(chosen)})"

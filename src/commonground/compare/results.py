@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -52,8 +52,9 @@ class Tuning:
         seed: of the runs.
         candidates: the settings tried.
         scores: mean of the headline metric over clients on validation samples after the last round, one per candidate;
-            None for a candidate whose training diverged.
+            None for a candidate whose training diverged, or for which the metric is not defined on any client's rows.
         best: which was chosen.
+        diverged: candidates whose training diverged.
     """
 
     method: str
@@ -61,6 +62,7 @@ class Tuning:
     candidates: Sequence[Mapping[str, Any]]
     scores: Sequence[float | None]
     best: int
+    diverged: Collection[int] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def summarize(
     one, judged = runs[reference][0].summary, _judged(runs)
     headline = Headline.ranking(one)
     entries = [
-        _entry(headline, methods[label], of_method, target, folder) | {"differences": None}
+        _entry(headline, methods[label], of_method, target, folder, _chosen_by(tuning, label)) | {"differences": None}
         for label, of_method in runs.items()
     ]
     _add_differences(headline, entries, runs, reference, seeds[0], same_clients)
@@ -138,7 +140,13 @@ def summarize(
             *_kept_rounds(methods, runs),
             *_untrained(methods, runs),
             *_privacy_notes(entries),
-            *edge_notes([(methods[each.method].title, on_edge(each.candidates, each.best)) for each in tuning]),
+            *edge_notes(
+                [
+                    (methods[each.method].title, on_edge(each.candidates, each.best))
+                    for each in tuning
+                    if each.method in runs
+                ]
+            ),
             *_notes(
                 headline,
                 entries,
@@ -158,8 +166,19 @@ def summarize(
     }
 
 
+def _chosen_by(tuning: Sequence[Tuning], label: str) -> dict[str, None]:
+    """The settings that a grid has chosen for a method, with some seed."""
+    tried = (candidate for each in tuning if each.method == label for candidate in each.candidates)
+    return dict.fromkeys(key for candidate in tried for key in candidate)
+
+
 def _entry(
-    headline: Headline, method: Method, runs: Sequence[Run], target: Target | None, folder: Path | None
+    headline: Headline,
+    method: Method,
+    runs: Sequence[Run],
+    target: Target | None,
+    folder: Path | None,
+    tuned: Iterable[str],
 ) -> dict[str, Any]:
     summaries = [run.summary for run in runs]
     ranked = [_values(headline, run)[_ranked(run)] for run in runs]
@@ -175,7 +194,7 @@ def _entry(
         "method": method.label,
         "algorithm": method.name,
         "title": method.title,
-        "settings": _settings(method, runs),
+        "settings": _settings(method, runs, tuned),
         "runs": [] if folder is None else [str(run.folder.relative_to(folder)) for run in runs if run.folder],
         headline.personal: over_seeds("mean"),
         f"{headline.personal}_of": summaries[0][f"personal_{summaries[0]['metric']}_of"],
@@ -217,13 +236,15 @@ def _shared(headline: Headline, summary: Mapping[str, Any]) -> float | None:
     return None if whole is None else whole[headline.key]["mean"]
 
 
-def _settings(method: Method, runs: Sequence[Run]) -> dict[str, Any]:
-    """What the method was run with: the usual settings, its own and its hyperparameters; a list where seeds differ."""
+def _settings(method: Method, runs: Sequence[Run], tuned: Iterable[str]) -> dict[str, Any]:
+    """What the method was run with: the usual settings, its own, tuned ones and its hyperparameters; a list where seeds
+    differ.
+    """
     told: list[dict[str, Any]] = []
     adaptive = any(run.config.optimizer != "sgd" for run in runs)
     for run in runs:
         config = run.config.model_dump()
-        own = {key: value for key, value in method.settings.items() if key in config}
+        own = {key: config[key] for key in (*method.settings, *tuned) if key in config}
         adapted = {OF_MODEL + name: value for name, value in config["model_options"].items()}
         own |= {key: value for key, value in adapted.items() if is_adapting(key)}
         optimizer = {"optimizer": run.config.optimizer} if adaptive else {}
@@ -366,7 +387,8 @@ def _tuning(headline: Headline, methods: Mapping[str, Method], tuning: Sequence[
             "on_edge": on_edge(each.candidates, each.best),
             "candidates": [
                 {"settings": dict(settings), key: score}
-                for settings, score in zip(each.candidates, each.scores, strict=True)
+                | ({"undefined": True} if score is None and number not in each.diverged else {})
+                for number, (settings, score) in enumerate(zip(each.candidates, each.scores, strict=True))
             ],
         }
         for each in tuning
@@ -411,6 +433,7 @@ def _notes(
     found = next((entry["differences"] for entry in entries if entry["differences"]), None)
     if found is not None:
         pairs = found["pairs"]
+        tests = sum(entry["differences"] is not None for entry in entries)
         per = "per client, averaged over seeds" if same_clients and many else "per client and seed"
         notes.append(
             f"Δ: difference to {title} {per} ({pairs:,} pair{'s' if pairs != 1 else ''}), "
@@ -425,10 +448,10 @@ def _notes(
         )
         notes.append(
             "p clients: Wilcoxon signed-rank test over the same pairs, corrected by Holm for "
-            f"{len(entries) - 1} comparison{'s' if len(entries) > 2 else ''}; it speaks of clients under these "
+            f"{counted(tests, 'comparison')}; it speaks of clients under these "
             "training runs."
         )
-        notes.append(_about_seeds(len(seeds), len(entries) - 1))
+        notes.append(_about_seeds(len(seeds)))
     notes += [] if target is None else notes_on(target, entries, len(seeds))
     if tuned:
         but = " but those that --validation-fraction holds out" if held_out else ""
@@ -439,7 +462,7 @@ def _notes(
     return notes
 
 
-def _about_seeds(seeds: int, tests: int) -> str:
+def _about_seeds(seeds: int) -> str:
     if seeds == 1:
         return "One seed shows no variation between training runs; --seeds 3 or more does."
     smallest = smallest_p(seeds)

@@ -102,14 +102,19 @@ def tuning_table(result: Mapping[str, Any]) -> Table | None:
     rows = []
     for label in dict.fromkeys(each["method"] for each in result["tuning"]):
         mine = {each["seed"]: each for each in result["tuning"] if each["method"] == label}
-        for number, candidate in enumerate(mine[seeds[0]]["candidates"]):
+        first = next(iter(mine.values()))
+        for number, candidate in enumerate(first["candidates"]):
             cells = []
             for seed in seeds:
+                if seed not in mine:  # training diverged with an earlier one
+                    cells.append("")
+                    continue
                 tried = mine[seed]["candidates"][number]
                 mark = "*" if tried["settings"] == mine[seed]["chosen"] else " "
                 score = tried[f"validation_{headline.key}"]
-                cells.append("diverged" if score is None else f"{headline.bare(score)}{mark}")
-            title = mine[seeds[0]]["title"] if number == 0 else ""
+                none = "undefined" if tried.get("undefined") else "diverged"
+                cells.append(none if score is None else f"{headline.bare(score)}{mark}")
+            title = first["title"] if number == 0 else ""
             rows.append((title, shown(candidate["settings"]), *cells))
     names = [f"seed {seed}" for seed in seeds]
     title = f"tuning: validation {headline.name}{headline.sign}  (* chosen)"

@@ -48,6 +48,6 @@ def _tried(metric: Headline, tuning: Mapping[str, Any], tried: Mapping[str, Any]
     name = f"validation_{metric.key}"
     score = number(tried.get(name))
     if score is None:
-        return Cell("diverged")
+        return Cell("undefined" if tried.get("undefined") else "diverged")
     kind = "best" if tried.get("settings") == tuning.get("chosen") else ""
     return Cell.of(score, unit_of(metric), f"{key}.{name}", kind=kind)
