@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -191,6 +192,8 @@ def test_a_proportion_by_hand():
     share, low, high = proportion_interval([False] * 5)
     assert (share, low, high) == pytest.approx((0.0, 0.0, 1 - 0.025**0.2))
     assert proportion_interval(torch.tensor([[True, False], [True, True]]))[0] == 0.75
+    with pytest.raises(ValueError, match="NaN"):
+        proportion_interval([1.0, math.nan])
 
 
 def test_the_difference_that_can_be_shown():

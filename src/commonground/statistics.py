@@ -156,10 +156,16 @@ def proportion_interval(happened: Numbers) -> tuple[float, float, float]:
 
     Returns:
         (share, low, high).
+
+    Raises:
+        ValueError: one is NaN, of which nobody knows whether it is true.
     """
     from scipy.stats import beta
 
-    cases = as_array(happened) != 0
+    values = as_array(happened)
+    if np.isnan(values).any():
+        raise ValueError("of a case that is NaN nobody knows whether it is true")
+    cases = values != 0
     by_seed = cases.reshape(len(cases), -1).mean(axis=1)
     share, seeds = float(by_seed.mean()), len(by_seed)
     spread_of_mean = float(by_seed.var(ddof=1)) / seeds if seeds > 1 else 0.0

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import commonground as cg
 from commonground.adapt import load_run
-from commonground.adapt.few_shot import adapt, head_curve
+from commonground.adapt.few_shot import _summary, adapt, head_curve
 from commonground.engine.state.segment import Segment
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 
 SETTINGS: dict[str, Any] = {"clients": 5, "classes_per_client": 3, "rounds": 3, "engine": "serial", "seed": 1}
 
@@ -127,3 +128,10 @@ def test_what_batch_norm_cannot_be_trained_on_is_left_out_and_told(tmp_path: Pat
     ]
     with pytest.warns(UserWarning, match="local only is left out at 7 shots"):
         adapt(tmp_path, new, [7], epochs=1, repeats=1)
+
+
+def test_the_figures_are_of_clients_for_which_the_metric_is_defined() -> None:
+    found = _summary("frozen body", 3, [np.array([0.5, np.nan, np.nan]), np.array([0.7, 0.2, np.nan])])
+    assert (found.mean, found.repeats) == (pytest.approx(0.4), 2)  # of 0.6 and 0.2
+    with pytest.raises(DataError, match="is not defined on any new client's test samples"):
+        _summary("frozen body", 3, [np.full(3, np.nan)])

@@ -107,6 +107,9 @@ def test_clients_with_scales_of_their_own_stay(tmp_path: Path, capsys: pytest.Ca
     run = trained(tmp_path / "run", "classification", scaling="client")
     new = rows("n", 80, 500, 1, "classification")
     data = cg.load_data(new, **KEYS, schema=run.trained.schema)
+    told: list[str] = []
+    cg.adapt(run, data, [5], repeats=1, epochs=1, local_only=False, note=told.append)
+    assert any("of all its training rows (--scaling client), also where it has fewer shots" in note for note in told)
     kept = cg.keep_clients(run, data)
     assert data.schema is not None
     scale = data.schema.client_scales["n"]

@@ -25,7 +25,7 @@ from commonground.engine.network import plain_network
 from commonground.engine.run import Run, as_run
 from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained
-from commonground.errors import ConfigError, LoneSampleError, warn
+from commonground.errors import ConfigError, DataError, LoneSampleError, warn
 from commonground.quoting import quoted
 from commonground.ranges import LARGEST, SMALLEST
 from commonground.tasks import Task
@@ -91,7 +91,8 @@ def adapt(
         note: is told of what is left out, and of clients that are not new; by default it becomes a warning.
 
     Raises:
-        CommonGroundError: the data does not fit the run, or a client has too few samples.
+        CommonGroundError: the data does not fit the run, a client has too few samples, or the run's metric is defined
+            on no client's test samples.
     """
     run = as_run(run)
     trained = run.trained
@@ -104,6 +105,11 @@ def adapt(
             f"{len(known):,} of {counted(data.clients, 'client')} of {data.name} have names of clients that trained "
             f"the run ({', '.join(map(quoted, known[:3]))}{', …' if len(known) > 3 else ''}): if they are those, its "
             "body knows them, and these figures are better than new clients' will be"
+        )
+    if trained.schema is not None and trained.schema.scaling == "client":
+        note(
+            "a new client's numbers are scaled by means and deviations of all its training rows (--scaling client), "
+            "also where it has fewer shots: features need no label"
         )
     subsets = {
         k: [limit_samples(data, "train", k, seed + r, per_class=per_class) for r in range(repeats)] for k in shots
@@ -262,6 +268,8 @@ def _tested(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Results:
 
 def _summary(method: str, shots: int, values: Sequence[Results]) -> Adaptation:
     stacked = np.stack(values)
+    if np.isnan(stacked).all():
+        raise DataError("the run's metric is not defined on any new client's test samples")
     clients = np.nanmean(stacked[:, ~np.isnan(stacked).all(axis=0)], axis=0)  # clients for which it is defined
     low, high = np.quantile(clients, [0.1, 0.9])
     spread = statistics.stdev(clients.tolist()) if len(clients) > 1 else 0.0
