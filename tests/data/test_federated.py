@@ -197,3 +197,12 @@ def test_masked_values_are_refused(place: int, listed: bool) -> None:
         parts[place] = list(parts[place])
     with pytest.raises(DataError, match="client 0 of 'arrays' has masked values"):
         FederatedDataset.from_arrays([tuple(parts)])
+
+
+def test_labels_of_which_most_do_not_occur_are_told() -> None:
+    x = np.zeros((4, 2), np.float32)
+    with pytest.warns(UserWarning, match=r"has 8 classes, since the largest label is 7, and only 2 of them occur"):
+        FederatedDataset.from_arrays([(x, [0, 7, 0, 7], x, [0, 7, 7, 7])])
+    for given in ({"classes": 8}, {"class_names": list("abcdefgh")}):
+        assert FederatedDataset.from_arrays([(x, [0, 7, 0, 7], x, [0, 7, 7, 7])], **given).classes == 8
+    assert FederatedDataset.from_arrays([(x, [0, 3, 0, 3], x, [0, 0, 0, 3])]).classes == 4  # half of them

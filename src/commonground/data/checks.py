@@ -8,7 +8,7 @@ import numpy as np
 
 from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess
 from commonground.data.formats import both_dtypes, format_class, format_of
-from commonground.errors import DataError
+from commonground.errors import DataError, warn
 from commonground.quoting import quoted
 from commonground.tasks import Task
 from commonground.tasks.classification import class_numbers
@@ -22,6 +22,7 @@ __all__ = [
     "check_several",
     "check_split",
     "check_targets",
+    "tell_of_gaps",
     "usual_samples",
     "whole_numbers",
 ]
@@ -48,6 +49,17 @@ def check_several(name: str, classes: int, task: Task) -> None:
     if classes == 1 and task.softmax:
         raise DataError(
             f"{name!r} has one class only, so that nothing is to be learnt; of numbers the task is regression"
+        )
+
+
+def tell_of_gaps(name: str, y_train: Array, y_test: Array) -> None:
+    """Warn of class numbers of which fewer than half occur: 0 and 7 are eight classes, and two were probably meant."""
+    found = np.union1d(y_train, y_test)
+    classes = int(found[-1]) + 1 if len(found) else 0
+    if 2 * len(found) < classes:
+        warn(
+            f"{name!r} has {classes:,} classes, since the largest label is {classes - 1}, and only {len(found)} "
+            f"of them occur; number them from 0 (np.unique(y, return_inverse=True)), or say classes={classes}"
         )
 
 

@@ -24,6 +24,7 @@ from commonground.data.checks import (
     check_several,
     check_split,
     check_targets,
+    tell_of_gaps,
     usual_samples,
     whole_numbers,
 )
@@ -187,6 +188,8 @@ class FederatedDataset:
         if classes is None:
             counted = task.outputs((y_train, y_test), name)
             classes = len(class_names) if class_names is not None else counted
+            if class_names is None and task.softmax:
+                tell_of_gaps(name, y_train, y_test)
         return cls(
             name=name,
             x_train=x_train,
