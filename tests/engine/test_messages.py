@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
 
 from commonground import train
 from commonground.algorithms import registry
@@ -199,6 +200,9 @@ def test_pack_and_unpack() -> None:
     assert fields == data
     assert all(torch.equal(back[n], t) and back[n].dtype == t.dtype for n, t in tensors.items())
     assert unpack(pack({}, {})) == ({}, {})
+    again = {name: tensors[name].clone() for name in reversed(tensors)}
+    assert len({pack(data, again) for _ in range(20)} | {pack(data, tensors)}) == 1
+    assert load_tensors(pack(data, tensors)).keys() == tensors.keys()  # as the format's own library reads it
 
 
 @pytest.mark.parametrize("cut", [0, 4, 9, 60, -1])

@@ -105,10 +105,13 @@ def test_statistics_that_clients_keep_are_in_no_group() -> None:
     assert local.trainable("all") == plain.trainable("all")
     local.check_cover(["body"], ["head"])
     assert Groups(chain(), local_statistics=True).local_statistics == ()
-    # Under InstanceNorm and LayerNorm, and in BatchNorm without statistics, there is nothing to keep.
-    others = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.BatchNorm1d(4, track_running_stats=False))
+    # Under InstanceNorm as it usually is and LayerNorm, and in BatchNorm without statistics, there is nothing to keep.
+    others = nn.Sequential(
+        nn.Linear(4, 4), nn.LayerNorm(4), nn.BatchNorm1d(4, track_running_stats=False), nn.InstanceNorm1d(4)
+    )
     assert Groups(others).statistics == ()
-    assert Groups(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))).statistics == ("0.running_mean", "0.running_var")
+    for layer in (nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True)):
+        assert Groups(nn.Sequential(layer, nn.Linear(4, 3))).statistics == ("0.running_mean", "0.running_var")
 
 
 def test_buffers_that_are_not_saved_and_integers_are_left_out() -> None:

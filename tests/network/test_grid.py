@@ -74,7 +74,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ok(letter: Letter) -> Letter:
-    return Letter("ok", question_id(letter.run, letter.body), b"an answer")
+    return Letter("ok", question_id(letter), b"an answer")
 
 
 def in_turn(*answers: Any) -> Node:
@@ -190,7 +190,7 @@ def test_who_came_in_the_end_is_no_reason_for_too_few(monkeypatch: pytest.Monkey
             asked.extend(letters)
             for node, letter in letters.items():
                 came = node == 1 and asked.count(1) > 1
-                said = Letter("ok", question_id(letter.run, letter.body), about)
+                said = Letter("ok", question_id(letter), about)
                 yield node, said if came else NoAnswerError(f"node {node} is away")
 
     now = iter(range(0, 1000, 5))
@@ -202,7 +202,7 @@ def test_who_came_in_the_end_is_no_reason_for_too_few(monkeypatch: pytest.Monkey
 def test_clients_of_one_name_are_told_by_their_nodes() -> None:
     def says(name: str) -> Node:
         about = describe_client(part_of(made_data(), [0]), name).model_dump_json().encode()
-        return lambda letter: Letter("ok", question_id(letter.run, letter.body), about)
+        return lambda letter: Letter("ok", question_id(letter), about)
 
     there = Grid(n1=says("north"), n22=says("south"), n3=says("north"), n4=says("north"))
     wanted = r"the clients of nodes 1, 3 and 4 call themselves 'north'; each needs a name of its own \(--name\)"

@@ -59,11 +59,11 @@ class Lying:
             if letter.kind == "begin":
                 body = self.clients[node].begin(letter.body)
             elif not self.clients[node].has_begun(letter.run):
-                yield node, Letter("not-begun", question_id(letter.run, letter.body), b"")
+                yield node, Letter("not-begun", question_id(letter), b"")
                 continue
             else:
                 body = self.clients[node].ask(letter.run, letter.body)
-            answer = Letter("ok", question_id(letter.run, letter.body), body)
+            answer = Letter("ok", question_id(letter), body)
             self.heard.append((node, letter, answer))
             yield node, self.change(node, letter, answer)
 
@@ -136,7 +136,7 @@ def spoilt(kind: str, rng: np.random.Generator, answer: Letter, earlier: Letter)
     if kind == "replay":
         return earlier
     if kind == "another run":
-        return answer._replace(run=question_id("cd" * 16, b""))
+        return answer._replace(run=question_id(Letter("ask", "cd" * 16, b"")))
     return answer._replace(kind="busy")
 
 

@@ -24,6 +24,7 @@ from commonground.engine.prepare import prepare_setup
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import Answering, Limits, gather, train_over
+from commonground.network.desk import Desk
 from commonground.network.post import Letter
 from commonground.network.running import run_settings
 from commonground.network.tuning import Tuning, tuning_of, tuning_setup
@@ -178,9 +179,11 @@ def test_a_run_goes_on_with_the_data_that_it_began_with_alone(tmp_path: Path) ->
     client = Answering(other, "site 0", folder, note=notes.append)
     with pytest.raises(UpdateError, match=r"^its data are others than those with which it began the run$") as refused:
         client.begin(began.read_bytes())
-    for _ in range(2):
-        assert b"its data are others than those" in client.ask(run, b"")
-        assert b"its data are others than those" in client.end(run, b"")
+    desk: Desk[int] = Desk(client, notes.append)
+    for number, kind in enumerate(("ask", "end") * 2):
+        desk.take(number, Letter(kind, run, b""))
+        assert b"its data are others than those" in desk.answers.get(timeout=10)[1].body
+    desk.close()
     assert notes == [str(refused.value.__cause__)]  # once, and to the owner alone
     says = (
         rf"the run {run} began here with other data \(fingerprint {own.fingerprint()[:12]}, now .*\), and this client"

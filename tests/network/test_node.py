@@ -46,7 +46,17 @@ class Client:
             raise ConfigError("it cannot")
         if message == b"broken":
             raise ZeroDivisionError("one by none")
+        if message == b"gone":
+            raise SystemExit
         return b"answer to " + message
+
+    def end(self, run: str, message: bytes) -> bytes:
+        self.worked.append(b"end " + message)
+        return b"kept"
+
+    def agree(self, kind: str, text: bytes) -> bytes:
+        self.worked.append(kind.encode())
+        return b"table"
 
 
 def letter(body: bytes, kind: str = "ask") -> Letter:
@@ -54,7 +64,7 @@ def letter(body: bytes, kind: str = "ask") -> Letter:
 
 
 def ping(body: bytes) -> Letter:
-    return Letter("ping", RUN, question_id(RUN, body).encode())
+    return Letter("ping", RUN, question_id(letter(body)).encode())
 
 
 @pytest.fixture
@@ -74,7 +84,7 @@ def test_a_question_that_comes_twice_is_worked_on_once(desk: Desk[Any], client: 
     for tag in (1, 2):
         desk.take(tag, letter(b"one"))
     found = [desk.answers.get(timeout=5) for _ in range(2)]
-    assert found == [(tag, Letter("ok", question_id(RUN, b"one"), b"answer to one")) for tag in (1, 2)]
+    assert found == [(tag, Letter("ok", question_id(letter(b"one")), b"answer to one")) for tag in (1, 2)]
     assert client.worked == [b"one"]
 
 
@@ -97,10 +107,37 @@ def test_an_error_is_an_answer(desk: Desk[Any]) -> None:
         desk.take(1, letter(body))
         _, answer = desk.answers.get(timeout=5)
         assert (answer.kind, said in answer.body) == ("ok", True)
+    desk.take(1, letter(b"gone"))  # a user's code may say so, and the client lives on
+    assert b"SystemExit" in desk.answers.get(timeout=5)[1].body
     desk.take(1, Letter("ask", "cd" * 16, b"of another run"))
     assert desk.answers.get(timeout=5)[1].kind == "not-begun"
     desk.take(1, letter(b"", "nonsense"))
     assert b"this is no message" in desk.answers.get(timeout=5)[1].body
+
+
+def test_what_has_failed_is_tried_again(desk: Desk[Any], client: Client) -> None:
+    for body in (b"bad", b"bad", b"broken", b"broken"):
+        desk.take(1, letter(body))
+        desk.answers.get(timeout=5)
+        desk.take(2, ping(body))
+        assert desk.answers.get(timeout=5)[1].kind == "done"
+    assert client.worked == [b"bad", b"bad", b"broken", b"broken"]
+
+
+def test_the_same_bytes_are_another_question_at_a_runs_end_or_when_it_begins_again(
+    desk: Desk[Any], client: Client
+) -> None:
+    for kind in ("ask", "end", "ask", "begin", "ask", "ask"):
+        desk.take(1, letter(b"test", kind))
+        desk.answers.get(timeout=5)
+    assert client.worked == [b"test", b"end test", b"test", b"test", b"test"]  # an ask, a begin and an ask are alike
+
+
+def test_a_table_may_have_changed_when_it_is_asked_for_again(desk: Desk[Any], client: Client) -> None:
+    for _ in range(2):
+        desk.take(1, letter(b"columns", "agree"))
+        desk.answers.get(timeout=5)
+    assert client.worked == [b"agree", b"agree"]
 
 
 class Line:

@@ -16,6 +16,7 @@ from commonground.data import FederatedDataset, load_data
 from commonground.data.described import as_agreed, describe_client, described_dataset, read_description
 from commonground.data.part import part_of
 from commonground.errors import ConfigError, DataError
+from commonground.network import Answering
 from commonground.network.own_data import TableWords, write_arrays
 from commonground.network.own_data import own_data as any_own_data
 from commonground.network.running import run_settings
@@ -36,6 +37,26 @@ def test_a_folder_gives_back_what_was_written(tmp_path: Path) -> None:
     for field in ("x_train", "y_train", "x_test", "y_test"):
         assert np.array_equal(getattr(own, field), getattr(whole, field))
     assert (own.name, own.preprocess, own.class_names) == (data.name, data.preprocess, data.class_names)
+
+
+def test_arrays_of_one_class_are_a_clients(tmp_path: Path) -> None:
+    for field in ("x_train", "x_test"):
+        np.save(tmp_path / f"{field}.npy", np.ones((2, 3), np.float32))
+    for label in (0, 7):  # of which the other clients may know more
+        for field in ("y_train", "y_test"):
+            np.save(tmp_path / f"{field}.npy", np.full(2, label))
+        assert own_data(str(tmp_path), "north").classes == label + 1
+
+
+def test_who_demands_privacy_does_not_tell_the_largest_label_of_arrays(tmp_path: Path) -> None:
+    write_arrays(made_data(), 0, tmp_path)
+    named = own_data(str(tmp_path), "north")
+    assert Answering(named, "north", tmp_path / "sites", demand="client").hello()
+    (tmp_path / "data.json").unlink()
+    counted = own_data(str(tmp_path), "north")
+    assert Answering(counted, "north", tmp_path / "sites").hello()
+    with pytest.raises(ConfigError, match=r"its largest label would be told .*; name them all, by class_names in data"):
+        Answering(counted, "north", tmp_path / "sites", demand="client")
 
 
 def test_what_is_missing_or_wrong_is_one_sentence(tmp_path: Path) -> None:

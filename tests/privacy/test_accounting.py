@@ -8,12 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from commonground import train
+from commonground import load_data, train
+from commonground.config import RunConfig
+from commonground.engine.prepare import prepare_setup
+from commonground.engine.private.summary import privacy_summary
 from commonground.errors import ConfigError
-from commonground.privacy import Budget, about_privacy, noise_for, usual_delta
+from commonground.privacy import CLIP, Budget, about_privacy, noise_for, usual_delta
 from commonground.privacy.accounting import GAUSSIAN, RENYI
 
 
@@ -101,6 +105,27 @@ def test_who_sends_zero_moves_the_number_within_the_clip_by_one() -> None:
     assert told["epsilon_zero_out"] == pytest.approx(exact(1, both, 3, usual_delta(10)), rel=1e-6)
     assert told["epsilon_zero_out"] > 1.5 * private(dp_noise=2.0)["epsilon_zero_out"]
     assert told["epsilon"] == private(dp_noise=2.0)["epsilon"]
+
+
+def test_where_clients_are_absent_the_noise_on_their_number_is_that_of_the_fewest() -> None:
+    config = RunConfig.make(SMALL | {"algorithm": "fedavg", "dp_noise": 0.25, "dp_adaptive_clip": 0.5})
+    setup = prepare_setup(config, load_data("digits", clients=10, classes_per_client=3))
+    shared = {CLIP: torch.tensor(0.1)}
+
+    def zero_out(came: list[int]) -> float:
+        return float(privacy_summary(setup, 3, shared, {}, came)["privacy"]["epsilon_zero_out"])
+
+    def by_hand(fewest: int) -> float:
+        on_number = max(fewest / 20, 0.25)
+        on_changes = (0.25**-2 - (2 * on_number) ** -2) ** -0.5
+        return exact(1, (on_changes**-2 + on_number**-2) ** -0.5, 3, usual_delta(10))
+
+    assert zero_out([10, 10, 10]) == zero_out([]) == pytest.approx(by_hand(10), rel=1e-6)
+    assert zero_out([10, 7, 9]) == pytest.approx(by_hand(7), rel=1e-6)
+    assert by_hand(7) > 1.1 * by_hand(10)
+    # Of a round that was repeated nobody knows how many had come at first.
+    told = privacy_summary(setup, 3, shared, {2: 2}, [10, 10, 10])["privacy"]
+    assert told["noise_on_changes"] == pytest.approx((0.25**-2 - 0.5**-2) ** -0.5)
 
 
 def test_a_run_shares_the_methods_tensors_alone() -> None:

@@ -245,7 +245,10 @@ def test_whatever_else_is_sent_is_cut_and_hidden_with_the_rest() -> None:
         ({"dp_noise": None}, r"needs --dp-noise, .* or --dp-epsilon, which finds it"),
         ({"dp_epsilon": 8.0}, r"--dp-noise 3 is not the noise of --dp-epsilon 8 in 2 rounds, which is 0\.8\d+; give"),
         ({"dp_delta": 0.25}, r"--dp-delta 0\.25 must be less than 1/4"),
-        ({"model_options": {"norm": "batch"}}, r"running statistics of BatchNorm .* \(--batch-norm local\)"),
+        (
+            {"model_options": {"norm": "batch"}},
+            r"running statistics of a normalising layer \('norm1\.running_mean'\), .* \(--batch-norm local\)",
+        ),
         (
             {"dp_noise": None, "dp_epsilon": 1e9},
             r"from 0.001 to 1,000,000 makes 2 rounds private to just epsilon 1e\+09",

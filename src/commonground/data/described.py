@@ -268,7 +268,7 @@ def as_agreed(
     # Before labels are looked at: an error that named one would tell it.
     if len(names) < data.classes:
         raise UpdateError(_LEFT_OUT)
-    agreed = replace(data, classes=len(names), class_names=names, task=task, one_of_many=False)
+    agreed = replace(data, classes=len(names), class_names=names, task=task, one_of_many=False, counted_classes=False)
     if tokens is None:
         return agreed
     places = np.array(class_places(data.class_names, names))

@@ -75,6 +75,7 @@ class FederatedDataset:
             shapes and types, and is zero (:mod:`commonground.data.described`).
         one_of_many: whether these are one client's of data whose other clients are elsewhere: it may know one class
             alone, until all have agreed on theirs.
+        counted_classes: whether there are as many classes as the largest label says, since nobody else has said it.
 
     Raises:
         DataError: lengths that disagree, a label or row number out of range, a row owned twice, a client without
@@ -103,6 +104,7 @@ class FederatedDataset:
     relearn: Callable[[Marks], Source] | None = dataclasses.field(default=None, repr=False)
     described: bool = False
     one_of_many: bool = False
+    counted_classes: bool = False
     test_names: Array | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +157,7 @@ class FederatedDataset:
         preprocess: Preprocess | None = None,
         task: Task | str = "classification",
         noise: FeatureNoise | None = None,
+        one_of_many: bool = False,
     ) -> FederatedDataset:
         """A federated data set from your own arrays.
 
@@ -171,6 +174,7 @@ class FederatedDataset:
             task: what is learnt: ``classification``, ``regression`` (y: numbers [n] or [n, targets]), ``multilabel``
                 (y: zeros and ones [n, labels]), ``answers`` (tokens with marked answers), or a task object.
             noise: what the clients' samples are changed by (:func:`~commonground.data.add_feature_noise`).
+            one_of_many: whether the data have other clients elsewhere: these may know one class alone.
 
         Raises:
             DataError: as the class itself; also arrays of different shapes.
@@ -185,10 +189,11 @@ class FederatedDataset:
         form.number_through(x_train, x_test)
         task = make_task(task)
         y_train, y_test = task.targets(y_train, "y_train"), task.targets(y_test, "y_test")
+        counted_classes = classes is None and class_names is None and task.softmax
         if classes is None:
             counted = task.outputs((y_train, y_test), name)
             classes = len(class_names) if class_names is not None else counted
-            if class_names is None and task.softmax:
+            if counted_classes and not one_of_many:
                 tell_of_gaps(name, y_train, y_test)
         return cls(
             name=name,
@@ -206,6 +211,8 @@ class FederatedDataset:
             preprocess=preprocess or AS_STORED,
             task=task,
             noise=noise,
+            one_of_many=one_of_many,
+            counted_classes=counted_classes,
         )
 
     @classmethod

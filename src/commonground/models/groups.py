@@ -86,11 +86,11 @@ class Groups:
         patterns: group name to name patterns. A pattern is a tensor's name, a submodule's name (all it holds) or a
             shell pattern (``"layers.*.weight"``). ``head`` defaults to the last ``nn.Linear``; ``body`` to all the
             rest; ``lower``/``upper`` (LG-FedAvg's local and global parts) to ``body``/``head``; ``all`` always exists.
-        local_statistics: whether every client keeps the running statistics of BatchNorm layers to itself, as SiloBN
-            does (Andreux et al. 2020), so that no group has them.
+        local_statistics: whether every client keeps the running statistics of BatchNorm layers (and of InstanceNorm
+            layers that have them) to itself, as SiloBN does (Andreux et al. 2020), so that no group has them.
 
     Attributes:
-        statistics: names of the running statistics of BatchNorm layers.
+        statistics: names of those running statistics.
         local_statistics: those of them that every client keeps: all or none.
 
     Raises:
@@ -112,7 +112,7 @@ class Groups:
         if slashed is not None:
             raise ModelError(f"the model's tensor '{slashed}' has a / in its name, which marks what is no tensor of it")
         self._aliases = {name: known for name, known in aliases_of(model).items() if known in self._all}
-        layers = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        layers = [name for name, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
         running = {f"{name}.{kind}".removeprefix(".") for name in layers for kind in ("running_mean", "running_var")}
         self.statistics = tuple(name for name in self._all if name in running)
         self.local_statistics = self.statistics if local_statistics else ()

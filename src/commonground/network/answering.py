@@ -100,7 +100,8 @@ class Answering:
         note: hears what is for the client's owner alone.
 
     Raises:
-        ConfigError: privacy is demanded, and clients would have to agree on what its table's columns become.
+        ConfigError: privacy is demanded, and clients would have to agree on what its table's columns become, or on
+            classes that its data alone name.
     """
 
     def __init__(
@@ -121,7 +122,12 @@ class Answering:
                 f"client {escaped(name)} demands privacy, and what its table holds would be told to agree on columns; "
                 "give --schema in place of --target"
             )
-        if demand is not None and isinstance(data, FederatedDataset) and data.one_of_many:
+        if demand is not None and isinstance(data, FederatedDataset) and data.counted_classes:
+            raise ConfigError(
+                f"client {escaped(name)} demands privacy, and its largest label would be told as the number of "
+                "classes; name them all, by class_names in data.json or from_arrays(…, class_names=…)"
+            )
+        if demand is not None and isinstance(data, FederatedDataset) and data.one_of_many and data.tokens:
             raise ConfigError(
                 f"client {escaped(name)} demands privacy, and the classes of its texts would be told to agree on all "
                 "clients'; give file.py:function, which says them (class_names), in place of a table"
@@ -138,7 +144,6 @@ class Answering:
         self._clients: dict[str, MessageClient] = {}
         self._loaded: tuple[Agreed, FederatedDataset] | None = None  # of a table, as it was last agreed to be read
         self._unasked = ""  # the run that has begun last, if nothing has been asked since
-        self._said = ""  # to the owner, of the last question that was refused
 
     def hello(self) -> bytes:
         """The description of the data, or which columns its table has, as JSON. A table whose file has changed is read
@@ -223,13 +228,14 @@ class Answering:
         return re.fullmatch(r"[0-9a-f]{32}", run) is not None and self._file(run).is_file()
 
     def ask(self, run: str, message: bytes) -> bytes:
-        """The answer to a question of a run; an error is an answer, too."""
-        try:
-            client = self._of(run)
-            with _as_its_run(client):
-                return client.handle(message)
-        except CommonGroundError as error:
-            return self._refused(error)
+        """The answer to a question of a run.
+
+        Raises:
+            CommonGroundError: there is none; its cause, if it has one, is for the owner alone.
+        """
+        client = self._of(run)
+        with _as_its_run(client):
+            return client.handle(message)
 
     def model_folder(self, run: str) -> Path:
         """Where the client's model is after a run, or after the tuning of its heads."""
@@ -237,29 +243,22 @@ class Answering:
         return self.folder / "models" / (run if tuning is None else tuning.run)
 
     def end(self, run: str, message: bytes) -> bytes:
-        """Keep the client's own model, now that the run is over; an error is an answer, too."""
-        try:
-            client = self._of(run)
-            begin = _read(self._file(run).read_bytes())
-            plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
-            with _as_its_run(client):
-                rounds, shared, personal = client.end(message)
-                keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
-            for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
-                self._over(over, client.number)
-            self._loaded = None
-            self.note(f"the run is over; this client's model is in '{self.model_folder(run)}'")
-            return pack(Kept().model_dump(), {})
-        except CommonGroundError as error:
-            return self._refused(error)
+        """Keep the client's own model, now that the run is over.
 
-    def _refused(self, error: CommonGroundError) -> bytes:
-        """An answer that says why there is none; all of it is for the owner, who hears the same once."""
-        said = str(error.__cause__ or error)
-        if said != self._said:
-            self.note(said)
-        self._said = said
-        return failed(error)
+        Raises:
+            CommonGroundError: as of :meth:`ask`.
+        """
+        client = self._of(run)
+        begin = _read(self._file(run).read_bytes())
+        plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
+        with _as_its_run(client):
+            rounds, shared, personal = client.end(message)
+            keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
+        for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
+            self._over(over, client.number)
+        self._loaded = None
+        self.note(f"the run is over; this client's model is in '{self.model_folder(run)}'")
+        return pack(Kept().model_dump(), {})
 
     def _over(self, run: str, number: int) -> None:
         """Answer nothing of a run again; then the secret of its noise may go."""
@@ -361,9 +360,9 @@ def _lasting(begin: Begin) -> Begin:
     return begin.model_copy(update={"config": config, "tuning": tuning, "tokens": None})  # follow from the clients'
 
 
-def failed(error: Exception) -> bytes:
+def failed(error: BaseException) -> bytes:
     """An answer that says why there is none."""
-    return pack(Failed(error=str(error)).model_dump(), {})
+    return pack(Failed(error=str(error) or type(error).__name__).model_dump(), {})
 
 
 def _as_its_run(client: MessageClient) -> AbstractContextManager[None]:

@@ -52,6 +52,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError, UpdateError
 from commonground.network.letters import content_of, letter_of
 from commonground.network.limits import PART
@@ -118,7 +119,7 @@ class Fleet:
         except httpx.HTTPStatusError as error:
             raise RunError(f"the server at {self.address} does not take this client{self._why(error)}") from None
         self._node = Node(node_id=number)
-        self._node_file.write_text(f"{number}\n", encoding="ascii")
+        write_atomically(self._node_file, f"{number}\n")
         self._beat()
         self._beats = self._beats or threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         if not self._beats.is_alive():
@@ -205,9 +206,10 @@ class Fleet:
             return int(self._client.ActivateNode(request).node_id)
         except httpx.HTTPStatusError:
             # The server still holds the process that was here before to be alive: its place is this one's.
-            if not self._node_file.is_file():
+            before = self._node_file.read_text("ascii", "replace") if self._node_file.is_file() else ""
+            if not before.strip().isdecimal():
                 raise
-            self._node = Node(node_id=int(self._node_file.read_text("ascii")))
+            self._node = Node(node_id=int(before))
             self._beat()
             return int(self._node.node_id)
 

@@ -146,7 +146,7 @@ class _Trip:
             self.gone.pop(node, None)
             letter = self.letters[node]
             if letter.kind in WORK and node not in self.pings.values():
-                about = Letter("ping", letter.run, question_id(letter.run, letter.body).encode())
+                about = Letter("ping", letter.run, question_id(letter).encode())
                 self.pings |= self.post.push({node: about}, self.seconds)
             elif letter.kind == "hello":  # it is answered at once, and may be twice: the first may have been lost
                 self.ids |= self.post.push({node: letter}, self.seconds)

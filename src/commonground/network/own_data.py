@@ -116,6 +116,7 @@ def own_data(
         class_names=about.class_names,
         preprocess=Preprocess(about.scale, about.mean, about.std),
         task=about.task,
+        one_of_many=True,
     )
 
 

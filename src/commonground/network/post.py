@@ -126,7 +126,7 @@ def body_of(answer: Letter | UpdateError, asked: Letter) -> bytes | UpdateError:
         return answer
     if answer.kind != "ok":
         return UpdateError(f"it says {quoted(answer.kind)}")
-    if answer.run != question_id(asked.run, asked.body):
+    if answer.run != question_id(asked):
         return UpdateError("it answers another question")
     return answer.body
 
@@ -148,6 +148,6 @@ def json_of(body: bytes) -> bytes | UpdateError:
     return UpdateError("its answer cannot be read")
 
 
-def question_id(run: str, message: bytes) -> str:
-    """By which a question is asked after."""
-    return hashlib.sha256(run.encode() + message).hexdigest()
+def question_id(asked: Letter) -> str:
+    """By which a question is asked after; a test and the end of a run may be of the same bytes."""
+    return hashlib.sha256(f"{asked.kind} {asked.run} ".encode() + asked.body).hexdigest()

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 
 from commonground.algorithms import Tensors
 from commonground.engine.state.digests import digest
+from commonground.engine.state.files import tensor_file
 from commonground.errors import UpdateError
 from commonground.quoting import escaped, quoted
 
@@ -54,10 +54,9 @@ ENTRIES = TypeAdapter(dict[str, Entry])
 
 
 def pack(fields: dict[str, Any], tensors: Tensors) -> bytes:
-    """Fields (anything JSON can say) and tensors as one byte string."""
-    whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    """Fields (anything JSON can say) and tensors as one byte string, the same for the same ones."""
     text = json.dumps(fields)
-    return save_tensors(whole, metadata={"fields": text, "sha256": _sha256(text, whole)})
+    return b"".join(tensor_file(tensors, {"fields": text, "sha256": _sha256(text, tensors)}))
 
 
 def unpack(message: bytes) -> tuple[dict[str, Any], Tensors]:

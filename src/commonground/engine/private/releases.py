@@ -14,6 +14,7 @@ from pathlib import Path
 
 from commonground.algorithms import Tensors
 from commonground.engine.state.digests import digest
+from commonground.engine.state.files import sync_folder
 from commonground.engine.state.folder import RELEASES
 from commonground.errors import RunError
 
@@ -29,11 +30,14 @@ def note_release(folder: Path, round: int, shared: Tensors) -> None:
     line = json.dumps({"round": round, "sha256": digest(shared)}) + "\n"
     path = folder / RELEASES
     try:
-        torn = path.is_file() and not path.read_bytes().endswith(b"\n")  # what was being written then never left
+        first = not path.is_file()
+        torn = not first and not path.read_bytes().endswith(b"\n")  # what was being written then never left
         with open(path, "a", encoding="utf-8") as file:
             file.write("\n" * torn + line)
             file.flush()
             os.fsync(file.fileno())
+        if first:
+            sync_folder(folder)
     except OSError as error:
         raise RunError(f"what left the server cannot be written down in '{path}': {error}") from None
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from commonground.access import reason
+from commonground.engine.state.files import sync_folder
 from commonground.errors import RunError
 from commonground.privacy import SecretNoise
 from commonground.privacy.noise import SECRET_BYTES
@@ -63,3 +64,4 @@ def _write(path: Path, secret: bytes) -> None:
     finally:
         os.close(descriptor)
     part.replace(path)
+    sync_folder(path.parent)

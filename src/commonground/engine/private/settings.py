@@ -78,7 +78,8 @@ def _check_method(config: RunConfig, algorithm: Algorithm, groups: Groups) -> No
     travelling = set(groups.names(algorithm.sends(1))) & set(groups.statistics)
     if travelling:
         raise ConfigError(
-            "--dp client would add noise to the running statistics of BatchNorm layers, and make variances negative; "
+            f"--dp client would add noise to the running statistics of a normalising layer ('{min(travelling)}'), and "
+            "make variances negative; "
             "let each client keep its own (--batch-norm local), or take a model that normalises within samples"
         )
 

@@ -61,6 +61,8 @@ def privacy_summary(
     budget = budget_of(config, privacy.noise, clients, sent, tuple(several.values()), once=once)
     again = sum(several.values()) - sum(round <= rounds for round in several)
     epsilon, accountant = budget.epsilon(delta)
+    # Of a round that was repeated nobody knows how many had come at first.
+    fewest = 1 if again else min(came, default=participants)
     told: dict[str, Any] = {"level": config.dp, "where": privacy.where, "epsilon": epsilon, "delta": delta}
     told["neighbours"] = "all data of one client replaced"
     if privacy.where == "client":
@@ -68,16 +70,16 @@ def privacy_summary(
         # Two means of one round's answers, of other clients, would not hide one client in the noise of all of them.
         if config.aggregate == "mean" and not again:
             # The sum of few answers has the noise of few.
-            central = Budget(privacy.noise * min(came, default=participants) ** 0.5, sent, clients, participants)
+            central = Budget(privacy.noise * fewest**0.5, sent, clients, participants)
             told["epsilon_of_models"] = central.epsilon(delta)[0]
     else:
         told["hidden_from"] = "everyone but the server"
-        if (zero := replace(budget, noise=privacy.zero_out_noise(participants)).zero_out(delta)) is not None:
+        if (zero := replace(budget, noise=privacy.zero_out_noise(fewest)).zero_out(delta)) is not None:
             told["epsilon_zero_out"] = zero
     told |= {"clip": privacy.clip, "noise": privacy.noise}
     if privacy.quantile is not None:
         told |= {"adaptive_clip": privacy.quantile, "last_clip": float(shared[CLIP])}
-        told["noise_on_changes"] = privacy.change_noise(1 if privacy.where == "client" else participants)
+        told["noise_on_changes"] = privacy.change_noise(1 if privacy.where == "client" else fewest)
     sampling = "all clients" if participants == clients else "without replacement, a fixed number"
     told |= {"sampling": sampling, "clients": clients, "participants": participants, "rounds": budget.releases}
     told |= {"released_again": again} if again else {}

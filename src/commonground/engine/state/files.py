@@ -15,7 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Column", "raw_bytes", "remove_parts", "sync_file", "sync_folder", "write_atomically", "write_tensors"]
+__all__ = [
+    "Column",
+    "raw_bytes",
+    "remove_parts",
+    "sync_file",
+    "sync_folder",
+    "tensor_file",
+    "write_atomically",
+    "write_tensors",
+]
 
 _DTYPES = {
     torch.float64: "F64",
@@ -61,16 +70,13 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None
             _write(descriptor, part)
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, str], *, durable: bool = True
-) -> None:
-    """Write a safetensors file as :func:`write_atomically` writes others, part by part.
+def tensor_file(tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """A safetensors file, part by part. The same tensors and strings are the same bytes, which the format's own library
+    does not promise.
 
     Args:
-        path: of the file.
         tensors: by name.
         metadata: strings for its header.
-        durable: whether it is synced; not where a power cut would take the rest of the run's files as well.
     """
     columns = {n: t if isinstance(t, Column) else Column(t.dtype, tuple(t.shape), (t,)) for n, t in tensors.items()}
     # Wide numbers first, as the format wants it, so that every tensor is aligned in the file.
@@ -83,11 +89,25 @@ def write_tensors(
         header[name] = {"dtype": _DTYPES[column.dtype], "shape": list(column.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        yield from map(raw_bytes, columns[name].parts)
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, str], *, durable: bool = True
+) -> None:
+    """Write a safetensors file as :func:`write_atomically` writes others, part by part.
+
+    Args:
+        path: of the file.
+        tensors: by name.
+        metadata: strings for its header.
+        durable: whether it is synced; not where a power cut would take the rest of the run's files as well.
+    """
     with _replacing(path, durable=durable) as descriptor:
-        _write(descriptor, len(text).to_bytes(8, "little") + text)
-        for name in order:
-            for part in columns[name].parts:
-                _write(descriptor, raw_bytes(part))
+        for part in tensor_file(tensors, metadata):
+            _write(descriptor, part)
 
 
 def remove_parts(folder: Path) -> None:
