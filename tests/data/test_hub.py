@@ -1,39 +1,30 @@
-"""Data of the Hugging Face hub."""
+"""Texts of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import sys
-import types
 from typing import Any
 
 import pytest
 
-from commonground.data import (
-    load_data,
-    load_source,
-)
+from commonground.data import TableOptions, load_data, load_source
+from commonground.data.sources.hub import load_hub
 from commonground.errors import ConfigError, DataError
 from tests.token_rows import tokenizer
 
+datasets = pytest.importorskip("datasets")
 
-class Table:
-    """What the parts of a data set of the hub offer."""
 
-    def __init__(self, columns: dict[str, list[Any]], names: list[str] | None = None) -> None:
-        self.columns, self.column_names = columns, list(columns)
-        self.features = {
-            name: types.SimpleNamespace(names=names) if name == "label" and names else 0 for name in columns
-        }
-
-    def __len__(self) -> int:
-        return len(self.columns[self.column_names[0]])
-
-    def __getitem__(self, name: str) -> list[Any]:
-        return self.columns[name]
+def part(columns: dict[str, list[Any]], **classes: list[str]) -> Any:
+    """A part of a data set; the named columns are numbers of these classes."""
+    made = datasets.Dataset.from_dict(columns)
+    for name, words in classes.items():
+        made = made.cast_column(name, datasets.ClassLabel(names=words))
+    return made
 
 
 def hub(monkeypatch: pytest.MonkeyPatch, found: Any) -> list[tuple[str, ...]]:
-    """A package ``datasets`` that knows one data set; returns what it is asked for."""
+    """A hub that has one data set; returns what it is asked for."""
     asked: list[tuple[str, ...]] = []
 
     def load_dataset(*names: str, download_config: Any = None) -> Any:
@@ -42,25 +33,56 @@ def hub(monkeypatch: pytest.MonkeyPatch, found: Any) -> list[tuple[str, ...]]:
             raise found
         return found
 
-    module = types.ModuleType("datasets")
-    vars(module).update(load_dataset=load_dataset, DownloadConfig=lambda **settings: settings)
-    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     return asked
 
 
 def test_data_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = Table({"sentence": ["a", "b c", "d", "e"], "label": [0, 1, 1, 0], "user": list("xyxy")}, ["no", "yes"])
-    dev = Table({"sentence": ["e", "a"], "label": [1, 0], "user": list("xy")}, ["no", "yes"])
-    hidden = Table({"sentence": ["e"], "label": [-1], "user": ["x"]}, ["no", "yes"])
+    words = ["no", "yes"]
+    train = part({"sentence": ["a", "b c", "d", "e"], "label": [0, 1, 1, 0], "user": list("xyxy")}, label=words)
+    dev = part({"sentence": ["e", "a"], "label": [1, 0], "user": list("xy")}, label=words)
+    hidden = part({"sentence": ["e"], "label": [-1], "user": ["x"]}, label=words)
     asked = hub(monkeypatch, {"train": train, "validation": dev, "test": hidden})
     data = load_data("hf:glue/sst2", partition="column:user", tokenizer=tokenizer())
     assert asked == [("nyu-mll/glue", "sst2")]
     assert (data.class_names, data.y_train.tolist(), len(data.x_test)) == (("no", "yes"), [0, 1, 1, 0], 2)
-    hub(monkeypatch, {"train": Table({"text": list("abcdabcd"), "label": list("xyxyxyxy")})})
+    assert data.name == "hf:glue/sst2"
+    hub(monkeypatch, {"train": part({"text": list("abcdabcd"), "label": list("xyxyxyxy")})})
     source = load_source("hf:me/mine", download=False, tokenizer=tokenizer())
     assert (source.class_names, len(source.x_train), len(source.x_test)) == (("x", "y"), 6, 2)
-    hub(monkeypatch, {"train": Table({"instruction": list("abcdabcd"), "output": list("abcdabcd")})})
+
+
+def test_instructions_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"instruction": list("abcdabcd"), "output": list("abcdabcd")}
+    hub(monkeypatch, {"train": part(rows)})
     assert load_source("hf:me/mine", tokenizer=tokenizer("llama")).task.name == "answers"
+    hub(monkeypatch, {"train": part(rows), "test": part({name: cells[:3] for name, cells in rows.items()})})
+    read = load_hub("hf:me/mine")
+    assert (len(read.train), len(read.test)) == (8, 3)
+    with pytest.raises(ConfigError, match=r"are instructions and answers, .* there are no columns to drop"):
+        load_hub("hf:me/mine", options=TableOptions(drop=("x",)))
+
+
+def test_it_is_read_as_a_table_of_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is missing is refused or left out as there, and numbers that are equal are one class."""
+    rows: dict[str, list[Any]] = {
+        "text": [f"text {n}" for n in range(12)], "label": [0, 1.0, 2] * 4, "who": ["x", "y"] * 6
+    }  # fmt: skip
+    hub(monkeypatch, {"train": part(rows)})
+    assert load_hub("hf:me/mine").class_names == ("0", "1", "2")
+    words = ["bad", "good", "so"]
+    named = part({**rows, "label": [0, None, -1, *[1] * 9]}, label=words)
+    hub(monkeypatch, {"train": named})
+    with pytest.raises(DataError, match=r"hf:me/mine, row 2, column 'label': the cell is empty \(2 cells"):
+        load_hub("hf:me/mine")
+    dropped = load_hub("hf:me/mine", options=TableOptions(missing_target="drop"))
+    assert (len(dropped.train) + len(dropped.test), dropped.class_names) == (10, ("bad", "good"))
+    for column, empty in (("text", ": the text 'text' is empty"), ("who", ", column 'who': the cell is empty")):
+        hub(monkeypatch, {"train": part({**rows, column: [None, *rows[column][1:]]})})
+        with pytest.raises(DataError, match=f"hf:me/mine, row 1{empty}"):
+            load_hub("hf:me/mine", client_column="who")
+    hub(monkeypatch, {"train": part({**rows, "who": [0, 1] * 6}, who=["anna", "ben"])})
+    assert set(load_hub("hf:me/mine", client_column="who").train.columns["who"]) == {"anna", "ben"}
 
 
 def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,11 +90,11 @@ def test_refusals_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     hub(monkeypatch, OSError("no way there.\nand more"))
     with pytest.raises(DataError, match=r"'hf:me/mine' could not be had from the Hugging Face hub: no way there$"):
         load_source("hf:me/mine", tokenizer=words)
-    hub(monkeypatch, {"test": Table({"text": ["a"]})})
-    with pytest.raises(DataError, match="have no part 'train'; their parts are: test"):
+    hub(monkeypatch, {"test": part({"text": ["a"]})})
+    with pytest.raises(DataError, match="has no part 'train'; its parts are: test"):
         load_source("hf:me/mine", tokenizer=words)
-    hub(monkeypatch, {"train": Table({"text": ["a"]})})
-    with pytest.raises(DataError, match="hf:me/mine:train has no column 'label'; its columns are: text"):
+    hub(monkeypatch, {"train": part({"text": ["a"]})})
+    with pytest.raises(DataError, match="hf:me/mine has no column 'label'; its columns are: text"):
         load_source("hf:me/mine", tokenizer=words)
     with pytest.raises(DataError, match="names no data set of the hub"):
         load_source("hf:a/b/c/d", tokenizer=words)

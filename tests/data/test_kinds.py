@@ -68,4 +68,4 @@ def test_a_tokenizer_makes_texts_of_tables_and_of_the_hub() -> None:
     assert kind_of("some.csv").as_read(None).texts is False
     assert kind_of("some.csv").as_read("hf:words").texts is True
     read = kind_of("hf:owner/name")
-    assert (read.as_read(None).columns, read.as_read("hf:words").columns) == (True, False)
+    assert (read.as_read(None).columns, read.as_read("hf:words").columns) == (True, True)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from commonground.data.names import sorted_names
 from commonground.data.sources.instructions import instruction_data
-from commonground.data.sources.table import held_out, positions
-from commonground.data.sources.text_table import text_columns
-from commonground.data.tables.huggingface import TESTS, hub_dataset
-from commonground.data.text.samples import TextData, TextSamples
-from commonground.errors import DataError
-from commonground.suggest import meant
+from commonground.data.sources.text_table import load_text_table
+from commonground.data.tables.huggingface import TESTS, hub_dataset, raw_of_dataset
+from commonground.data.tables.options import TableOptions
+from commonground.data.tables.schema import TableSchema
+from commonground.data.text.samples import TextData
+from commonground.errors import ConfigError, DataError
 
 __all__ = ["PREFIX", "load_hub"]
 
@@ -22,99 +21,71 @@ PREFIX = "hf:"
 
 
 def load_hub(
-    name: str, *, download: bool = True, label: str = "label", client_column: str | None = None, seed: int = 0
+    name: str,
+    *,
+    download: bool = True,
+    label: str = "label",
+    client_column: str | None = None,
+    seed: int = 0,
+    options: TableOptions | None = None,
+    like: TableSchema | None = None,
+    owner: str | None = None,
 ) -> TextData:
-    """A data set of the Hugging Face hub.
+    """Texts of a data set of the Hugging Face hub.
 
-    ``hf:OWNER/NAME`` or ``hf:OWNER/NAME/CONFIGURATION``; ``hf:glue/sst2`` is short for ``hf:nyu-mll/glue/sst2``. Texts
-    are found by the names of their columns, as in a table of texts; a data set with ``instruction`` and ``output``
-    is read as instructions. The training part is ``train``; the test part is ``test`` where it has labels, else
-    ``validation``, else a quarter of the training part held out at random.
+    ``hf:OWNER/NAME`` or ``hf:OWNER/NAME/CONFIGURATION``; ``hf:glue/sst2`` is short for ``hf:nyu-mll/glue/sst2``. It is
+    read as a table of texts (:func:`~commonground.data.sources.text_table.load_text_table`), its parts ``train`` and
+    ``test``, or ``validation`` where the test part's classes are hidden, being a column ``split``
+    (:func:`~commonground.data.tables.huggingface.raw_of_dataset`); a data set with ``instruction`` and ``output`` as
+    instructions.
 
     Args:
         name: as above.
         download: whether it may be fetched; otherwise only what the package keeps already.
-        label: the label's column.
-        client_column: the column that says whom a text belongs to.
-        seed: keys a hold-out.
+        label, client_column, seed, options, like, owner: as of a table of texts.
 
     Raises:
-        ConfigError: the package is not installed.
-        DataError: the data set cannot be had, or lacks the columns.
+        ConfigError: the package is not installed, or an option says nothing of instructions.
+        DataError: the data set cannot be had, or is no such table.
     """
     found = hub_dataset(name, download)
-    splits = {split: _Part(name, split, found[split]) for split in found}
-    if "train" not in splits:
-        raise DataError(f"the data '{name}' have no part 'train'; their parts are: {', '.join(splits)}")
-    train = splits["train"]
-    language = {"instruction", "output"} <= set(train.names)
-    tests = (splits[split] for split in TESTS if split in splits)
-    test = next((part for part in tests if language or part.labelled(label)), None)
-    if language:
-        given = None if test is None else (test.rows(), range(len(test)), Path(test.origin))
-        origin = Path(train.origin)
-        return instruction_data(
-            name, train.rows(), range(len(train)), origin, client_column=client_column, test=given, seed=seed
-        )
-    return _classes(name, train, test, label, client_column, seed)
-
-
-class _Part:
-    """One part of a data set."""
-
-    def __init__(self, name: str, split: str, data: Any) -> None:
-        self.origin = f"{name}:{split}"
-        self.names: list[str] = list(data.column_names)
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def column(self, name: str) -> list[Any]:
-        if name not in self.names:
-            near = meant(name, self.names)
-            raise DataError(f"{self.origin} has no column {name!r}{near}; its columns are: {', '.join(self.names)}")
-        return list(self.data[name])
-
-    def rows(self) -> list[dict[str, Any]]:
-        columns = [self.column(name) for name in self.names]
-        return [dict(zip(self.names, values, strict=True)) for values in zip(*columns, strict=True)]
-
-    def labelled(self, label: str) -> bool:
-        return label in self.names and all(value not in (-1, None) for value in self.column(label))
-
-
-def _classes(name: str, train: _Part, test: _Part | None, label: str, client_column: str | None, seed: int) -> TextData:
-    names = getattr(train.data.features.get(label), "names", None)  # of a ClassLabel, whose values are numbers
-    parts = [train] if test is None else [train, test]
-    values = np.array([str(value) for part in parts for value in part.column(label)])
-    class_names = sorted_names(values) if names is None else tuple(map(str, names))
-    y = positions(values, class_names) if names is None else values.astype(np.int64)
-    columns = (
-        {}
-        if client_column is None
-        else {client_column: np.array([str(value) for part in parts for value in part.column(client_column)])}
+    train = found.get("train") if isinstance(found, Mapping) else None
+    if train is not None and {"instruction", "output"} <= set(train.column_names):
+        if replace(options or TableOptions(), client_column=None) != TableOptions():
+            raise ConfigError(
+                f"the data '{name}' are instructions and answers, of which the fields instruction, input and output "
+                "are read; there are no columns to drop, read or split by"
+            )
+        return _instructions(name, found, client_column, seed, owner)
+    raw = raw_of_dataset(found, Path(name))
+    texts = load_text_table(
+        raw, label=label, client_column=client_column, seed=seed, options=options, like=like, owner=owner
     )
-    if test is None:
-        groups = columns.get(client_column or "", values)
-        is_test = held_out(Path(train.origin), groups, client_column is not None, seed)
-    else:
-        is_test = np.arange(len(values)) >= len(train)
+    return replace(texts, name=name)
 
-    def samples(chosen: Any, part: _Part, first: int) -> TextSamples:
-        index = np.flatnonzero(chosen)
-        texts = [
-            [str(cells[i - first]).strip() for i in index]
-            for cells in map(part.column, text_columns(part.origin, part.names))
-        ]
-        return TextSamples(
-            texts[0],
-            texts[1] if len(texts) > 1 else None,
-            y[chosen],
-            {column: cells[chosen] for column, cells in columns.items()},
-            part.origin,
-            numbers=(index - first).tolist(),
-        )
 
-    first = 0 if test is None else len(train)
-    return TextData(name, samples(~is_test, train, 0), samples(is_test, test or train, first), class_names)
+def _instructions(
+    name: str, parts: Mapping[str, Any], client_column: str | None, seed: int, owner: str | None
+) -> TextData:
+    train = _objects(parts["train"])
+    split = next((split for split in TESTS if split in parts), None)
+    test = None if split is None else _objects(parts[split])
+    return instruction_data(
+        name,
+        train,
+        range(len(train)),
+        Path(f"{name}:train"),
+        client_column=client_column,
+        test=None if test is None else (test, range(len(test)), Path(f"{name}:{split}")),
+        seed=seed,
+        owner=owner,
+    )
+
+
+def _objects(part: Any) -> list[dict[str, Any]]:
+    """The rows of a part of a data set."""
+    names = list(part.column_names)
+    columns = [list(part[name]) for name in names]
+    if not columns or not columns[0]:
+        raise DataError("a part of the data set has no rows")
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -235,8 +235,6 @@ class Hub(DataKind):
 class HubTexts(Hub):
     """Texts of the hub."""
 
-    columns = False
-
     def load(self, asked: Asked) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_hub(
@@ -245,6 +243,9 @@ class HubTexts(Hub):
             label=asked.label or LABEL,
             client_column=asked.client_column,
             seed=asked.seed,
+            options=asked.with_clients,
+            like=asked.schema,
+            owner=asked.owner,
         )
 
 

@@ -34,7 +34,7 @@ TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
 
 
 def load_text_table(
-    path: Path,
+    path: Path | RawTable,
     *,
     label: str = "label",
     client_column: str | None = None,
@@ -52,7 +52,7 @@ def load_text_table(
     to. In a .tsv file quotation marks are ordinary characters, as in GLUE's.
 
     Args:
-        path: the file.
+        path: the file, or what was read of one.
         label: the label's column; its values may be any text and become classes in sorted order.
         client_column: the column that says whom a row belongs to.
         seed: keys the hold-out.
@@ -68,7 +68,10 @@ def load_text_table(
     options = replace(
         options or TableOptions(), client_column=client_column or (options or TableOptions()).client_column
     )
-    raw = read_raw(path, options.separator, options.encoding, quotes=".tsv" not in path.name.lower())
+    if isinstance(path, RawTable):
+        raw, path = path, path.path
+    else:
+        raw = read_raw(path, options.separator, options.encoding, quotes=".tsv" not in path.name.lower())
     asked: Mapping[str, Any] = {} if like is None else like.asked
     options, unlike = options.as_asked(asked, raw.columns)
     _check_options(options)
