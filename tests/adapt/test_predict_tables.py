@@ -392,3 +392,22 @@ def test_numbers_and_paths_are_answered_row_by_row(tmp_path: Path) -> None:
         assert np.allclose(found["income"][part.index], run.predict(part, client=str(who))[:, 0], rtol=1e-5)
     with pytest.raises(ConfigError, match=r"was not trained on a table, .*; take run\.predict$"):
         cg.predict_rows(cg.train("fedavg", "digits", clients=4, rounds=1), rows)
+
+
+def test_columns_that_would_be_called_the_same_have_their_kind_before_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A school's clients are in a column ``class``, and one of what is predicted is called so, too."""
+    table = frame().rename(columns={"who": "class", "label": "kind"}).drop(columns="key")
+    table["kind"] = table["kind"].replace("rich", "class")
+    table.to_csv(tmp_path / "school.csv", index=False)
+    run = train("fedavg", tmp_path / "school.csv", client_column="class", target="kind", rounds=1, out=tmp_path / "run")
+    said = cg.predict_rows(run, table)
+    assert [*said.columns] == ["class", "predicted class", "probability of class", "poor"]
+    assert [*said["class"]] == [*table["class"]]
+    assert ((said["probability of class"] > 0.5) == (said["predicted class"] == "class")).all()
+    tested = cg.predict_tests(run)
+    assert [*tested.columns] == ["client", "sample", "actual", "class", "probability of class", "poor"]
+    capsys.readouterr()
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "school.csv")]) == 0
+    assert capsys.readouterr().out.startswith("sample,class,predicted class,probability\n0,w0,")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commonground.adapt.headings import headings
 from commonground.adapt.tables import Whose, asked_of, features_of
 from commonground.adapt.text_tables import schema_of_texts, tokens_of_table
 from commonground.data.tables.read import raw_of_frame, read_raw
@@ -40,7 +41,9 @@ def predict_rows(
 
     Returns:
         A row for each of the table's, with its index if it has one: the client, if a column says it; the class and the
-        probability of each class by name, the predicted numbers, or the probability of each label.
+        probability of each class by name, the predicted numbers, or the probability of each label. A name that is
+        taken has its kind before it: ``predicted class`` behind a client column ``class``, ``probability of class`` of a
+        class of this name.
 
     Raises:
         ConfigError: the run is on no table, or nobody says whose model to ask.
@@ -63,11 +66,16 @@ def predict_rows(
     else:
         x, schema = features_of(trained, raw, kinds, note)
     predicted, names = asked_of(trained, raw, schema, x, whose, note).predicted, trained.split["class_names"]
-    columns = list(names) if trained.task.softmax else trained.task.columns(names)
-    found = pd.DataFrame(predicted, columns=columns, index=None if is_file else table.index)
-    if trained.task.softmax:
-        found.insert(0, "class", trained.task.choose(predicted, names))
-    whom = schema.client_column
-    if whom is not None and whom in raw.columns:
-        found.insert(0, whom, raw.columns[whom].to_pylist(), allow_duplicates=True)
+    whom = schema.client_column if schema.client_column in raw.columns else None
+    chosen = trained.task.choose(predicted, names) if trained.task.softmax else None
+    found = pd.DataFrame(predicted, index=None if is_file else table.index)
+    if chosen is not None:
+        found.insert(0, "class", chosen)
+    if whom is not None:
+        found.insert(0, "client", raw.columns[whom].to_pylist())
+    found.columns = headings(
+        ("client", [] if whom is None else [whom]),
+        ("predicted", [] if chosen is None else ["class"]),
+        ("predicted", trained.task.columns(names)) if chosen is None else ("probability of", names),
+    )
     return found

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from commonground.adapt.headings import headings
 from commonground.counted import counted
 from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
@@ -205,7 +206,7 @@ def answers_of(
             f"{names} came after the run, with {'a head' if len(added) == 1 else 'heads'} trained on rows that may be "
             "among these; how good that is on others, adapt said when it kept them"
         )
-    return TableAnswers(["sample", *kept, *header], rows, metric)
+    return TableAnswers(headings(("row", ["sample"]), ("column", kept), ("predicted", header)), rows, metric)
 
 
 def asked_of(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from commonground.adapt.headings import headings
 from commonground.adapt.tables import Rows, TableAnswers, Whose, agreement
 from commonground.data import FederatedDataset
 from commonground.data.sources import kind_of
@@ -79,12 +80,18 @@ def predict_tests(
     trained, names = run.trained, run.trained.split["class_names"]
     whose = Whose(None if client is None else trained.client(client), shared)
     found = _asked(trained, _data_again(trained, data, data_dir), whose)
-    columns = {"client": [trained.names[number] for number in found.clients], "sample": found.samples}
-    columns |= dict(zip(_headers(trained.task, found.y, names), _actual(trained.task, found.y, names), strict=True))
-    if trained.task.softmax:
-        columns["class"] = trained.task.choose(found.predicted, names)
-    answers = list(names) if trained.task.softmax else trained.task.columns(names)
-    return pd.concat([pd.DataFrame(columns), pd.DataFrame(found.predicted, columns=answers)], axis=1)
+    softmax = trained.task.softmax
+    columns = [[trained.names[number] for number in found.clients], found.samples]
+    columns += _actual(trained.task, found.y, names)
+    columns += [trained.task.choose(found.predicted, names)] if softmax else []
+    told = pd.concat([pd.DataFrame(dict(enumerate(columns))), pd.DataFrame(found.predicted)], axis=1)
+    told.columns = headings(
+        ("row", ["client", "sample"]),
+        ("right", _headers(trained.task, found.y, names)),
+        ("predicted", ["class"] if softmax else []),
+        ("probability of", names) if softmax else ("predicted", trained.task.columns(names)),
+    )
+    return told
 
 
 def tests_of(run: Run, whose: Whose) -> TableAnswers:
@@ -111,7 +118,8 @@ def tests_of(run: Run, whose: Whose) -> TableAnswers:
     known = np.ones(len(rows), dtype=bool)
     parts = [np.flatnonzero(found.clients == number) for number in np.unique(found.clients)]
     metric = agreement(task, found.y, known, found.outputs, found.predicted, parts)
-    return TableAnswers(["sample", "client", *_headers(task, found.y, names), *header], rows, metric)
+    columns = headings(("row", ["sample", "client"]), ("right", _headers(task, found.y, names)), ("predicted", header))
+    return TableAnswers(columns, rows, metric)
 
 
 @dataclass(frozen=True, eq=False)
