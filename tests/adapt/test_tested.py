@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,27 @@ def test_pictures_are_named_by_their_files(tmp_path: Path) -> None:
     for row in tests.itertuples():
         assert Path(str(row.sample)).parts[:2] == (row.client, row.actual)
     assert accuracy_of(tests) == pytest.approx(reported(run))
+
+
+def test_names_of_files_need_not_be_unicode(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    strange = os.fsdecode(b"0\xe9.png")
+    for who, kind in itertools.product(("ann", "bob"), ("cat", "dog")):
+        folder = tmp_path / "pictures" / who / kind
+        folder.mkdir(parents=True)
+        for name in (strange, "1.png", "2.png", "3.png"):
+            try:
+                image.fromarray(np.full((8, 8), 200 * (kind == "cat"), np.uint8)).save(folder / name)
+            except OSError:
+                pytest.skip("a file system of Unicode names alone")
+    run = train("fedavg", tmp_path / "pictures", partition="column:client", rounds=1, model="mlp", out=tmp_path / "run")
+    named = {Path(name).name for name in cg.predict_tests(run)["sample"]}
+    assert named <= {"0\\udce9.png", "1.png", "2.png", "3.png"}
+    for asked in ([], ["--client", "ann"]):
+        place = tmp_path / "pictures" / ("ann/cat" if asked else "")
+        out = tmp_path / f"{len(asked)}.csv"
+        assert main(["predict", str(tmp_path / "run"), str(place), *asked, "--out", str(out)]) == 0
+        assert "0\\udce9.png" in out.read_text("utf-8")
 
 
 def test_texts_and_answers(tmp_path: Path) -> None:

@@ -217,6 +217,45 @@ def test_a_damaged_folder_is_refused(kind: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_whatever_its_config_holds_is_told_in_a_sentence(tmp_path: Path) -> None:
+    run, x = trained("digits")
+    cg.export_model(run, tmp_path / "own", client=1)
+    file = tmp_path / "own" / "config.json"
+    whole = json.loads(file.read_text())
+    refused = list[str]()
+    for part, key in [("data", key) for key in whole["data"]] + [("settings", key) for key in whole["settings"]]:
+        for value in (None, "x", -1, [], {}, ["x"]):
+            file.write_text(json.dumps(whole | {part: whole[part] | {key: value}}))
+            try:
+                cg.load_exported(tmp_path / "own").predict(x)
+            except CommonGroundError as error:
+                refused.append(str(error))
+    assert len(refused) > 60
+    assert not any("\n" in sentence for sentence in refused)
+    file.write_text(json.dumps(whole | {"settings": {}}))
+    with pytest.raises(RunError, match="is damaged: its settings name no model"):
+        cg.load_exported(tmp_path / "own")
+
+
+def test_its_files_are_readable_as_others_are_and_the_present_folder_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, x = trained("digits")
+    for name in ("here", "real"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path / "here")
+    cg.export_model(run, ".", client=1)
+    cg.export_model(run, "../link", client=1)
+    assert (tmp_path / "link").is_symlink()
+    wanted = run.predict(x, 1)
+    for folder in (Path(), tmp_path / "real"):
+        np.testing.assert_array_equal(cg.load_exported(folder).predict(x), wanted)
+        modes = {file.stat().st_mode & 0o777 for file in folder.iterdir()}
+        assert modes == {tmp_path.joinpath("here").stat().st_mode & 0o666}
+    assert not [*tmp_path.glob(".*.part")]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("format", ["onnx", "torch"])
 def test_the_card_says_of_which_type_samples_are(format: Any, dtype: str, tmp_path: Path) -> None:

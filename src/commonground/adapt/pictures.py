@@ -49,7 +49,7 @@ def predict_pictures(run: Run, path: Path, whose: Whose, note: Note) -> TableAns
     for sentence in notes:
         note(f"{path.name}: {sentence}")
     x = _as_trained(trained, path, files)
-    columns = {_FILE: [str(file.path.relative_to(path)) if path.is_dir() else file.path.name for file in files]}
+    columns = {_FILE: [file.name(path) for file in files]}
     by_folder = trained.split.get("client_column") == CLIENT
     if files[0].client and by_folder:
         columns = {CLIENT: [file.client for file in files], **columns}

@@ -42,8 +42,8 @@ def predict_rows(
     Returns:
         A row for each of the table's, with its index if it has one: the client, if a column says it; the class and the
         probability of each class by name, the predicted numbers, or the probability of each label. A name that is
-        taken has its kind before it: ``predicted class`` behind a client column ``class``, ``probability of class`` of a
-        class of this name.
+        taken has its kind before it: ``predicted class`` behind a client column ``class``, ``probability of class`` for
+        a class of this name.
 
     Raises:
         ConfigError: the run is on no table, or nobody says whose model to ask.

@@ -172,7 +172,8 @@ class Trained:
         return number if number < self.clients else None
 
     def client(self, name: str | int, *, by_number: bool = True) -> int:
-        """A client's number, by its name, or by its number where no client has a number for its name.
+        """A client's number, by its name, or by its number where no client has a number for its name. A number in words
+        is that of a client that was trained: one that is added may be called so.
 
         Args:
             name: its name, or its number, which is whole and no text.
@@ -182,6 +183,8 @@ class Trained:
             ConfigError: there is no such client; or a whole number is one client's name and another's number.
         """
         names, number = self.names, self._numbers.get(str(name))
+        if number is None and by_number and not isinstance(name, str) and self.known_by_number:
+            number = name if self.clients <= name < len(names) else None  # added to the run
         if number is not None:
             if not isinstance(name, str) and number != name and 0 <= name < self.clients:
                 raise ConfigError(

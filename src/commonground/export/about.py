@@ -6,19 +6,22 @@ import json
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from commonground.algorithms import Algorithm
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.config import RunConfig
+from commonground.data.formats import InputFormat, read_format
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.network import plain_algorithm
 from commonground.engine.run import Run
 from commonground.engine.state.folder import SCHEMA, plain_settings
+from commonground.engine.state.split_file import read_task
 from commonground.engine.trained import Trained
 from commonground.errors import RunError
+from commonground.tasks import Task
 
-__all__ = ["CONFIG", "SCHEMA", "about", "graph_dtype", "in_order", "read_about", "whose"]
+__all__ = ["CONFIG", "SCHEMA", "About", "about", "graph_dtype", "in_order", "read_about", "whose"]
 
 CONFIG = "config.json"
 
@@ -80,11 +83,32 @@ def graph_dtype(trained: Trained) -> str:
     return "float64" if in_double else trained.config.dtype
 
 
-def read_about(folder: Path) -> tuple[RunConfig, Mapping[str, Any], str]:
-    """The settings, what is known of the data, and how the weights are written, of a folder.
+class About(NamedTuple):
+    """What ``config.json`` says of an exported model.
+
+    Attributes:
+        config: the run's settings, as far as the network follows from them.
+        written: how the weights are written.
+        given: whether the network was given as an object.
+        form: of the samples.
+        task: what is predicted.
+        class_names: one per class (target, label).
+    """
+
+    config: RunConfig
+    written: str
+    given: bool
+    form: InputFormat
+    task: Task
+    class_names: tuple[str, ...]
+
+
+def read_about(folder: Path) -> About:
+    """What is known of the exported model in a folder.
 
     Raises:
-        RunError: it holds no exported model, or ``config.json`` is damaged.
+        RunError: it holds none, or ``config.json`` is damaged.
+        ConfigError: its task is one of a user's own, which is not defined here.
     """
     path = folder / CONFIG
     try:
@@ -92,10 +116,16 @@ def read_about(folder: Path) -> tuple[RunConfig, Mapping[str, Any], str]:
         config = RunConfig.model_validate(read["settings"] | {"data": "digits"})  # which data is not told
         data, written = read["data"], str(read["format"])
         missing = {*_DATA, "given"} - {*data} - {"fields", "whole"}  # which named inputs alone have
+        if missing:
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        if config.model is None:
+            raise ValueError("its settings name no model")
+        names = tuple(map(str, data["class_names"]))
+        if len(names) != int(data["classes"]) or not names:
+            raise ValueError(f"it has {data['classes']} classes and {len(names)} names of them")
+        return About(config, written, bool(data["given"]), read_format(data), read_task(data), names)
     except FileNotFoundError:
         raise RunError(f"'{folder}' holds no exported model (it has no {CONFIG})") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"'{path}' is damaged: {str(error).splitlines()[0]}") from None
-    if missing:
-        raise RunError(f"'{path}' is damaged: it lacks {', '.join(sorted(missing))}")
-    return config, data, written
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        said = f"it lacks {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise RunError(f"'{path}' is damaged: {said}") from None

@@ -41,18 +41,20 @@ def parts_of(trained: Trained, client: str | int | None) -> list[tuple[str, int 
 
     Args:
         trained: what a run has trained.
-        client: a name or number, ``all`` for every client, those that were added to the run among them, or None for the
-            global model.
+        client: a name or number, ``all`` for every client, those that were added to the run among them (``'all'``, in
+            quotes, for one of this name), or None for the global model.
 
     Raises:
         ConfigError: there is no such client, or ``all`` is the name of one.
     """
     if client == "all" and "all" in trained.names:
-        number = trained.names.index("all")
         raise ConfigError(
-            f"'all' stands for every client, and is the name of one of {trained.where}; export it in Python, by its "
-            f"number: export_model(…, client={number})"
+            f"'all' stands for every client, and is the name of one of {trained.where}; that one is meant by its name "
+            "in quotes, --client \"'all'\", and every other one by its own"
         )
+    if client == "'all'" and client not in trained.names:
+        client = trained.client("all")
+        return [("", client)]
     if client == "all":
         return [(f"client-{number}", number) for number in range(len(trained.names))]
     return [("", None if client is None else trained.client(client))]
@@ -70,11 +72,12 @@ def check_free(target: Path) -> None:
 
 
 def whole(target: Path, write: Callable[[Path], Made]) -> Made:
-    """Fill a folder under a temporary name, then give it its own.
+    """Fill a folder under a temporary name, then give it its own. Its files may be read as its folder may.
 
     Raises:
         RunError: it cannot be written.
     """
+    target = Path(os.path.realpath(target))  # of a link the folder it leads to, and '.' has no name
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +86,14 @@ def whole(target: Path, write: Callable[[Path], Made]) -> Made:
         raise RunError(f"the folder '{target}' cannot be written: {error.strerror}") from None
     try:
         done = write(part)
-        os.replace(part, target)  # an empty folder of this name gives way
+        for file in part.rglob("*"):
+            if file.is_file():  # safetensors writes files that nobody else may read
+                file.chmod(part.stat().st_mode & 0o666)
+        if target == Path.cwd():  # whose place cannot be taken while somebody is in it
+            for one in part.iterdir():
+                os.replace(one, target / one.name)
+        else:
+            os.replace(part, target)  # an empty folder of this name gives way
         return done
     except OSError as error:
         raise RunError(f"the folder '{target}' cannot be written: {error.strerror or error}") from None

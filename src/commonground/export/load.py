@@ -15,13 +15,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from commonground.algorithms import Algorithm, make_algorithm
-from commonground.data.formats import Given, read_format
+from commonground.data.formats import Given
 from commonground.data.tables.features import known_features
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.network import build_network
 from commonground.engine.portable import PortableModel
-from commonground.engine.state.split_file import read_task
 from commonground.errors import ConfigError, DataError, ModelError, RunError
 from commonground.export.about import SCHEMA, read_about
 from commonground.export.formats import NOISE
@@ -85,7 +84,7 @@ def load_exported(
         ModelError: the given module does not fit.
     """
     path = Path(folder)
-    config, data, written = read_about(path)
+    config, written, given_as_object, form, task, class_names = read_about(path)
     if written != "safetensors":
         raise ConfigError(f"'{path}' holds a model as {written}; its README.md says how that is loaded")
     for what, text, given in (("model", config.model, model), ("algorithm", config.algorithm, algorithm)):
@@ -94,17 +93,16 @@ def load_exported(
                 f"'{path}' has the {what} '{text}', whose code would be run: if you trust that file, say "
                 f"trust_code=True, or give {what}= itself"
             )
-    if data["given"] and model is None:
+    if given_as_object and model is None:
         raise ConfigError(
             f"the network of '{path}', {config.model}, was given as an object: load it with load_exported(folder, "
             "model=…), a module of the same architecture"
         )
-    form, task = read_format(data), read_task(data)
     algorithm = algorithm or make_algorithm(config.algorithm, config.options)
-    network, _ = build_network(config, algorithm, form.shape, int(data["classes"]), model, task)
+    network, _ = build_network(config, algorithm, form.shape, len(class_names), model, task)
     noise = _fill(network, path)
     portable = PortableModel(network, form, task, getattr(torch, config.dtype), noise)
-    return ExportedModel(path, portable, tuple(data["class_names"]), _schema(path))
+    return ExportedModel(path, portable, class_names, _schema(path))
 
 
 def table_inputs(folder: str | os.PathLike[str], rows: Any) -> npt.NDArray[np.float32]:

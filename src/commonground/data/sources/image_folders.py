@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonground.access import reason
 from commonground.errors import DataError
-from commonground.quoting import quoted
+from commonground.quoting import escaped, quoted
 
 __all__ = ["ENDINGS", "PictureFile", "files_in", "has_clients", "is_image_folder", "is_picture", "pictures_in"]
 
@@ -27,6 +28,13 @@ class PictureFile:
     part: str
     client: str
     label: str
+
+    def name(self, folder: Path) -> str:
+        """The file below a folder, or as it is called where it lies elsewhere, with what is not printable escaped: not
+        every name is Unicode.
+        """
+        below = self.path.is_relative_to(folder) and self.path != folder
+        return escaped(str(self.path.relative_to(folder)) if below else self.path.name, sys.maxsize)
 
 
 @dataclass

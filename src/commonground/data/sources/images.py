@@ -98,7 +98,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         preprocess=Preprocess(BYTE, (0.5,) * channels, (0.5,) * channels),
         train_columns={CLIENT: whose[train]} if clients else {},
         test_columns={CLIENT: whose[test]} if clients else {},
-        test_names=np.array([str(file.path.relative_to(path)) for file in files])[test],
+        test_names=np.array([file.name(path) for file in files])[test],
         about={**about.summary(), **owners.about_few(), **resized},
     )
 

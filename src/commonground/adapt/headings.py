@@ -1,0 +1,25 @@
+"""What columns of answers are called, none of them as another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["headings"]
+
+
+def headings(*columns: tuple[str, Iterable[str]]) -> list[str]:
+    """The names of columns in their order; one that is taken already has its kind before it (``predicted class``).
+
+    Args:
+        columns: kinds, each with its names.
+
+    >>> headings(("client", ["class"]), ("predicted", ["class"]), ("probability of", ["no", "class"]))
+    ['class', 'predicted class', 'no', 'probability of class']
+    """
+    found: dict[str, None] = {}
+    for kind, names in columns:
+        for name in names:
+            while name in found:
+                name = f"{kind} {name}"
+            found[name] = None
+    return list(found)
