@@ -31,7 +31,7 @@ from commonground.cli_tables import example, inspect
 from commonground.completion import VARIABLE, complete_algorithm
 from commonground.errors import AggregateError, CommonGroundError, ConfigError
 from commonground.existing import check_folder
-from commonground.quoting import visible
+from commonground.quoting import folder_name, visible
 from commonground.stopping import stops_raise
 from commonground.terminal import say, standard_output
 
@@ -170,7 +170,7 @@ def _dealt(config: RunConfig, data: FederatedDataset) -> list[str]:
 
 def _new_folder(config: RunConfig) -> Path:
     """A folder below ``runs`` that there is not yet, named by the time, the method and the data."""
-    name = f"{datetime.now():%Y%m%d-%H%M%S}-{Path(config.algorithm).name}-{Path(config.data).stem}"
+    name = folder_name(f"{datetime.now():%Y%m%d-%H%M%S}-{Path(config.algorithm).name}-{Path(config.data).stem}")
     names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
 

@@ -17,6 +17,7 @@ from commonground.cli_options import check_early, run_options, run_values
 from commonground.completion import complete_algorithm, complete_setting
 from commonground.errors import ConfigError
 from commonground.existing import check_folder
+from commonground.quoting import folder_name
 
 # The modules that load PyTorch are imported where they are used: `--help` and mistyped commands answer at once.
 
@@ -162,7 +163,7 @@ def compare(
     if out is None:
         text = repr((_given(context, unnamed), config_file and values))
         key = hashlib.sha256(text.encode()).hexdigest()[:8]
-        out = Path("runs") / f"compare-{Path(values.get('data', 'digits')).stem}-{key}"
+        out = Path("runs") / folder_name(f"compare-{Path(values.get('data', 'digits')).stem}-{key}")
     from commonground.compare import compare as run_comparison
     from commonground.compare.grid import parse_grid
     from commonground.compare.progress import ComparisonProgress

@@ -164,6 +164,8 @@ def _own(code: str) -> RenderableType:
     if not isinstance(found, type):
         raise ConfigError(f"'{code}' is no class; a method or a module is one")
     method = issubclass(found, Algorithm)
+    if issubclass(found, Algorithm):
+        found.check_fields()
     settings = settings_of(found, () if method else ("shape", "classes"))
     option, prefix = ("", "") if method else ("fedrep --model ", "model.")
     example = "".join(f" --set {prefix}{one.name}={one.default}" for one in settings[:1])

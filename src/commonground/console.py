@@ -64,7 +64,7 @@ class ConsoleProgress:
     def begin(self, setup: Setup, engine: str, done: int) -> None:
         """See :class:`~commonground.engine.Observer`."""
         self._rounds = setup.config.rounds
-        self._headline = Headline.of(setup.data.task)
+        self._headline, self._kind = Headline.of(setup.data.task), setup.kind_of_model
         self._rank = Metric(setup.rank.key, is_share(setup.rank.key))
         self._no_loss = "no training" if setup.config.dp is None else "no finite loss"
         self._began, self._first = time.perf_counter(), done
@@ -100,8 +100,9 @@ class ConsoleProgress:
         state = self._no_loss if loss is None else f"loss {loss:.4f}" if loss < 1e5 else f"loss {loss:.4g}"
         headline = self._headline
         if row[headline.personal] is not None:
-            kind = "global" if row[headline.shared] is not None else "personal"
-            state += f"  {kind} {headline.name} {headline.show(row[headline.personal])}"
+            state += f"  {self._kind} {headline.name} {headline.show(row[headline.personal])}"
+            if self._kind == "personal" and row[headline.shared] is not None:
+                state += f", global {headline.show(row[headline.shared])}"
         rank = self._rank
         if row.get(f"validation_{rank.key}") is not None:
             what = "" if rank.key == headline.key else f"{rank.name} "

@@ -107,4 +107,5 @@ def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
         names = list(known)
         return f"unknown setting '{where}'{meant(where, names)}; known are {', '.join(names)}"
     reason = first["msg"].removeprefix("Value error, ")
-    return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}{_WRITTEN.get(first['type'], '')}"
+    written = "" if callable(first["input"]) else _WRITTEN.get(first["type"], "")
+    return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}{written}"

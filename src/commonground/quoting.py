@@ -6,9 +6,10 @@ characters that turn the direction of what follows. Shown as they come, they can
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
-__all__ = ["escaped", "quoted", "visible"]
+__all__ = ["escaped", "folder_name", "quoted", "visible"]
 
 LIMIT = 200
 _ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # controls, format and direction, halves of pairs, separators of lines
@@ -62,3 +63,12 @@ def _escaped(text: str, limit: int, marks: str) -> str:
         parts.append(part)
         room -= len(part)
     return "".join(parts)
+
+
+def folder_name(text: str) -> str:
+    """A text as the name of a folder that every system takes: letters, digits and ``. + = _ -``.
+
+    >>> folder_name("mine.py:FedMine, lr=0.1")
+    'mine.py-FedMine-lr=0.1'
+    """
+    return re.sub(r"[^\w.+=-]+", "-", text).strip("-.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, is_dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -82,3 +83,20 @@ def test_the_default_server_replaces_only_what_was_sent() -> None:
     server = Server({"a": torch.zeros(1), "b": torch.ones(1)}, weighting="uniform", lr=0.1)
     registry["fedavg"]().server_update(server, [Update(0, 1, {"a": torch.full((1,), 3.0)})], 1)
     assert (server.shared["a"].item(), server.shared["b"].item()) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "says"),
+    [
+        ("flute", {"server_lr": -1.0}, "'server_lr' is -1"),
+        ("flute-star", {"collapse_penalty": -0.1}, "'collapse_penalty' is -0.1"),
+        ("flute-star", {"head_epochs": -1}, "'head_epochs' is -1"),
+        ("fedrep-star", {"head_epochs": -1}, "'head_epochs' is -1"),
+        ("l2gd", {"alpha": -1.0}, "'alpha' is -1"),
+        ("fedcp", {"discrepancy_penalty": -1.0}, "'discrepancy_penalty' is -1"),
+        ("fedbabu", {"tune_epochs": -1}, "'tune_epochs' is -1"),
+    ],
+)
+def test_weights_and_epochs_are_not_negative(method: str, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_algorithm(method, settings)

@@ -341,3 +341,16 @@ def test_progress_shows_the_validation_metric_that_judges(capsys: pytest.Capture
     assert len(lines) == 2
     for line in lines:
         assert re.search(r"accuracy \d+\.\d %  validation log loss \d\.\d+", line)
+
+
+def test_lines_of_rounds_say_which_model_is_tested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A method with both has each client's own, and the global one behind it."""
+    for method, says in (("fedavg", r"  global accuracy [\d.]+ %  "), ("fedrep", r"  personal accuracy [\d.]+ %  ")):
+        assert main(["train", method, *BASE, "--out", str(tmp_path / method)]) == 0
+        assert re.search(says, capsys.readouterr().err)
+    assert main(["train", "ditto", *BASE, "--out", str(tmp_path / "ditto")]) == 0
+    said = re.findall(r"  personal accuracy ([\d.]+) %, global ([\d.]+) %  ", capsys.readouterr().err)
+    summary = json.loads((tmp_path / "ditto" / "summary.json").read_text())
+    last = summary["personal_accuracy"]["mean"], summary["global_accuracy"]
+    assert said[-1] == tuple(f"{100 * value:.1f}" for value in last)
+    assert said[-1][0] != said[-1][1]

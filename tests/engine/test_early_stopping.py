@@ -258,3 +258,8 @@ def test_a_run_that_its_user_stops_has_its_last_models_and_goes_on(tmp_path: Pat
     resumed = go(out=tmp_path / "run", resume=True)
     for key in ("weights_sha256", "early_stopping", "rounds"):
         assert resumed.summary[key] == whole.summary[key], key
+
+
+def test_models_that_are_sent_after_the_last_round_alone_are_not_stopped_early() -> None:
+    with pytest.raises(ConfigError, match=r"clients of One-shot averaging send theirs after the last one alone; leave"):
+        train("one-shot", digits(), rounds=3, early_stopping=2, validation_fraction=0.2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,17 @@ from torch import Tensor, nn
 import commonground as cg
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update, registry
 from commonground.algorithms.base import unprefixed
+from commonground.algorithms.fedrep import FedRep
+from commonground.algorithms.flute import FLUTE
+from commonground.cli import main
+from commonground.config import RunConfig
 from commonground.data import FederatedDataset
+from commonground.engine.backends.factory import make_engine
 from commonground.engine.clients.captured import taken_along
-from commonground.errors import CommonGroundError, ModelError
+from commonground.engine.prepare import prepare_setup
+from commonground.errors import CommonGroundError, ConfigError, ModelError
 from commonground.models import Groups
-from tests.helpers import TwoLayer, made_data, seeded
+from tests.helpers import TwoLayer, made_data, own, seeded
 
 ENGINES = ("serial", "batched", "messages")
 
@@ -479,3 +485,75 @@ def test_a_method_may_cut_its_batches() -> None:
     ]
     for name, value in runs[0].shared.items():
         torch.testing.assert_close(value, runs[1].shared[name])
+
+
+def test_what_is_personal_is_not_sent_unless_the_method_says_so() -> None:
+    @own
+    class Leaky(FedRep):
+        def sends(self, round: int) -> tuple[str, ...]:
+            return ("body",) if round == 1 else ("*.weight",)
+
+        def client_update(self, client: Client, round: int) -> Tensors:
+            client.fit("all")
+            return client.send(self.sends(round))
+
+        def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
+            """Looks at the head and leaves it where it is."""
+            server.shared.update({n: v for n, v in server.mean(updates).items() if n in server.shared})
+
+    for engine in ENGINES:
+        with pytest.raises(
+            ModelError, match=r"^leaky sends '4\.weight' \(sends\(\)\), which is personal and would leave"
+        ):
+            weights(Leaky(), engine)
+    weights(Leaky(), "serial", rounds=1)  # in which no head is sent
+    assert FLUTE().server_sees
+
+
+def test_hyperparameters_of_what_is_no_dataclass_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plain.py").write_text(
+        "from commonground.algorithms.fedrep import FedRep\n\n\nclass Plain(FedRep):\n    mu: float = 0.1\n"
+        "    name = 'plain-one'\n    title = 'Plain'\n    source = 'a test'\n"
+    )
+    says = "Plain has the hyperparameter 'mu' and is no dataclass; write @dataclass(frozen=True) above its class"
+    try:
+        for words in (["train", "--set", "mu=0.5"], ["train"], ["list"]):
+            assert main([words[0], f"{tmp_path / 'plain.py'}:Plain", *words[1:]]) == 2
+            assert says in " ".join(capsys.readouterr().err.split())
+        with pytest.raises(ConfigError, match="is no dataclass"):
+            registry["plain-one"](mu=0.5)  # type: ignore[call-arg]
+    finally:
+        registry.pop("plain-one", None)
+
+
+def test_auto_computes_one_by_one_what_fails_for_several_clients_together() -> None:
+    """A method that is right in every other engine runs, and a line says why not faster."""
+
+    @own
+    class TakesAlong(FedRep):
+        def client_update(self, client: Client, round: int) -> Tensors:
+            before = client.get("body")
+            client.fit("head")
+            client.fit("body", penalty=lambda mine, _: sum((mine[n] - before[n]).square().sum() for n in before))
+            return client.send("body")
+
+    found = {
+        engine: cg.train(TakesAlong(), made(), model=seeded(net), rounds=2, engine=engine, workers=1).summary
+        for engine in ("auto", "serial")
+    }
+    setup = prepare_setup(RunConfig.make({"algorithm": "takesalong", "data": "made"}), made(), net(), TakesAlong())
+    engine = make_engine("auto", setup)
+    assert engine.name in ("serial", "processes")
+    engine.close()
+    assert found["auto"]["engine"] == "serial"
+    assert found["auto"]["weights_sha256"] == found["serial"]["weights_sha256"]
+    says = (
+        "clients are not computed together, since takesalong's client_update fails so: the penalty takes along 'before'"
+    )
+    assert engine.remark.startswith(says)
+    assert not engine.remark.endswith("--engine serial")
+    with pytest.raises(ModelError, match="takes along 'before'"):
+        weights(TakesAlong(), "batched")
+    assert make_engine("auto", replace(setup, algorithm=FedRep())).remark == ""

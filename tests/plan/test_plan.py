@@ -305,3 +305,15 @@ def test_a_plan_is_shown_in_one_line() -> None:
     assert "\n" not in repr(planned)
     assert repr(planned).startswith(f"<Plan fedrep on {clients().name}, 3 rounds: ")
     assert f"{planned.sent.up[0] / 1e6:.1f} MB sent by clients" in repr(planned)
+
+
+@pytest.mark.parametrize("number", [4, 6, 10])
+@pytest.mark.parametrize("more", [{}, {"weighting": "samples"}, {"options": {"first": "lora_A", "head": "shared"}}])
+def test_a_mean_of_equal_tensors_may_be_another_one(number: int, more: dict[str, Any]) -> None:
+    """Under 1/3 it differs in the last digit, and clients are sent it again."""
+    given = {**SETTINGS, "options": {"first": "lora_A"}, "engine": "serial", **more}
+    data = clients(range(3, 3 + number))
+    sent = plan("rolora", data, **given).sent
+    run = train("rolora", data, **given)
+    assert sent.exact
+    assert (sent.up[0], sent.down[0]) == (run.summary["bytes_up"], run.summary["bytes_down"])

@@ -147,3 +147,15 @@ def test_perplexity_counts_tokens() -> None:
     np.testing.assert_allclose(found["perplexity"], [1 / 0.9, 2.0])
     np.testing.assert_allclose(found["token_accuracy"], [1.0, 2 / 3])
     assert kind.of_counts(counts)["perplexity"] == pytest.approx(math.exp((3 * math.log(2) - math.log(0.9)) / 4))
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_confident_models_rank_as_their_outputs_do(mirrored: bool) -> None:
+    """Also where a probability is 1 in all its digits, and whichever of two classes is the second."""
+    margin = np.array([36.0, 37.0, 38.0, 39.0, 40.0])
+    output = torch.from_numpy(np.stack([np.zeros(5), margin], axis=1))
+    y = np.array([0, 0, 1, 1, 1])
+    rows = ClassFigures().of_rows(output.flip(1) if mirrored else output, torch.from_numpy(1 - y if mirrored else y))
+    assert of_one(rows["y"], rows["p"])["auc"] == 1.0
+    three = torch.cat([output, torch.full((5, 1), -50.0, dtype=torch.float64)], dim=1)
+    assert of_one(y, ClassFigures().of_rows(three, torch.from_numpy(y))["p"])["auc"] == 1.0

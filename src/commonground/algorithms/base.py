@@ -11,7 +11,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,8 @@ class Algorithm(ABC):
         source: authors and year of the paper.
         shared: groups that travel and are averaged. What is no group of the model is a pattern of its tensors' names
             (``"1.*"``, see :class:`~commonground.models.Groups`), here and in all verbs.
-        personal: groups that never leave their client.
+        personal: groups that are each client's own. They do not leave it, unless :meth:`sends` names them and
+            ``server_sees`` says so.
         may_stay_silent: whether a client may send nothing at all in a round (L2GD's local rounds).
         clients_remember: whether clients keep the shared tensors they were sent, so that the server sends a client
             only what has changed since its last round (for methods that leave a part of them as it is).
@@ -100,7 +101,8 @@ class Algorithm(ABC):
             sentence, so that ``--dp`` is refused. A class that writes ``server_update``, ``replies`` or ``message_to``
             states it beside them: empty if what they give to others follows from the changes' sum alone.
         server_sees: what clients send to the server alone, which gives it back to them alone, as the end of a sentence:
-            noise of the server does not need to cover it, and noise of the clients would not.
+            noise of the server does not need to cover it, and noise of the clients would not. Personal tensors are sent
+            by a method alone that says so here.
     """
 
     name: ClassVar[str]
@@ -305,6 +307,25 @@ class Algorithm(ABC):
         """Whether the shared tensors are a whole model, so that a global accuracy exists."""
         return self.shared == ("all",) or not self.has_personal_model
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        cls.check_fields()
+        return super().__new__(cls)
+
+    @classmethod
+    def check_fields(cls) -> None:
+        """Refuse hyperparameters of a class that is no dataclass, which has none.
+
+        Raises:
+            ConfigError: names the first of them.
+        """
+        known = {one.name for one in fields(cls)}
+        for name, kind in inspect.get_annotations(cls).items():
+            if name not in known and "ClassVar" not in str(kind):
+                raise ConfigError(
+                    f"{cls.__name__} has the hyperparameter '{name}' and is no dataclass; write "
+                    "@dataclass(frozen=True) above its class"
+                )
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         settings = inspect.get_annotations(cls)
@@ -324,6 +345,7 @@ class Algorithm(ABC):
     @classmethod
     def options(cls) -> dict[str, Any]:
         """Hyperparameters and their defaults."""
+        cls.check_fields()
         return {f.name: f.default for f in fields(cls)}
 
 

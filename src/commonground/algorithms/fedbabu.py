@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import nn
 
 from commonground.algorithms.base import Algorithm, Client, Tensors
@@ -27,7 +28,7 @@ class FedBABU(Algorithm):
             analysis.ipynb) measures personal accuracy after tuning all of it.
     """
 
-    tune_epochs: int = 5
+    tune_epochs: Annotated[int, Field(ge=0)] = 5
     tune: Literal["head", "all"] = "head"
 
     name = "fedbabu"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from commonground.algorithms.base import Algorithm, Client, Output, Tensors
@@ -82,7 +84,7 @@ class FedCP(Algorithm):
         discrepancy_penalty: λ, the weight of the discrepancy; 5 in the authors' command (run_me.sh).
     """
 
-    discrepancy_penalty: float = 5.0
+    discrepancy_penalty: Annotated[float, Field(ge=0)] = 5.0
 
     name = "fedcp"
     title = "FedCP"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from commonground.algorithms.fedrep import FedRep
 
@@ -16,7 +19,7 @@ class FedRepStar(FedRep):
     (``fedrep --set head_epochs=1``) and 5 on CIFAR-100.
     """
 
-    head_epochs: int = 10
+    head_epochs: Annotated[int, Field(ge=0)] = 10
 
     name = "fedrep-star"
     title = "FedRep*"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from commonground.algorithms.base import Algorithm, Client, Output, Server, Tensors, Update
@@ -66,13 +67,13 @@ class FLUTE(Algorithm):
         head_first: whether these come before the epochs on both (the code) or after them (the paper).
     """
 
-    feature_penalty: float = 0.005
-    head_penalty: float = 0.0025
-    collapse_penalty: float = 0.25
-    server_lr: float = 0.05
+    feature_penalty: Annotated[float, Field(ge=0)] = 0.005
+    head_penalty: Annotated[float, Field(ge=0)] = 0.0025
+    collapse_penalty: Annotated[float, Field(ge=0)] = 0.25
+    server_lr: Annotated[float, Field(ge=0)] = 0.05
     feature_norms: Literal["mean", "sum"] = "mean"
     server_penalty: Literal["sum", "mean"] = "sum"
-    head_epochs: int = 0
+    head_epochs: Annotated[int, Field(ge=0)] = 0
     head_first: bool = False
 
     name = "flute"

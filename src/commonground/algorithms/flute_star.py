@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from commonground.algorithms.flute import FLUTE
 
@@ -15,7 +18,7 @@ class FLUTEStar(FLUTE):
     authors' code takes the 10 first: ``head_first``. Settings are those of FLUTE.
     """
 
-    head_epochs: int = 10
+    head_epochs: Annotated[int, Field(ge=0)] = 10
 
     name = "flute-star"
     title = "FLUTE*"

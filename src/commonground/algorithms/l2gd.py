@@ -25,7 +25,8 @@ class L2GD(Algorithm):
     Collins et al. take p = 0.9, and their code has all clients take part in every round, which costs as much as a
     tenth of them in the other methods: ``--set p=0.9 --participation 1``. With few clients sampled *and* p = 0.9 a
     model is hardly ever trained (on CIFAR-10 it is at chance after 20 rounds), so the default here is p = 0.1. The
-    personal models start at the same point; the global model is the last x̄.
+    personal models start at the same point; the global model is the last x̄, which clients are pulled to and no server
+    optimizer moves.
 
     Args:
         p: probability of averaging; 0.9 in Collins et al. 2021, App. A.2.
@@ -36,8 +37,8 @@ class L2GD(Algorithm):
     """
 
     p: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    alpha: float = 0.25
-    strength: float = 1.0
+    alpha: Annotated[float, Field(ge=0)] = 0.25
+    strength: Annotated[float, Field(ge=0)] = 1.0
     authors_code: bool = False
 
     name = "l2gd"
@@ -45,6 +46,7 @@ class L2GD(Algorithm):
     source = "Hanzely, Richtárik 2020"
     shared = ("all",)
     may_stay_silent = True
+    pseudo_gradient = False
     not_private = "its clients get their own models back from the server, which would be cut and noised"
 
     def client_state(self, initial: Tensors) -> Tensors:

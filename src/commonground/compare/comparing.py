@@ -18,7 +18,7 @@ from torch import nn
 from commonground.algorithms import Algorithm
 from commonground.compare.adapting import OF_MODEL, check_spelling, is_adapting, of_all, without_defaults
 from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
-from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, folder_name, shown
+from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.reaching import asked_target
 from commonground.compare.results import Diverged, Tuning
@@ -37,6 +37,7 @@ from commonground.engine.tracked import Track, Tracking
 from commonground.errors import CommonGroundError, ConfigError, NotFiniteError, RunError, UpdateError
 from commonground.existing import check_folder
 from commonground.models import is_pretrained, own_copy
+from commonground.quoting import folder_name
 from commonground.suggest import meant
 from commonground.tasks import CLASSIFICATION, Headline, Target
 from commonground.tasks.rank import assumed_way

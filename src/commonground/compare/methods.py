@@ -13,9 +13,10 @@ from commonground.config import RunConfig
 from commonground.engine.option_checks import unused
 from commonground.errors import ConfigError
 from commonground.literals import literal
+from commonground.quoting import folder_name
 from commonground.suggest import meant
 
-__all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "Method", "as_text", "folder_name"]
+__all__ = ["COMMON", "FINETUNE_EPOCHS", "FINE_TUNING", "Method", "as_text"]
 
 FINETUNE_EPOCHS = 10
 """What ``+ft`` stands for (Collins et al. 2021, §5.2)."""
@@ -224,8 +225,3 @@ def as_text(settings: Mapping[str, Any], between: str = ",") -> str:
 def shown(settings: Mapping[str, Any]) -> str:
     """A grid's settings for people; a candidate without any has what is usual."""
     return as_text(settings, ", ") or "the usual settings"
-
-
-def folder_name(text: str) -> str:
-    """A text as the name of a folder."""
-    return re.sub(r"[^\w.+=-]+", "-", text).strip("-.")

@@ -78,6 +78,7 @@ class _StepProgress:
 
     def begin(self, setup: Setup, engine: str, done: int) -> None:
         self._done, self._headline = done, Headline.of(setup.data.task)
+        self._kind = setup.kind_of_model
         self._last = self._printed = time.perf_counter()
         if done:
             self._whole.note(f"{self._step.text}: continuing after round {done}")
@@ -101,9 +102,8 @@ class _StepProgress:
         headline = self._headline
         own = row[headline.personal]
         if own is not None:
-            kind = "global" if row[headline.shared] == own else "personal"
             part = "validation" if self._step.candidate is not None else "test"
-            self._state = f"{kind} {part} {headline.name} {headline.show(own)}"
+            self._state = f"{self._kind} {part} {headline.name} {headline.show(own)}"
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, state=f"{self._state}  {left} left in all")
         elif now - self._printed > LINE_EVERY and self._done < self._step.rounds:

@@ -13,7 +13,33 @@ from commonground.models import Groups
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
-__all__ = ["client_model", "client_start", "in_order", "places_of"]
+__all__ = ["check_sent", "client_model", "client_start", "in_order", "places_of"]
+
+
+TRIED_ROUNDS = 10  # of a method that sends other groups in other rounds
+
+
+def check_sent(groups: Groups, algorithm: Algorithm, rounds: int) -> None:
+    """Refuse a method that sends what is personal without saying so.
+
+    Args:
+        groups: of the model.
+        algorithm: the method.
+        rounds: of the run.
+
+    Raises:
+        ModelError: names the first such tensor.
+    """
+    if algorithm.server_sees:
+        return
+    personal = set(groups.names(algorithm.personal))
+    for round in range(1, min(rounds, TRIED_ROUNDS) + 1):
+        for name in groups.names(algorithm.sends(round)):
+            if name in personal:
+                raise ModelError(
+                    f"{algorithm.title or algorithm.name} sends {quoted(name)} (sends()), which is personal and would "
+                    "leave its client: leave it out, or say what the server sees of its clients (server_sees)"
+                )
 
 
 def client_start(groups: Groups, algorithm: Algorithm, initial: Tensors) -> Tensors:

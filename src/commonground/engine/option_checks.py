@@ -162,6 +162,13 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
         raise ConfigError(
             f"--early-stopping {config.early_stopping} needs rows to judge by; add --validation-fraction, such as 0.2"
         )
+    if config.early_stopping is not None and config.rounds > 1:
+        sent = [algorithm.rounds_sent(rounds, config.rounds) for rounds in (config.rounds - 1, config.rounds)]
+        if not sent[0] and sent[1]:
+            raise ConfigError(
+                f"--early-stopping keeps an earlier round's models, and clients of {algorithm.title} send theirs after "
+                "the last one alone; leave it out"
+            )
     for name in ("betas", "eps"):
         if getattr(config, name) is not None and config.optimizer not in ("adam", "adamw"):
             raise ConfigError(

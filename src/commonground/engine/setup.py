@@ -22,7 +22,7 @@ from commonground.data.class_counts import class_totals
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import resolve_device
-from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
+from commonground.engine.client_tensors import check_sent, client_model, client_start, in_order, places_of
 from commonground.engine.clients.batches import check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.given_by_hooks import tensors_given
@@ -117,6 +117,7 @@ class Setup:
         if data.described:
             check_described(config)
         groups.check_cover(algorithm.shared, algorithm.personal, ": every tensor of a model is shared or personal")
+        check_sent(groups, algorithm, config.rounds)
         if "head" in algorithm.personal and not groups.whole(algorithm.personal):
             raise ModelError(
                 f"{algorithm.title} keeps the head with each client, and the model '{config.model}' has none of its "
@@ -404,6 +405,11 @@ class Setup:
     def has_personal_model(self) -> bool:
         """Whether a client's own model differs from the shared tensors, be it by its BatchNorm statistics alone."""
         return self.algorithm.has_personal_model or bool(self.groups.local_statistics)
+
+    @property
+    def kind_of_model(self) -> str:
+        """Which model is tested for each client: its own (``personal``), or the one that all have (``global``)."""
+        return "personal" if self.has_personal_model else "global"
 
     @property
     def batch_norm(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -149,7 +149,14 @@ def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, in
     total = 0
     for round in range(1, config.rounds + 1):
         clients = sample_clients(config, setup.data.clients, round)
-        server = Server(dict(shared), dict(memory), round=round, clients=setup.data.clients, seed=config.seed)
+        server = Server(
+            dict(shared),
+            dict(memory),
+            round=round,
+            clients=setup.data.clients,
+            weighting=config.weighting,
+            seed=config.seed,
+        )
         for client in clients:
             last = heard.get(client, 0)
             known, steps = algorithm.spared(server, last)
@@ -159,9 +166,19 @@ def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, in
             total += payload_bytes(steps) + payload_bytes(algorithm.message_to(server, client))
         names = setup.groups.names(algorithm.sends(round))
         sent = {name: shared[name] + torch.rand_like(shared[name]) for name in names}
-        algorithm.server_update(server, [Update(client, 1, sent) for client in clients], round)
-        new = moved if round == 1 else [n for n, value in server.shared.items() if not torch.equal(value, shared[n])]
+        algorithm.server_update(server, _updates(setup, clients, sent), round)
+        if round == 1:
+            # The mean of equal tensors is one of other digits where the clients' weights are no powers of two.
+            mean = server.mean(_updates(setup, clients, {name: shared[name] for name in names if name not in moved}))
+            new = [*moved, *(name for name, value in mean.items() if not torch.equal(value, shared[name]))]
+        else:
+            new = [name for name, value in server.shared.items() if not torch.equal(value, shared[name])]
         changed |= dict.fromkeys(new, round)
         shared, memory = server.shared, server.memory
         heard |= dict.fromkeys(clients, round)
     return total, total
+
+
+def _updates(setup: Setup, clients: Sequence[int], sent: Tensors) -> list[Update]:
+    """The same of all clients."""
+    return [Update(client, int(setup.data.train_sizes[client]), sent) for client in clients]

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.fine import BINS, Array, Counts, FineFigures, Floats, Owner, calibration_gaps, share, sums_of
-from commonground.tasks.ranking_scores import MOST_CLASSES, auc_of_bins, auc_of_sets, binned, bins_of, log_odds
+from commonground.tasks.ranking_scores import (
+    MOST_CLASSES,
+    auc_of_bins,
+    auc_of_sets,
+    binned,
+    bins_of,
+    log_odds_of_classes,
+)
 
 __all__ = ["ClassFigures", "class_figures", "macro_f1"]
 
@@ -25,7 +32,9 @@ class ClassFigures(FineFigures):
     class against the rest; of two classes simply theirs; for at most 100 classes), ``log_loss`` and
     ``calibration_error`` (expected, 15 bins of confidence).
 
-    Of all rows as one set, all are exact but ``auc``, which is made of counts in bins of log-odds.
+    Of all rows as one set, all are exact but ``auc``, which is made of counts in bins of log-odds. Rows rank by their
+    log-odds in five decimals: what differs by less is a tie, and what is so near 1 that scikit-learn's probabilities
+    are equal is none.
     """
 
     names = ("balanced_accuracy", "f1", "auc", "log_loss", "calibration_error")
@@ -56,7 +65,11 @@ class ClassFigures(FineFigures):
             "calibration": calibration_gaps(p.max(1), p.argmax(1) == y, one, 1)[0],
         }
         classes = _ranked_classes(p.shape[1])
-        return {**found, "scores": binned(log_odds(p[:, classes]), y[:, None] == classes)} if len(classes) else found
+        return (
+            {**found, "scores": binned(log_odds_of_classes(p)[:, classes], y[:, None] == classes)}
+            if len(classes)
+            else found
+        )
 
     def of_counts(self, counts: Counts) -> dict[str, float]:
         rows = counts["confusion"][0].sum()
@@ -133,9 +146,10 @@ def _ranked_classes(classes: int) -> npt.NDArray[np.int64]:
 
 def _auc(y: npt.NDArray[np.int64], p: Floats, owner: Owner, sets: int) -> Floats:
     """The mean of the areas that are defined, NaN where none is."""
-    total, known = np.zeros(sets), np.zeros(sets)
-    for c in _ranked_classes(p.shape[1]):
-        area = auc_of_sets(log_odds(p[:, c]), y == c, owner, sets)
+    total, known, classes = np.zeros(sets), np.zeros(sets), _ranked_classes(p.shape[1])
+    odds = log_odds_of_classes(p) if len(classes) else p
+    for c in classes:
+        area = auc_of_sets(odds[:, c], y == c, owner, sets)
         total += np.nan_to_num(area)
         known += ~np.isnan(area)
     return share(total, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_CLASSES", "auc_of_bins", "auc_of_sets", "binned", "bins_of", "log_odds"]
+__all__ = ["MOST_CLASSES", "auc_of_bins", "auc_of_sets", "binned", "bins_of", "log_odds", "log_odds_of_classes"]
 
 Floats = npt.NDArray[np.float64]
 Marks = npt.NDArray[np.bool_]
@@ -18,11 +18,24 @@ _WIDEST = 16.0  # log-odds beyond which probabilities are one bin: 1e-7 from 0 o
 _EQUAL = 5  # decimals of log-odds: engines differ beyond, and what is equal in one is to be a tie in all
 
 
-def log_odds(probabilities: Floats) -> Floats:
-    """ln(p/(1 − p)), rounded; finite for 0 and 1 as well."""
+def log_odds(probabilities: Floats, others: Floats | None = None) -> Floats:
+    """ln(p/(1 − p)), rounded; finite for 0 and 1 as well.
+
+    Args:
+        probabilities: p.
+        others: 1 − p, where it is known in more digits than p near 1 has.
+    """
     tiny = np.finfo(np.float64).tiny
-    odds = np.log(np.maximum(probabilities, tiny)) - np.log(np.maximum(1 - probabilities, np.finfo(np.float64).eps))
-    return np.round(odds, _EQUAL)
+    rest = np.maximum(1 - probabilities, np.finfo(np.float64).eps) if others is None else np.maximum(others, tiny)
+    return np.round(np.log(np.maximum(probabilities, tiny)) - np.log(rest), _EQUAL)
+
+
+def log_odds_of_classes(probabilities: Floats) -> Floats:
+    """[rows, classes] the log-odds of each class against all others, from probabilities whose rows add up to 1."""
+    others = np.zeros_like(probabilities)
+    others[:, 1:] = np.cumsum(probabilities, axis=1)[:, :-1]
+    others[:, :-1] += np.cumsum(probabilities[:, ::-1], axis=1)[:, ::-1][:, 1:]
+    return log_odds(probabilities, others)
 
 
 def auc_of_sets(scores: Floats, positive: Marks, owner: Owner, sets: int) -> Floats:

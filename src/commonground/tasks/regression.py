@@ -25,7 +25,8 @@ class Regression(Task):
 
     Metrics, each averaged over the outputs: ``mse``, ``rmse`` (the root of a set's ``mse``), ``mae`` and ``r2``, the
     coefficient of determination 1 − Σ(y − ŷ)²/Σ(y − ȳ)² with ȳ the mean over the same samples. For samples that do not
-    differ in y (a client with one test sample) it is not defined.
+    differ in y (a client with one test sample), in one of the outputs, it is not defined, nor for such as differ by
+    less than a millionth of their size where no mean is taken off before.
 
     Args:
         mean, std: of each output, if the model shall learn (y − mean)/std; losses are of these, metrics and predictions
@@ -105,7 +106,8 @@ class Regression(Task):
 
     def metrics(self, means: Mapping[str, npt.NDArray[np.float64]]) -> Figures:
         squared, spread = means["squared"], means["y_squared"] - means["y"] ** 2
-        # What is left of a spread of zero is rounding: y² and ȳ² agree to about 16 digits.
+        # What is left of a spread of zero is rounding: y² and ȳ² agree to about 16 digits, and targets that differ by
+        # less than a millionth of their size leave too few of the spread's (a task with a mean takes it off before).
         known = spread > 1e-12 * means["y_squared"]
         r2 = np.where(known, 1 - squared / np.where(known, spread, 1.0), np.nan)
         mse = squared.mean(1)

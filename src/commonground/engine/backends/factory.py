@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
+from commonground.algorithms import Algorithm
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.batched import BatchedEngine
 from commonground.engine.backends.messages import MessageEngine
@@ -15,8 +17,11 @@ from commonground.engine.backends.pooled import PooledEngine
 from commonground.engine.backends.processes import ProcessEngine, default_workers
 from commonground.engine.backends.serial import SerialEngine
 from commonground.engine.clients.stacking_trial import check_stackable
+from commonground.engine.held_parts import has_parts
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
+from commonground.quoting import escaped
+from commonground.registration import is_ours
 
 __all__ = ["EngineOf", "choose_engine", "make_engine"]
 
@@ -35,8 +40,14 @@ def choose_engine(setup: Setup) -> str:
     convolutions or recurrences, on an accelerator for all that stack; else ``processes`` on a CPU with several cores
     and clients, else ``serial``.
     """
+    return _chosen(setup)[0]
+
+
+def _chosen(setup: Setup) -> tuple[str, str]:
+    """The engine, and a sentence about why a faster one was passed over, if it is for the user's own method."""
+    why = ""
     if setup.folds and setup.config.workers is None:
-        return "batched"
+        return "batched", ""
     accelerated = setup.device.type != "cpu"
     heavy = any(isinstance(m, nn.modules.conv._ConvNd | nn.RNNBase) for m in setup.model.modules())
     weights = sum(value.numel() for value in setup.initial.values())
@@ -47,9 +58,27 @@ def choose_engine(setup: Setup) -> str:
         except (ModelError, ConfigError):
             pass
         else:
-            return "batched"
+            why = _fails_stacked(setup)
+            if not why:
+                return "batched", ""
     workers = 1 if accelerated else setup.config.workers or default_workers()
-    return "processes" if workers > 1 and sampled > 1 else "serial"
+    return "processes" if workers > 1 and sampled > 1 else "serial", why
+
+
+def _fails_stacked(setup: Setup) -> str:
+    """Why a user's own method cannot compute clients together, as a trial on two of them shows; empty if it can, and
+    for the methods of this library.
+    """
+    method = setup.algorithm
+    if is_ours(type(method)) or type(method).message_to is not Algorithm.message_to or has_parts(method):
+        return ""
+    clients = np.argsort(setup.data.train_sizes, kind="stable")[:2].tolist()  # whose round is short
+    try:
+        BatchedEngine(setup).train(1, sorted(clients), setup.initial_shared)
+    except Exception as error:  # whatever it is: one client after the other it may be right, or says so itself
+        said = str(error).partition("; or take --engine")[0].partition(" (ask the client inside it")[0]
+        return f"clients are not computed together, since {method.title}'s client_update fails so: {escaped(said, 500)}"
+    return ""
 
 
 def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
@@ -62,8 +91,9 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
     """
     if setup.algorithm.pools:
         return PooledEngine(setup)
-    chosen = name == "auto"
-    name = choose_engine(setup) if chosen else name
+    chosen, remark = name == "auto", ""
+    if chosen:
+        name, remark = _chosen(setup)
     if name in ("processes", "ray") and setup.device.type != "cpu":
         raise ConfigError(
             f"the engine '{name}' shares out CPU cores, and this run computes on {setup.device}; take batched "
@@ -84,7 +114,8 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
         "batched": BatchedEngine,
     }
     engine = engines[name](setup)
-    if chosen and name == "serial" and setup.device.type != "cpu":
+    engine.remark = remark
+    if chosen and not remark and name == "serial" and setup.device.type != "cpu":
         engine.remark = f"clients are computed one after the other on {setup.device}: {_why_not_stacked(setup)}"
     return engine
 
