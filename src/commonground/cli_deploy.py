@@ -6,9 +6,11 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -88,8 +90,8 @@ def server(folder: Path, host: str, port: int, names: tuple[str, ...], max_messa
         command = deployment.superlink(host, port)
         click.echo(f"+ {shlex.join(command)}", err=True)
         given = "" if insecure else f"; give clients '{deployment.certificates / 'ca.pem'}'"
-        click.echo(f"listening on {host}:{port}{given}", err=True)
-        raise SystemExit(_attended(command, deployment.environment(max_message << 20)))
+        said = f"listening on {host}:{port}{given}"
+        raise SystemExit(_attended(command, deployment.environment(max_message << 20), (host, port), said))
 
 
 @deploy.command(epilog="Example: commonground deploy register north.pub south.pub")
@@ -328,19 +330,20 @@ def run(
 @deploy.command(epilog="Example: commonground deploy status")
 @folder_option
 def status(folder: Path) -> None:
-    """Which clients are there, by the names that they had in the last run, and which runs there were: `flwr supernode
-    list` and `flwr list`.
+    """Which clients are there, by the names that they had in the last run, or by their keys before, and which runs there
+    were: `flwr supernode list` and `flwr list`.
     """
     from commonground.network.deploy import Deployment
 
     deployment = Deployment(folder)
     command, found = deployment.flwr("supernode", "list")
     click.echo(f"+ {shlex.join(command)}", err=True)
-    names = deployment.names()
+    names, keys = deployment.names(), deployment.keys()
     for node in found.get("nodes", []):
         since = f" for {node['online-elapsed']:.0f} s" if node.get("status") == "online" else ""
-        name = names.get(str(node.get("node-id")))
-        called = "" if name is None else f"  client {escaped(name)}"
+        number = str(node.get("node-id"))
+        called = f"  key {escaped(keys[number])}" if number in keys else ""
+        called = f"  client {escaped(names[number])}" if number in names else called
         click.echo(f"node {node.get('node-id')}  {node.get('status')}{since}{called}")
     if not found.get("nodes"):
         click.echo("no clients yet")
@@ -384,13 +387,28 @@ def _is_address(text: str) -> bool:
     return found is not None and 1 <= int(found[1]) <= 65535
 
 
-def _attended(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command that ends with this one, also if this one is killed; its exit status."""
+def _attended(
+    command: list[str], environment: dict[str, str], address: tuple[str, int] | None = None, said: str = ""
+) -> int:
+    """Run a command that ends with this one, also if this one is killed.
+
+    Args:
+        command, environment: of the child process.
+        address: on which it will listen.
+        said: once it does.
+
+    Returns:
+        Its exit status.
+    """
     from commonground.network.superlink import ENDS_WITH
 
     child = subprocess.Popen(command, env={**environment, ENDS_WITH: str(os.getpid())})
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     try:
+        while address is not None and child.poll() is None and not _answers(*address):
+            time.sleep(0.1)
+        if said and child.poll() is None:
+            click.echo(said, err=True)
         return child.wait()
     except KeyboardInterrupt:
         child.send_signal(signal.SIGINT)
@@ -400,3 +418,15 @@ def _attended(command: list[str], environment: dict[str, str]) -> int:
             child.kill()
         sys.stderr.write("stopped\n")
         return 130
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    from commonground.network.superlink import is_everywhere
+
+    here = host if not is_everywhere(host) else "::1" if ":" in host else "127.0.0.1"
+    try:
+        socket.create_connection((here, port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -69,6 +69,18 @@ def test_heads_are_tuned_as_on_one_machine(more: dict[str, Any], tmp_path: Path)
     assert there.summary["personal_accuracy_of"] == here.summary["personal_accuracy_of"]
 
 
+def test_fewer_rounds_than_before_are_refused_before_anything_is_started(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "rounds": 3}
+    over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **settings)
+    with pytest.raises(
+        RunError, match=r"has 3 rounds, of which 3 are done; it can go on with as many or more, not with 2"
+    ):
+        run_settings({"rounds": 2}, tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="its learning rate follows the share of its rounds"):
+        run_settings({"rounds": 4, "lr_schedule": "cosine"}, tmp_path / "run", resume=True)
+    assert run_settings({"rounds": 4}, tmp_path / "run", resume=True)["rounds"] == 4
+
+
 def test_a_client_that_is_away_while_heads_are_tuned_has_the_global_model(tmp_path: Path) -> None:
     town, settings = Town(data_of(), tmp_path / "sites"), {**SETTINGS, "finetune_epochs": 1}
 

@@ -128,6 +128,18 @@ def test_where_clients_are_absent_the_noise_on_their_number_is_that_of_the_fewes
     assert told["noise_on_changes"] == pytest.approx((0.25**-2 - 0.5**-2) ** -0.5)
 
 
+def test_noise_that_can_be_subtracted_is_said_to_be() -> None:
+    told = private(dp_noise=2.0)
+    says = "; the noise follows from the seed, and whoever knows that can subtract it: --dp-secret-noise"
+    assert says in about_privacy(told)
+    assert says in about_privacy(private(dp="example", dp_noise=2.0))
+    assert says not in about_privacy(private(dp_noise=2.0, dp_secret_noise=True))
+    before = {key: value for key, value in private(dp_noise=2.0, dp_adaptive_clip=0.5).items() if key != "last_clip"}
+    assert "changes cut to 1 at first, so that 50 % of the clients are within that, noise 2 times" in about_privacy(
+        before
+    )
+
+
 def test_a_run_shares_the_methods_tensors_alone() -> None:
     plain, adaptive = (
         train("fedavg", "digits", **SMALL, dp_noise=2.0, dp_adaptive_clip=share) for share in (None, 0.5)

@@ -212,8 +212,8 @@ class Deployment:
             raise RunError(f"the run {run} is over already ({state})")
         self.flwr("stop", str(run))
 
-    def register(self, public_key: Path, name: str | None = None) -> int | None:
-        """Let the node of a public key take part.
+    def register(self, public_key: Path) -> int | None:
+        """Let the node of a public key take part; which file it was is kept, for :meth:`keys`.
 
         Returns:
             Its number; None of one that was let in before.
@@ -225,12 +225,13 @@ class Deployment:
         self.check()
         if not _is_public_key(public_key):
             raise ConfigError(f"'{public_key}' holds no public key; it is node.pub of the client's folder")
-        named = () if name is None else ("--name", name)
         words = ("supernode", "register", str(public_key.resolve()))
-        command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, *named, "--format", "json"]
+        command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, "--format", "json"]
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
         try:
-            return int(json.loads(done.stdout[done.stdout.index("{") :])["node-id"])
+            node = int(json.loads(done.stdout[done.stdout.index("{") :])["node-id"])
+            write_atomically(self.folder / "registered" / f"{node}.txt", f"{public_key}\n")
+            return node
         except (ValueError, KeyError):
             if "already in use" in done.stdout + done.stderr:
                 return None
@@ -282,6 +283,11 @@ class Deployment:
                 members = Members.read(Path(job.out) / MEMBERS)
                 found |= {str(n): told.name for n, told in zip(members.nodes, members.descriptions, strict=True)}
         return found
+
+    def keys(self) -> dict[str, str]:
+        """The files of the public keys that were let in, as they were named then, by their nodes' numbers."""
+        files = (self.folder / "registered").glob("*.txt")
+        return {path.stem: path.read_text("utf-8", "replace").strip() for path in files}
 
     def folders(self) -> dict[str, str]:
         """Where runs are written, by Flower's numbers of them; of several in one folder, of the last."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from commonground.config import OF_DATA, RunConfig
 from commonground.console import result_note, result_table
+from commonground.engine.more_rounds import check_rounds
 from commonground.engine.option_checks import check_described
 from commonground.engine.prepare import checked_algorithm
 from commonground.engine.run import load_run
@@ -41,7 +42,8 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
     Raises:
         ConfigError: one divides or changes data, or says what computes, which are with the clients; or there is no
             algorithm.
-        RunError: another run has the folder, or has left something there.
+        RunError: another run has the folder, or has left something there; or the one in it cannot go on to as many
+            rounds.
     """
     for name in OF_DATA:
         if name in values:
@@ -66,7 +68,9 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
     config = RunConfig.make(found)  # refuses what is wrong before anything is started
     check_described(config)
     if not is_code(config.algorithm):  # a file is found from where the server was started
-        checked_algorithm(config)
+        algorithm = checked_algorithm(config)
+        if resume:
+            check_rounds(RunFolder(out), config, algorithm)
     return found
 
 

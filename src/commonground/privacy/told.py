@@ -30,6 +30,8 @@ def about_privacy(privacy: Mapping[str, Any]) -> str:
             f"ε is in {privacy['epsilon_in']}"
         )
     told = _about(privacy)
+    if privacy.get("noise_from") == "seed":
+        told += "; the noise follows from the seed, and whoever knows that can subtract it: --dp-secret-noise"
     if privacy["delta"] < LARGE_DELTA:
         return told
     return f"{told}; δ bounds how often this fails, and {privacy['delta']:.2g} is often: --dp-delta sets it"
@@ -48,6 +50,8 @@ def _about(privacy: Mapping[str, Any]) -> str:
     clip = f"{privacy['clip']:g}"
     if "last_clip" in privacy:
         clip += f" at first and {privacy['last_clip']:.3g} at last"
+    elif "adaptive_clip" in privacy:
+        clip += f" at first, so that {100 * privacy['adaptive_clip']:g} % of the clients are within that"
     many = f"{privacy['participants']:,} of {privacy['clients']:,} clients"
     rounds = f"{privacy['rounds']:,} round{'s' if privacy['rounds'] != 1 else ''}"
     whose = "each client" if privacy["where"] == "client" else "the server"
