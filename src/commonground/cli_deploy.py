@@ -330,8 +330,8 @@ def run(
 @deploy.command(epilog="Example: commonground deploy status")
 @folder_option
 def status(folder: Path) -> None:
-    """Which clients are there, by the names that they had in the last run, or by their keys before, and which runs there
-    were: `flwr supernode list` and `flwr list`.
+    """Which clients are there, by the names that they had in the last run, or by their keys before, and which runs
+    there were: `flwr supernode list` and `flwr list`.
     """
     from commonground.network.deploy import Deployment
 
