@@ -107,3 +107,16 @@ def test_of_a_model_that_all_have_nobody_says_whose(
     assert main(asked) == 2
     assert "give either --client ID or --global" in capsys.readouterr().err
     assert not cg.train("fedrep", data, model="mlp", rounds=1).trained.one_for_all
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1,2\n3,4,5\n", r"row 2: it has 3 cells, and the first row 2$"),
+        ("1,2\n3,1_0\n", r"row 2: column 2 is '1_0', no number; columns are those"),
+    ],
+)
+def test_rows_that_do_not_fit_are_named(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    with pytest.raises(DataError, match=says):
+        read_samples(tmp_path / "x.csv")

@@ -133,6 +133,12 @@ def test_numbers_without_a_table(tmp_path: Path) -> None:
     flat = client.post("/v1/predict", json={"rows": x.reshape(3, -1).tolist()}, headers=headers).json()
     assert flat == said
     assert client.post("/v1/predict", json={"rows": [[1.0]]}, headers=headers).status_code == 422
+    for cells in ("1", True, None):
+        refused = client.post("/v1/predict", json={"rows": [[cells] * 64]}, headers=headers)
+        assert (refused.status_code, refused.json()["detail"]) == (
+            422,
+            "samples are lists of numbers, all of one shape",
+        )
     examples = {"client": "n", "rows": [{"a": 1}] * 5}
     refused = client.post("/v1/clients", json=examples, headers=bearer(tokens.issue(ENROL)))
     assert refused.status_code == 422

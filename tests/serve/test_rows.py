@@ -151,6 +151,10 @@ def test_a_truth_among_numbers_is_refused_by_row_and_column(
         ('{"rows": [{"a": NaN}]}', "row 1, column 'a': a cell is a text, a finite number, true, false or null"),
         ('{"rows": [{"a": 1e400}]}', "row 1, column 'a': a cell is"),
         ('{"rows": [{"a": 1, "b": 2, "plan": "x"}, {"plan": "\\ud800"}]}', "row 2 holds half of a character, \\ud800"),
+        (
+            '{"rows": [{"a": 1, "b": 2, "plan": "x"}, {"a": 9007199254740993}]}',
+            "row 2, column 'a': a whole number beyond 2^53 loses digits: an identifier is written as text",
+        ),
         ('{"rows": [3]}', "row 1 is no object of cells by their columns' names"),
         ('{"rows": [', "the body is no JSON: "),
         ('{"rows": []}', "'rows' is empty; at least one is needed"),

@@ -42,6 +42,10 @@ def read_samples(path: Path, separator: str | None = None, encoding: str | None 
             lines = [line for line in csv.reader(text.splitlines(), delimiter=file.separator) if line]
             header = bool(lines) and not any(_is_number(cell) for cell in lines[0])
             for number, line in enumerate(lines[header:], 1 + header):
+                if len(line) != len(lines[0]):
+                    raise DataError(
+                        f"{path}, row {number}: it has {len(line)} cells, and the first row {len(lines[0])}"
+                    )
                 for place, cell in enumerate(line, 1):
                     if not _is_number(cell):
                         raise DataError(
@@ -79,4 +83,4 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text  # which Python takes for a blank between digits

@@ -170,11 +170,12 @@ def _check_settings(folder: Path, config: Settings, tensors: Mapping[str, Tensor
         first = min((name.removeprefix("base.") for name in there), default="no layer")
         raise ModelError(f"the adapter in '{folder}' is of another base: it adapts '{first}', which the model has not")
     layers = config.get("layers_to_transform")
+    layers = [] if layers is None else [layers] if isinstance(layers, int) else layers
     needed = [
         f"model.rank={rank}",
         f"model.alpha={alpha:g}",
         f"model.target_modules={','.join(sorted({name.rpartition('.')[2] for name in there}))}",
-        *([f"model.layers={','.join(map(str, [layers] if isinstance(layers, int) else layers))}"] if layers else []),
+        *([f"model.layers={','.join(map(str, layers))}"] if layers else []),
         *(["model.rslora=true"] if rslora else []),
     ]
     raise ConfigError(

@@ -4,15 +4,22 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 __all__ = ["Added", "Examples", "Health", "Predictions", "Rows", "Said"]
 
 MOST_ROWS = 10_000
 
-# Whole numbers that a float holds exactly: a longer one in a table is an identifier, which is written as text.
-Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
-Cell = str | Whole | float | bool | None
+_EXACT = 2**53  # up to which a float holds whole numbers exactly
+
+
+def _exact(cell: Any) -> Any:
+    if isinstance(cell, int) and abs(cell) > _EXACT:
+        raise ValueError("a whole number beyond 2^53 loses digits: an identifier is written as text")
+    return cell
+
+
+Cell = Annotated[str | int | float | bool | None, BeforeValidator(_exact)]
 
 
 class _Strict(BaseModel):

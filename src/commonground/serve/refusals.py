@@ -86,4 +86,7 @@ def _not_the_form(error: Mapping[str, Any]) -> str:
     row, column = f"row {place[1] + 1}", place[2:3]
     if not column or column == ["list[any]"]:
         return f"{row} is no object of cells by their columns' names"
-    return f"{row}, column {quoted(str(column[0]))}: a cell is a text, a finite number, true, false or null"
+    where = f"{row}, column {quoted(str(column[0]))}"
+    if error["type"] == "value_error":
+        return f"{where}: {error['msg'].removeprefix('Value error, ')}"
+    return f"{where}: a cell is a text, a finite number, true, false or null"

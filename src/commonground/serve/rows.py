@@ -102,9 +102,12 @@ class NumberRows(RowReader):
     def read(self, trained: Trained, rows: Rows, client: str, number: int) -> tuple[Any, Notes]:
         """See :meth:`RowReader.read`."""
         try:
-            return np.asarray(rows, dtype=np.float64), [()] * len(rows)
+            found = np.asarray(rows)
         except (ValueError, TypeError, OverflowError):
-            raise DataError("samples are lists of numbers, all of one shape") from None
+            found = np.empty(0, dtype=object)
+        if found.dtype.kind not in "iuf":  # words and truth values are none
+            raise DataError("samples are lists of numbers, all of one shape")
+        return found.astype(np.float64), [()] * len(rows)
 
     def examples(self, rows: Sequence[Row], client: str) -> tuple[Any, Any]:
         """Refused: a row is an object with its target, and these are none."""
