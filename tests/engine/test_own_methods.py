@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import commonground as cg
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update, registry
 from commonground.algorithms.base import unprefixed
+from commonground.algorithms.fedprox import FedProx
 from commonground.algorithms.fedrep import FedRep
 from commonground.algorithms.flute import FLUTE
 from commonground.cli import main
@@ -557,3 +558,28 @@ def test_auto_computes_one_by_one_what_fails_for_several_clients_together() -> N
     with pytest.raises(ModelError, match="takes along 'before'"):
         weights(TakesAlong(), "batched")
     assert make_engine("auto", replace(setup, algorithm=FedRep())).remark == ""
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        (FLUTE(server_lr=-1.0), r"FLUTE: 'server_lr' is -1\.0: input should be greater than or equal to 0"),
+        (FedProx(mu="three"), r"FedProx: 'mu' is 'three': input should be a valid number"),  # type: ignore[arg-type]
+    ],
+)
+def test_hyperparameters_of_an_object_are_checked_as_by_name(method: Algorithm, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        cg.train(method, made(), model=net(), rounds=1)
+
+
+def test_annotations_that_say_nothing_to_others_are_a_methods_own_affair() -> None:
+    class Anything:
+        """A type of the user's."""
+
+    @own
+    @dataclass(frozen=True)
+    class WithAnything(FedRep):
+        what: Anything | None = None
+        how: Callable[[int], int] = abs
+
+    weights(WithAnything(what=Anything()), "serial", rounds=1)

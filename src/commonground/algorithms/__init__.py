@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 from commonground.algorithms.base import Algorithm, Batch, Client, Output, Server, Tensors, Update, registry, yardsticks
-from commonground.algorithms.factory import check_methods, make_algorithm
+from commonground.algorithms.factory import check_methods, check_object, make_algorithm
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -18,6 +18,7 @@ __all__ = [
     "Tensors",
     "Update",
     "check_methods",
+    "check_object",
     "make_algorithm",
     "registry",
     "yardsticks",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from commonground.algorithms.base import Algorithm, registry, yardsticks
 from commonground.catalogue import check_known, check_settings
@@ -15,7 +16,7 @@ from commonground.errors import ConfigError, one_sentence
 from commonground.models import load_class
 from commonground.ranges import check_numbers
 
-__all__ = ["check_methods", "make_algorithm"]
+__all__ = ["check_methods", "check_object", "make_algorithm"]
 
 
 _ROUNDS = {"client_update": 2, "server_update": 3}  # what an engine gives to a method's two halves
@@ -73,6 +74,24 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
         raise ConfigError(f"{cls.title}: {one_sentence(error, known)}") from None
     check_numbers(vars(algorithm), cls.title)
     return algorithm
+
+
+def check_object(algorithm: Algorithm) -> None:
+    """Refuse hyperparameters of a method that was made in Python, as :func:`make_algorithm` refuses them.
+
+    Raises:
+        ConfigError: names the first that is out of range, or of another type.
+    """
+    cls = type(algorithm)
+    check_methods(cls)
+    given = {one.name: getattr(algorithm, one.name) for one in fields(algorithm) if one.init}
+    try:
+        _adapter(cls).validate_python(given)
+    except ValidationError as error:
+        raise ConfigError(f"{algorithm.title}: {one_sentence(error, given)}") from None
+    except (PydanticUserError, NameError, TypeError):  # annotations that say nothing to Pydantic
+        pass
+    check_numbers(vars(algorithm), algorithm.title)
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from commonground.algorithms import Algorithm, check_methods, make_algorithm
+from commonground.algorithms import Algorithm, check_object, make_algorithm
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.ambient import as_usual
 from commonground.config import RunConfig
@@ -39,7 +39,6 @@ from commonground.models import (
     start_of,
     vocab_size_of,
 )
-from commonground.ranges import check_numbers
 from commonground.tasks import OwnLoss, OwnMetric, Rank
 from commonground.user_code import check_code, is_code, load_object
 
@@ -145,8 +144,7 @@ def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> 
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
     else:
-        check_methods(type(algorithm))
-    check_numbers(vars(algorithm), algorithm.title)
+        check_object(algorithm)
     check_in_vain(config, algorithm)
     if config.finetune != "head" and not config.finetune_epochs:
         raise ConfigError(
