@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -144,16 +145,12 @@ def _for_page(svg: str, chart: Chart) -> str:
     svg = svg.replace("xlink:href=", "href=")
     view = re.search(r'viewBox="[^"]*"', svg)
     assert view is not None
-    label = _escaped(f"{chart.title}. {chart.reads} Values by the arrow keys.")
+    label = html.escape(f"{chart.title}. {chart.reads} Values by the arrow keys.")
     svg = re.sub(
         r"<svg.*?>", f'<svg {view[0]} role="img" tabindex="0" aria-label="{label}">', svg, count=1, flags=re.DOTALL
     )
     svg = re.sub("|".join(LIGHT_TO_VARIABLE), lambda found: LIGHT_TO_VARIABLE[found[0]], svg)
     return re.sub(r"\n\s*", "\n", svg).strip()
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def _script_safe(value: Any) -> str:

@@ -9,19 +9,29 @@ import numpy.typing as npt
 from torch import Tensor
 
 from commonground.tasks.bounds import Bounds, Figures
-from commonground.tasks.fine import BINS, Array, Counts, FineFigures, Floats, Owner, calibration_gaps, share, sums_of
+from commonground.tasks.fine import (
+    BINS,
+    SMALLEST,
+    Array,
+    Counts,
+    FineFigures,
+    Floats,
+    Owner,
+    calibration_gaps,
+    share,
+    sums_of,
+)
 from commonground.tasks.ranking_scores import (
     MOST_CLASSES,
+    Marks,
     auc_of_bins,
-    auc_of_sets,
     binned,
     bins_of,
     log_odds_of_classes,
+    mean_auc,
 )
 
 __all__ = ["ClassFigures", "class_figures", "macro_f1"]
-
-_SMALLEST = float(np.finfo(np.float64).eps)  # a probability in the log loss, as of scikit-learn
 
 
 class ClassFigures(FineFigures):
@@ -51,7 +61,7 @@ class ClassFigures(FineFigures):
         gaps = calibration_gaps(p.max(1), p.argmax(1) == y, owner, sets)
         return {
             **_of_confusion(_confusion(y, p, owner, sets)),
-            "auc": _auc(y, p, owner, sets),
+            "auc": mean_auc(*_ranked(y, p), owner, sets),
             "log_loss": share(sums_of(_log_loss(y, p), owner, sets), sizes),
             "calibration_error": share(np.abs(gaps).sum(1), sizes),
         }
@@ -64,12 +74,8 @@ class ClassFigures(FineFigures):
             "log_loss": np.array(_log_loss(y, p).sum()),
             "calibration": calibration_gaps(p.max(1), p.argmax(1) == y, one, 1)[0],
         }
-        classes = _ranked_classes(p.shape[1])
-        return (
-            {**found, "scores": binned(log_odds_of_classes(p)[:, classes], y[:, None] == classes)}
-            if len(classes)
-            else found
-        )
+        odds, own = _ranked(y, p)
+        return {**found, "scores": binned(odds, own)} if odds.shape[1] else found
 
     def of_counts(self, counts: Counts) -> dict[str, float]:
         rows = counts["confusion"][0].sum()
@@ -88,7 +94,7 @@ class ClassFigures(FineFigures):
         classes = len(_ranked_classes(outputs))
         found = {
             "confusion": Bounds(0, 1, True, (3, outputs)),
-            "log_loss": Bounds(0, -float(np.log(_SMALLEST)) + 1e-6),
+            "log_loss": Bounds(0, -float(np.log(SMALLEST)) + 1e-6),
             "calibration": Bounds(-1, 1, shape=(BINS,)),
         }
         return {**found, "scores": Bounds(0, 1, True, (classes, 2, bins_of(classes)))} if classes else found
@@ -135,7 +141,7 @@ def macro_f1(confusion: Floats) -> Floats:
 
 
 def _log_loss(y: npt.NDArray[np.int64], p: Floats) -> Floats:
-    own: Floats = -np.log(np.clip(p[np.arange(len(y)), y], _SMALLEST, 1.0))
+    own: Floats = -np.log(np.clip(p[np.arange(len(y)), y], SMALLEST, 1.0))
     return own
 
 
@@ -144,12 +150,8 @@ def _ranked_classes(classes: int) -> npt.NDArray[np.int64]:
     return np.arange(1, 2) if classes == 2 else np.arange(classes if classes <= MOST_CLASSES else 0)
 
 
-def _auc(y: npt.NDArray[np.int64], p: Floats, owner: Owner, sets: int) -> Floats:
-    """The mean of the areas that are defined, NaN where none is."""
-    total, known, classes = np.zeros(sets), np.zeros(sets), _ranked_classes(p.shape[1])
-    odds = log_odds_of_classes(p) if len(classes) else p
-    for c in classes:
-        area = auc_of_sets(odds[:, c], y == c, owner, sets)
-        total += np.nan_to_num(area)
-        known += ~np.isnan(area)
-    return share(total, known)
+def _ranked(y: npt.NDArray[np.int64], p: Floats) -> tuple[Floats, Marks]:
+    """[rows, classes] the log-odds of the classes of which an area is computed, and which rows are of them."""
+    classes = _ranked_classes(p.shape[1])
+    odds = log_odds_of_classes(p)[:, classes] if len(classes) else p[:, classes]
+    return odds, y[:, None] == classes

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from commonground.tasks.bounds import Bounds, Figures
 
-__all__ = ["BINS", "Counts", "FineFigures", "OwnMetric", "calibration_gaps", "share", "sums_of"]
+__all__ = ["BINS", "SMALLEST", "Counts", "FineFigures", "OwnMetric", "calibration_gaps", "share", "sums_of"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -24,6 +24,7 @@ Counts = Mapping[str, Floats]
 Owner = npt.NDArray[np.int64]
 
 BINS = 15  # of confidence, for the calibration error
+SMALLEST = float(np.finfo(np.float64).eps)  # a probability in the log loss, as of scikit-learn
 
 OwnMetric = Callable[[Array, Floats], Any]
 """From targets [n, …] as they are stored and predictions [n, columns] (probabilities, or numbers) to one number, or to

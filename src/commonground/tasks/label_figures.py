@@ -9,12 +9,21 @@ from torch import Tensor
 
 from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.class_figures import macro_f1
-from commonground.tasks.fine import BINS, Array, Counts, FineFigures, Floats, Owner, calibration_gaps, share, sums_of
-from commonground.tasks.ranking_scores import MOST_CLASSES, auc_of_bins, auc_of_sets, binned, bins_of, log_odds
+from commonground.tasks.fine import (
+    BINS,
+    SMALLEST,
+    Array,
+    Counts,
+    FineFigures,
+    Floats,
+    Owner,
+    calibration_gaps,
+    share,
+    sums_of,
+)
+from commonground.tasks.ranking_scores import MOST_CLASSES, auc_of_bins, binned, bins_of, log_odds, mean_auc
 
 __all__ = ["LabelFigures"]
-
-_SMALLEST = float(np.finfo(np.float64).eps)
 
 
 class LabelFigures(FineFigures):
@@ -35,11 +44,12 @@ class LabelFigures(FineFigures):
 
     def _of_sets(self, rows: Mapping[str, Array], owner: Owner, sets: int) -> Figures:
         p, y = rows["p"], rows["y"]
+        ranked = p.shape[1] if p.shape[1] <= MOST_CLASSES else 0
         cells = sums_of(np.full(len(p), p.shape[1]), owner, sets)
         loss = sums_of(_log_losses(rows).sum(1), owner, sets)
         return {
             "macro_f1": macro_f1(_confusion(rows, owner, sets)),
-            "auc": _auc(p, y, owner, sets),
+            "auc": mean_auc(log_odds(p[:, :ranked]), y[:, :ranked], owner, sets),
             "log_loss": share(loss, cells),
             "calibration_error": share(np.abs(_gaps(rows, owner, sets)).sum(1), cells),
         }
@@ -69,7 +79,7 @@ class LabelFigures(FineFigures):
     def bounds(self, outputs: int) -> dict[str, Bounds]:
         found = {
             "confusion": Bounds(0, 1, True, (3, outputs)),
-            "log_loss": Bounds(0, -float(np.log(_SMALLEST)) + 1e-6),
+            "log_loss": Bounds(0, -float(np.log(SMALLEST)) + 1e-6),
             "calibration": Bounds(-1, 1, shape=(BINS,)),
             "rows": Bounds(1, 1, True),
         }
@@ -88,7 +98,7 @@ def _confusion(rows: Mapping[str, Array], owner: Owner, sets: int) -> Floats:
 
 def _log_losses(rows: Mapping[str, Array]) -> Floats:
     right = np.where(rows["y"], rows["p"], 1 - rows["p"])
-    losses: Floats = -np.log(np.clip(right, _SMALLEST, 1.0))
+    losses: Floats = -np.log(np.clip(right, SMALLEST, 1.0))
     return losses
 
 
@@ -96,12 +106,3 @@ def _gaps(rows: Mapping[str, Array], owner: Owner, sets: int) -> Floats:
     p, labels = rows["p"], rows["p"].shape[1]
     right = (p >= 0.5) == rows["y"]
     return calibration_gaps(np.maximum(p, 1 - p).ravel(), right.ravel(), np.repeat(owner, labels), sets)
-
-
-def _auc(p: Floats, y: Array, owner: Owner, sets: int) -> Floats:
-    total, known = np.zeros(sets), np.zeros(sets)
-    for label in range(p.shape[1] if p.shape[1] <= MOST_CLASSES else 0):
-        area = auc_of_sets(log_odds(p[:, label]), y[:, label], owner, sets)
-        total += np.nan_to_num(area)
-        known += ~np.isnan(area)
-    return share(total, known)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["MOST_CLASSES", "auc_of_bins", "auc_of_sets", "binned", "bins_of", "log_odds", "log_odds_of_classes"]
+from commonground.tasks.fine import share
+
+__all__ = [
+    "MOST_CLASSES",
+    "auc_of_bins",
+    "auc_of_sets",
+    "binned",
+    "bins_of",
+    "log_odds",
+    "log_odds_of_classes",
+    "mean_auc",
+]
 
 Floats = npt.NDArray[np.float64]
 Marks = npt.NDArray[np.bool_]
@@ -58,6 +69,22 @@ def auc_of_sets(scores: Floats, positive: Marks, owner: Owner, sets: int) -> Flo
     pairs = positives * (sizes - positives)
     above = np.bincount(o, rank * p, minlength=sets) - positives * (positives + 1) / 2
     return np.where(pairs > 0, above / np.where(pairs > 0, pairs, 1.0), np.nan)
+
+
+def mean_auc(scores: Floats, positive: Marks, owner: Owner, sets: int) -> Floats:
+    """[sets] the mean over columns of :func:`auc_of_sets`, of those that are defined; NaN where none is.
+
+    Args:
+        scores: [rows, columns].
+        positive: [rows, columns].
+        owner, sets: as there.
+    """
+    total, known = np.zeros(sets), np.zeros(sets)
+    for column in range(scores.shape[1]):
+        area = auc_of_sets(scores[:, column], positive[:, column], owner, sets)
+        total += np.nan_to_num(area)
+        known += ~np.isnan(area)
+    return share(total, known)
 
 
 def bins_of(classes: int) -> int:
