@@ -427,6 +427,22 @@ def test_rounds_that_a_grid_chose_are_told_and_counted() -> None:
     assert steps == [3, 3, 1, 1, chosen["rounds"]]
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedavg+ft"])
+@pytest.mark.parametrize(
+    "grid", [{"weight_decay": [0.0, 0.1]}, {"momentum": [0.0, 0.9]}, {"finetune_epochs": [0, 2]}, {"clip_norm": [1.0]}]
+)
+def test_whatever_a_grid_chose_is_told_of_every_seed(method: str, grid: dict[str, Any]) -> None:
+    (key,) = grid
+    if (method, key) == ("fedavg+ft", "finetune_epochs"):
+        pytest.skip("the method sets it itself")
+    few: dict[str, Any] = {"local_only": False, "engine": "serial", "rounds": 1}
+    result = compare([method], digits(4), 3, grid=grid, **few).to_dict()
+    chosen = [each["chosen"][key] for each in result["tuning"]] if result["tuning"] else grid[key] * 3
+    told = result["methods"][0]["settings"][key]
+    told = told if isinstance(told, list) else [told] * 3
+    assert [value or 0 for value in told] == [value or 0 for value in chosen]
+
+
 def test_what_is_held_out_of_the_runs_too_is_told() -> None:
     settings: dict[str, Any] = {"rounds": 2, "engine": "serial", "local_only": False, "grid": {"lr": [0.01, 0.1]}}
     plain = compare(["fedavg"], digits(3), 1, **settings)

@@ -210,6 +210,7 @@ def compare(
         seeds=list(work.seeds),
         target=work.target,
         same_clients=work.same_clients,
+        candidates=work.candidates,
         tuning=work.tuning,
         diverged=list(work.diverged.values()),
         notes=work.notes,

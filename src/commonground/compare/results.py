@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -88,6 +88,7 @@ def summarize(
     seeds: Sequence[int],
     target: Target | None,
     same_clients: bool,
+    candidates: Mapping[str, Sequence[Mapping[str, Any]]],
     tuning: Sequence[Tuning],
     diverged: Sequence[Diverged],
     notes: Sequence[str],
@@ -102,6 +103,7 @@ def summarize(
         seeds: of the runs.
         target: what is to be reached, if anything.
         same_clients: whether client i is the same one for every seed.
+        candidates: by label, the settings of a grid, of which there may be one alone.
         tuning: what a grid has chosen.
         diverged: the other methods.
         notes: sentences that come first in the footnotes.
@@ -110,7 +112,7 @@ def summarize(
     one, judged = runs[reference][0].summary, _judged(runs)
     headline = Headline.ranking(one)
     entries = [
-        _entry(headline, methods[label], of_method, target, folder, _chosen_by(tuning, label)) | {"differences": None}
+        _entry(headline, methods[label], of_method, target, folder, candidates[label]) | {"differences": None}
         for label, of_method in runs.items()
     ]
     _add_differences(headline, entries, runs, reference, seeds[0], same_clients)
@@ -166,19 +168,13 @@ def summarize(
     }
 
 
-def _chosen_by(tuning: Sequence[Tuning], label: str) -> dict[str, None]:
-    """The settings that a grid has chosen for a method, with some seed."""
-    tried = (candidate for each in tuning if each.method == label for candidate in each.candidates)
-    return dict.fromkeys(key for candidate in tried for key in candidate)
-
-
 def _entry(
     headline: Headline,
     method: Method,
     runs: Sequence[Run],
     target: Target | None,
     folder: Path | None,
-    tuned: Iterable[str],
+    candidates: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     summaries = [run.summary for run in runs]
     ranked = [_values(headline, run)[_ranked(run)] for run in runs]
@@ -194,7 +190,7 @@ def _entry(
         "method": method.label,
         "algorithm": method.name,
         "title": method.title,
-        "settings": _settings(method, runs, tuned),
+        "settings": _settings(method, runs, candidates),
         "runs": [] if folder is None else [str(run.folder.relative_to(folder)) for run in runs if run.folder],
         headline.personal: over_seeds("mean"),
         f"{headline.personal}_of": summaries[0][f"personal_{summaries[0]['metric']}_of"],
@@ -236,24 +232,24 @@ def _shared(headline: Headline, summary: Mapping[str, Any]) -> float | None:
     return None if whole is None else whole[headline.key]["mean"]
 
 
-def _settings(method: Method, runs: Sequence[Run], tuned: Iterable[str]) -> dict[str, Any]:
-    """What the method was run with: the usual settings, its own, tuned ones and its hyperparameters; a list where seeds
+def _settings(method: Method, runs: Sequence[Run], candidates: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the method was run with: the usual settings, its own, a grid's and its hyperparameters; a list where seeds
     differ.
     """
+    named = dict.fromkeys(key for settings in (method.settings, *candidates) for key in settings)
     told: list[dict[str, Any]] = []
     adaptive = any(run.config.optimizer != "sgd" for run in runs)
     for run in runs:
         config = run.config.model_dump()
-        own = {key: config[key] for key in (*method.settings, *tuned) if key in config}
+        own = {key: config[key] for key in named if key in config}
         adapted = {OF_MODEL + name: value for name, value in config["model_options"].items()}
         own |= {key: value for key, value in adapted.items() if is_adapting(key)}
         optimizer = {"optimizer": run.config.optimizer} if adaptive else {}
-        tuned = {key: config[key] for key in FINE_TUNING if run.config.finetune_epochs and is_chosen(key, config[key])}
-        told.append(_told(config) | optimizer | tuned | own | vars(method.make(run.config.options)))
-    return {
-        key: value if all(other[key] == value for other in told) else [other[key] for other in told]
-        for key, value in told[0].items()
-    }
+        fine = {key: config[key] for key in FINE_TUNING if run.config.finetune_epochs and is_chosen(key, config[key])}
+        told.append(_told(config) | optimizer | fine | own | vars(method.make(run.config.options)))
+    # A seed's choice may leave out what another one's needs: it is nothing there.
+    values = {key: [each.get(key) for each in told] for key in dict.fromkeys(key for each in told for key in each)}
+    return {key: found[0] if all(value == found[0] for value in found) else found for key, found in values.items()}
 
 
 def _add_differences(
