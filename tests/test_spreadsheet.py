@@ -64,3 +64,10 @@ def test_errors_show_names_escaped() -> None:
     with pytest.raises(cg.CommonGroundError, match=r"client \\x1b\[2J\\u202e has") as caught:
         limit_samples(data, "train", 5, 0)
     assert str(caught.value).isprintable()
+
+
+def test_what_is_to_be_whole_is_neither_cut_nor_escaped() -> None:
+    text = "one\ntwo " * 500
+    assert cell(text, whole=True) == text
+    assert cell("=" + text, whole=True) == "'=" + text
+    assert len(cell(text)) < 1100

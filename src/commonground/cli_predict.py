@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,9 @@ def predict(
     for line in answers.metric.splitlines():
         say(line)
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(_cells([answers.header, *answers.rows]))
+    # What a language model writes is of any length and many lines; a terminal is shown neither.
+    whole = run.trained.task.generative and not (out is None and sys.stdout.isatty())
+    csv.writer(text, lineterminator="\n").writerows(_cells([answers.header, *answers.rows], whole))
     if out is not None:
         write_atomically(out, text.getvalue())
     else:
@@ -184,6 +187,11 @@ def _is_own(run: Run, file: Path) -> bool:
     return own.exists() and own.resolve() == file.resolve()
 
 
-def _cells(rows: Iterable[Iterable[Any]]) -> Iterator[list[Any]]:
-    """Rows of a CSV file whose texts no spreadsheet computes; numbers stay what they are."""
-    return ([cell(part, numbers=True) if isinstance(part, str) else part for part in row] for row in rows)
+def _cells(rows: Iterable[Iterable[Any]], whole: bool = False) -> Iterator[list[Any]]:
+    """Rows of a CSV file whose texts no spreadsheet computes; numbers stay what they are.
+
+    Args:
+        rows: a list of cells each.
+        whole: neither cut nor escaped.
+    """
+    return ([cell(part, numbers=True, whole=whole) if isinstance(part, str) else part for part in row] for row in rows)

@@ -181,6 +181,8 @@ def reproduce(
     if rerun_of is not None:
         if experiment is not None or settings or seeds or (scale, device, precision) != (None, "cpu", "fp32"):
             raise ConfigError("--rerun takes experiment, settings and device from the cells themselves; leave them out")
+        if paper_tables:
+            raise ConfigError("give either --rerun or --paper-tables")
         if jobs != 1:
             raise ConfigError("--rerun measures one run after the other; leave out --jobs")
         _measure_again(rerun_of, request, runs)

@@ -62,5 +62,6 @@ class Schedule:
         if self.kind == "cosine":
             return 0.5 * (1 + math.cos(math.pi * done))
         if self.kind == "exponential":
-            return float(self.numbers[0] ** (done * rounds))
+            # The share of the run is exact to its last bits; the rounds of it are whole where a round begins.
+            return float(self.numbers[0] ** round(done * rounds, 9))
         return 0.5 ** sum(done >= milestone for milestone in self.numbers)

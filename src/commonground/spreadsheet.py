@@ -17,17 +17,18 @@ LIMIT = 1000
 _FORMULA = re.compile("'*[=+\\-@]")
 
 
-def cell(text: str, *, numbers: bool = False) -> str:
+def cell(text: str, *, numbers: bool = False, whole: bool = False) -> str:
     """A text as a cell.
 
     Args:
         text: of any origin.
         numbers: leave numbers such as ``-1`` alone, which a spreadsheet may well read.
+        whole: leave it as long as it is, with its own lines.
 
     >>> cell("=1+1"), cell("ward"), cell("-1"), cell("-1", numbers=True)
     ("'=1+1", 'ward', "'-1", '-1')
     """
-    shown = escaped(text, LIMIT)
+    shown = text if whole else escaped(text, LIMIT)
     return f"'{shown}" if _FORMULA.match(shown) and not (numbers and _is_number(shown)) else shown
 
 

@@ -38,6 +38,15 @@ def test_a_round_starts_from_the_newest_state_before_it(tmp_path: Path) -> None:
     assert ClientStates(tmp_path / "client-5", 5).newest(9) is None
 
 
+def test_the_state_after_a_round_is_none_of_a_later_one(tmp_path: Path) -> None:
+    """What was kept of rounds that did not count, or by another run, is nobody's."""
+    states = kept(tmp_path, [2, 5, 9])
+    assert states.after(0) is None
+    found = states.after(5)
+    assert found is not None
+    assert found["steps"].item() == 5
+
+
 def test_what_was_sent_is_remembered_by_round(tmp_path: Path) -> None:
     states = kept(tmp_path, [2, 5])
     shared = states.shared(2)
@@ -74,7 +83,7 @@ def test_a_damaged_or_lost_state_is_one_sentence(tmp_path: Path) -> None:
             states.newest(9)
     path.unlink()
     with pytest.raises(RunError, match=r"client 4 no longer has its state of round 5 in '.*client-4'"):
-        states.newest(9, last=5)
+        states.after(5)
 
 
 def test_a_state_of_another_client_is_refused(tmp_path: Path) -> None:

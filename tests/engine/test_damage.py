@@ -344,3 +344,12 @@ def test_the_newest_checkpoint_is_that_of_the_last_round(tmp_path: Path) -> None
     for round in (1_000_000, 999_999, 7):
         (checkpoints.path / checkpoints.name_of(round)).touch()
     assert [path.name for path in checkpoints.rounds()] == [checkpoints.name_of(n) for n in (7, 999_999, 1_000_000)]
+
+
+@pytest.mark.parametrize("key", ["preprocess", "task_settings", "inputs", "classes"])
+def test_a_split_that_was_changed_is_noticed_before_it_is_read(key: str, tmp_path: Path) -> None:
+    train("fedavg", made_data(), rounds=1, out=tmp_path)
+    path = tmp_path / "split.json"
+    path.write_text(path.read_text().replace(f'"{key}"', '"other"'))
+    with pytest.raises(RunError, match=r"split\.json"):
+        load_run(tmp_path)

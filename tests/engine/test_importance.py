@@ -13,7 +13,8 @@ import pytest
 
 import commonground as cg
 from commonground.engine import importance
-from commonground.engine.importance import FILE, Importance, column_importance
+from commonground.engine.importance import Importance, column_importance
+from commonground.engine.state.folder import IMPORTANCE
 from commonground.errors import CommonGroundError, ConfigError, RunError
 from commonground.keys import numpy_stream
 from commonground.report import write_report
@@ -145,20 +146,20 @@ def test_regression_counts_what_is_added(tmp_path: Path) -> None:
 
 def test_the_page_has_it_without_the_data(made: Path, tmp_path: Path) -> None:
     text = write_report(made / "run").read_text("utf-8")
-    found = json.loads((made / "run" / FILE).read_text())
+    found = json.loads((made / "run" / IMPORTANCE).read_text())
     assert "Importance of columns" in text
     assert "measured at all clients drawn at random, on 20 test rows each, shuffled up to 2 times" in text
     for index, row in enumerate(found["importance"]):
         for place, value in enumerate(row):
             assert f'data-value="{value!r}" data-key="importance[{index}][{place}]"' in text
-    (made / "run" / FILE).rename(tmp_path / FILE)
+    (made / "run" / IMPORTANCE).rename(tmp_path / IMPORTANCE)
     assert "Importance of columns" not in write_report(made / "run").read_text("utf-8")
-    (tmp_path / FILE).rename(made / "run" / FILE)
+    (tmp_path / IMPORTANCE).rename(made / "run" / IMPORTANCE)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": 2}', '{"format": 1, "columns": ["a"]}'])
 def test_a_damaged_file_is_a_sentence(text: str, made: Path) -> None:
-    path = made / "run" / FILE
+    path = made / "run" / IMPORTANCE
     whole = path.read_text("utf-8")
     try:
         path.write_text(text)
@@ -173,7 +174,7 @@ def test_a_damaged_file_is_a_sentence(text: str, made: Path) -> None:
 
 def test_refused_in_a_sentence(made: Path, tmp_path: Path) -> None:
     plain = cg.train("fedrep", "digits", clients=4, rounds=1, out=tmp_path / "digits")
-    assert not (tmp_path / "digits" / FILE).exists()
+    assert not (tmp_path / "digits" / IMPORTANCE).exists()
     with pytest.raises(ConfigError, match="not trained on a table"):
         plain.importance()
     memory = cg.train("fedrep", load(made / "t.csv"), **SETTINGS | {"rounds": 1})
@@ -192,6 +193,6 @@ def test_more_rounds_and_a_stop_leave_no_old_one(made: Path, tmp_path: Path) -> 
         "fedrep", data, out=tmp_path / "run", resume=True, on_round=lambda row: False, **settings | {"rounds": 3}
     )
     assert not stopped.finished
-    assert not (tmp_path / "run" / FILE).exists()
+    assert not (tmp_path / "run" / IMPORTANCE).exists()
     more = cg.train("fedrep", data, out=tmp_path / "run", resume=True, **settings | {"rounds": 3}).importance()
     assert not np.allclose(first.loss, more.loss)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load as load_tensors
 
-from commonground import train
+from commonground import load_run, train
 from commonground.algorithms import registry
 from commonground.engine.backends.base import Engine
+from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.errors import UpdateError
@@ -218,3 +220,29 @@ def test_a_header_without_fields_is_no_message() -> None:
         unpack(len(header).to_bytes(8, "little") + header)
     with pytest.raises(UpdateError, match="not a message"):
         unpack(np.random.default_rng(0).bytes(200))
+
+
+def test_what_an_earlier_run_left_in_the_folder_is_nobodys_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was stopped in its first round leaves clients' states, and another one may begin there."""
+    settings: dict[str, Any] = {"engine": "messages", "participation": 0.3, "rounds": 1, "local_epochs": 1}
+    usual, trained = MessageClient._train, list[int]()
+
+    def stopped(self: MessageClient, task: Any, shared: Any) -> Any:
+        trained.append(self.number)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return usual(self, task, shared)
+
+    data = made_data((6,) * 8)
+    monkeypatch.setattr(MessageClient, "_train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train("fedrep", data, out=tmp_path / "run", seed=5, **settings | {"participation": 1.0})
+    monkeypatch.undo()
+    assert len(list(tmp_path.glob("run/clients/client-*/round-*"))) == 2
+    again, clean = (train("fedrep", data, out=tmp_path / name, seed=0, **settings) for name in ("run", "clean"))
+    assert 0 in {int(row["rounds"]) for row in again.clients if int(row["client"]) in trained[:2]}
+    for run in (again, load_run(tmp_path / "run")):
+        for client in range(8):
+            np.testing.assert_array_equal(run.predict(data.x_test, client), clean.predict(data.x_test, client))

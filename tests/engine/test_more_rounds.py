@@ -265,3 +265,11 @@ def test_a_module_of_ones_own_goes_on(tmp_path: Path) -> None:
     net = seeded(TwoLayer)
     go("fedrep", 2, tmp_path, model=net)
     assert_same_results(go("fedrep", 4, tmp_path, model=net, resume=True), go("fedrep", 4, None, model=net))
+
+
+def test_a_rate_that_falls_by_the_round_goes_on(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"lr_schedule": "exponential:0.9", "engine": "serial"}
+    cg.train("fedavg", made_data(), rounds=3, out=tmp_path, **given)
+    more = cg.train("fedavg", made_data(), rounds=7, out=tmp_path, resume=True, **given)
+    whole = cg.train("fedavg", made_data(), rounds=7, **given)
+    assert more.summary["weights_sha256"] == whole.summary["weights_sha256"]

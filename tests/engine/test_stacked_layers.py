@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from commonground import FederatedDataset
+from commonground import FederatedDataset, train
 from commonground.algorithms import registry
 from commonground.config import RunConfig
 from commonground.engine.backends.factory import choose_engine
@@ -474,3 +474,20 @@ def test_a_model_with_statistics_of_each_client_is_compared_as_well() -> None:
     _, alone = _believed(setup, setup.inputs.arrange(setup.inputs.rows("train", np.array([0, 1]))[0]))
     assert alone is not None
     assert len(alone.gradients) == len(list(setup.model.parameters()))
+
+
+def test_parameters_without_an_axis_are_clipped_as_others() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(4, 3), nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * self.scale
+
+    found = [
+        train("fedavg", made_data((6, 7, 8)), model=seeded(Scaled), rounds=2, clip_norm=0.1, engine=engine)
+        for engine in ("serial", "batched")
+    ]
+    for name, value in found[0].shared.items():
+        torch.testing.assert_close(found[1].shared[name], value)

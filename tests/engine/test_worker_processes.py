@@ -7,14 +7,18 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch import Tensor, nn
 
 from commonground import train
-from commonground.errors import RunError
-from tests.helpers import made_data
+from commonground.algorithms import Client, Tensors
+from commonground.algorithms.fedavg import FedAvg
+from commonground.errors import ConfigError, RunError
+from commonground.tasks import Classification, tasks
+from tests.helpers import made_data, own
 
 PARENT = os.getpid()
 
@@ -85,3 +89,30 @@ def test_how_a_worker_ended_is_told() -> None:
 
     with pytest.raises(RunError, match=r"a worker process ended unexpectedly \(signal 9\), perhaps for lack of memory"):
         train("fedavg", made_data(), engine="processes", workers=2, rounds=3, model="mlp", on_round=kill_one)
+
+
+def test_what_cannot_be_sent_to_the_runs_process_is_said_to_be_that() -> None:
+    class TwoWords(ConfigError):
+        def __init__(self, one: str, other: str) -> None:
+            super().__init__(f"{one} {other}")
+
+    @own
+    class Bad(FedAvg):
+        def client_update(self, client: Client, round: int) -> Tensors:
+            raise TwoWords("too", "bad")
+
+    with pytest.raises(ConfigError, match=r"^too bad$"):
+        train(Bad(), made_data((6, 6)), rounds=1, engine="processes", workers=2)
+
+    class Mine(Classification):
+        """Of a class that no other process can find."""
+
+        name = "of-a-test"
+
+    try:
+        task = Mine()
+        data = replace(made_data((6, 6)), task=task)
+        with pytest.raises(RuntimeError, match="what the worker found cannot be sent to the run's process"):
+            train("fedavg", data, rounds=1, engine="processes", workers=2)
+    finally:
+        tasks.pop("of-a-test", None)

@@ -130,3 +130,13 @@ def test_a_median_is_judged_on_six_seeds() -> None:
         mean = claim("up", "a paper", None, values, "above")
         assert median.holds is (True if seeds >= 6 else None)
         assert mean.holds is (True if seeds >= 3 else None)
+
+
+def test_what_some_seed_says_nothing_on_is_not_judged() -> None:
+    unknown = [1.0] * 8 + [float("nan")]
+    for judged in (
+        fraction("x", "s", None, unknown),
+        fraction("x", "s", None, unknown, 0.5),
+        most("x", "s", None, unknown),
+    ):
+        assert (judged.holds, np.isnan(judged.measured), judged.seeds) == (None, True, 9)

@@ -6,6 +6,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import OWN_BODY, differences_table
 from commonground.papers.tables.judge import outcome_of
@@ -71,3 +74,14 @@ def test_leads_are_judged_on_bodies_just_trained_where_a_table_says_so(filled: P
         ("FedRep", 70.0, 2), ("APFL", 62.5, 2),
     ]  # fmt: skip
     assert not [claim for claim in outcome_of(TABLE, store).claims if claim.claim.endswith(tested)]
+
+
+@pytest.mark.parametrize("clients", [100, 250, 1000])
+def test_every_clients_accuracy_is_kept(clients: int, filled: Path, tmp_path: Path) -> None:
+    (one, *_) = CellStore(filled).all()
+    values = np.round(np.random.default_rng(clients).random(clients), 4)
+    cell = replace(one, column="CIFAR-10 (1000, 2)", variant="-x")
+    CellStore(tmp_path).add(cell, values, {1: {"accuracy": 0.5}})
+    again = CellStore(tmp_path)
+    assert again.all()[0] == cell
+    np.testing.assert_allclose(again.clients(cell.key), values)

@@ -57,6 +57,14 @@ def test_the_papers_scale_withdraws_what_the_small_one_said(tmp_path: Path) -> N
     )
 
 
+def test_a_claim_about_all_seeds_is_the_same_on_more_of_them(tmp_path: Path) -> None:
+    leave(tmp_path / "small", "small", claim("A never fails: not contradicted in 40 seeds", True, 40))
+    leave(tmp_path / "paper", "paper", claim("A never fails: contradicted in 1 of 100 seeds", False, 100))
+    assert {(v.scale, v.status) for v in gather(tmp_path).verdicts} == {("small", "withdrawn"), ("paper", "no")}
+    write_summary(tmp_path)
+    assert "| A never fails | other than at the paper's scale (2.0, 40 seeds) |" in (tmp_path / "README.md").read_text()
+
+
 def test_a_run_of_other_settings_withdraws_nothing(tmp_path: Path) -> None:
     leave(tmp_path / "small", "small", claim("A above B", True))
     leave(tmp_path / "paper", "paper", claim("A above B", False))

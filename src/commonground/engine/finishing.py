@@ -14,7 +14,6 @@ from commonground.algorithms.head_tuning import tuning
 from commonground.engine.backends.base import Engine, Which
 from commonground.engine.early_stopping import EarlyStopping
 from commonground.engine.evaluation_plan import EvaluationPlan
-from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import column_importance
 from commonground.engine.network import named_model
 from commonground.engine.private.releases import releases
@@ -27,7 +26,7 @@ from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.files import write_atomically
-from commonground.engine.state.folder import RunFolder, plain_settings
+from commonground.engine.state.folder import IMPORTANCE, RunFolder, plain_settings
 from commonground.engine.state.split_file import describe
 from commonground.engine.trained import States, Trained
 from commonground.errors import RunError

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from commonground.data import FederatedDataset
 from commonground.data.arrays import Array
+from commonground.engine.state.folder import IMPORTANCE
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
 from commonground.keys import numpy_stream
@@ -28,9 +29,8 @@ from commonground.tasks import Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FILE", "Importance", "column_importance"]
+__all__ = ["Importance", "column_importance"]
 
-FILE = "importance.json"
 
 MOST_CLIENTS, MOST_ROWS = 40, 200
 ENOUGH_ROWS, MOST_SHUFFLES, SHUFFLED_ROWS = 10, 5, 50
@@ -105,7 +105,7 @@ class Importance:
         return json.dumps({"format": 1, **asdict(self)}, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, where: str = FILE) -> Importance:
+    def from_json(cls, text: str, where: str = IMPORTANCE) -> Importance:
         """From text.
 
         Raises:

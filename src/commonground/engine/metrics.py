@@ -89,6 +89,7 @@ def round_metrics(
         tested: the participants' test before local training.
     """
     metric = setup.data.task.metric
+    results = [r for r in results if r.update.tensors] or results  # who is silent while others send has nothing to show
     clients = [r.update.client for r in results]
     figures: dict[str, float | None] = dict.fromkeys(figure_names(metric))
     figures[f"before_local_{metric}"] = mean_of(tested.headline)

@@ -37,7 +37,7 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
             f"go on with as many or more, not with {now}"
         )
     why = ""
-    if config.lr_schedule != "constant":
+    if config.lr_schedule.partition(":")[0] not in ("constant", "exponential"):
         why = f"its learning rate follows the share of its rounds that is done (lr_schedule = {config.lr_schedule!r})"
     elif config.dp_epsilon is not None:
         why = f"its noise is what --dp-epsilon {config.dp_epsilon:g} needs in so many rounds"

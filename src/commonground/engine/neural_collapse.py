@@ -63,13 +63,18 @@ def nc2_metrics(setup: Setup, shared: Tensors, heads: Tensors, clients: Sequence
         ``global_nc2`` and ``local_nc2``. With two heads per client (FedRoD, FedCP) they are those of the personal one.
 
     Raises:
-        ModelError: the head is not one linear layer.
+        ModelError: the head is not one linear layer of as many rows as there are classes.
     """
     group = "personal_head" if "personal_head" in setup.groups else "head"
     matrices = [name for name in setup.groups.names(group) if setup.initial[name].ndim == 2]
     if len(matrices) != 1:
         raise ModelError(f"neural collapse is measured on a head of one linear layer, and this one has {len(matrices)}")
     name = matrices[0]
+    if len(setup.initial[name]) != setup.data.classes:
+        raise ModelError(
+            f"neural collapse is measured on a head with a row for each class, and '{name}' has "
+            f"{len(setup.initial[name])} rows for {setup.data.classes} classes"
+        )
     weights = heads[name] if name in heads else shared[name].expand(len(clients), *shared[name].shape)
     present = torch.from_numpy(setup.data.class_counts("train")[list(clients)] > 0).to(weights.device)
     return {"global_nc2": global_nc2(weights, present), "local_nc2": local_nc2(weights, present)}

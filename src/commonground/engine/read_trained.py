@@ -50,6 +50,9 @@ def read_trained(
     if config.model is None or config.lr is None:
         raise RunError(f"'{path / 'config.toml'}' is damaged: it lacks the model or the learning rate")
     _check_code(path, config, model, algorithm, trust_code)
+    checkpoint, best = _checkpoint(folder, config)
+    fixed = ("split.json", SCHEMA, START)  # which are read below
+    folder.check_files({name: checkpoint.files[name] for name in fixed if name in checkpoint.files})
     if algorithm is None:
         algorithm = make_algorithm(config.algorithm, config.options)
     elif not isinstance(algorithm, Algorithm):
@@ -72,7 +75,6 @@ def read_trained(
     elif model is not None:
         raise ConfigError(f"the model of the run in '{path}' is {config.model}, which is built by name; give none")
     network, groups = build_network(config, algorithm, shape, split["classes"], model, task)
-    checkpoint, best = _checkpoint(folder, config)
     finished = folder.finished
     tuned = config.finetune_epochs > 0 and finished
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
@@ -85,8 +87,6 @@ def read_trained(
                 f"'{file}' is another one than when the run in '{path}' was trained with it, and its models may be too"
             )
     folder.rounds.check(checkpoint.round, checkpoint.files["rounds.jsonl"])
-    fixed = ("split.json", SCHEMA, START)
-    folder.check_files({name: checkpoint.files[name] for name in fixed if name in checkpoint.files})
     if finished and best is None and checkpoint.round < config.rounds:
         raise RunError(
             f"the run in '{path}' is finished, but its newest checkpoint is of round {checkpoint.round}; --resume "

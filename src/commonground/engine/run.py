@@ -18,11 +18,10 @@ from commonground.config import RunConfig
 from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine.client_rows import ClientRows
-from commonground.engine.importance import FILE as IMPORTANCE
 from commonground.engine.importance import Importance, column_importance
 from commonground.engine.read_trained import read_trained
 from commonground.engine.rows import Rows
-from commonground.engine.state.folder import RunFolder
+from commonground.engine.state.folder import IMPORTANCE, RunFolder
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
 from commonground.existing import as_folder, check_run

@@ -227,8 +227,8 @@ class Trained:
         folder = self.path / ("finetuning" if tuned else "") / "clients" / f"client-{client}"
         done = self.config.rounds + 1 if tuned else self._kept.round  # clients are tuned as if no run ended early
         last = done if tuned else int(self._kept.clients["heard"][client])
-        newest = ClientStates(folder, client).newest(done + 1, last if self._start else 0)
-        return self._start if newest is None else newest
+        kept = ClientStates(folder, client).after(max(0, last)) if self._start else None
+        return self._start if kept is None else kept
 
     @cached_property
     def _start(self) -> Tensors:

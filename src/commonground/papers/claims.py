@@ -58,7 +58,7 @@ def claim(
     """
     values = as_array(values)
     if np.isnan(values).any():
-        return Claim(text, source, paper, math.nan, math.nan, math.nan, len(values), None)
+        return _unknown(text, source, paper, values)
     middle, low, high = (float(v) for v in (student_interval if center == "mean" else median_interval)(values))
     if side == "above":
         holds = _above(low, high, bound)
@@ -70,6 +70,11 @@ def claim(
         holds = True if inside else False if outside else None
     enough = len(values) >= (FEWEST if center == "mean" else FEWEST_FOR_MEDIANS)
     return Claim(text, source, paper, middle, low, high, len(values), holds if exact or enough else None)
+
+
+def _unknown(text: str, source: str, paper: float | str | None, values: Numbers) -> Claim:
+    """A claim on which some seed says nothing."""
+    return Claim(text, source, paper, math.nan, math.nan, math.nan, len(as_array(values)), None)
 
 
 def _above(low: float, high: float, bound: float) -> bool | None:
@@ -112,6 +117,8 @@ def fraction(text: str, source: str, paper: float | str | None, happened: Number
         least: share on whose upper side the interval has to lie, of three seeds or more; None for "always", which is
             judged by seeds: each counts as one case, in which all of its own are true.
     """
+    if np.isnan(as_array(happened)).any():
+        return _unknown(text, source, paper, happened)
     cases = as_array(happened) != 0
     if least is not None:
         share, low, high = proportion_interval(cases)
@@ -127,6 +134,8 @@ def fraction(text: str, source: str, paper: float | str | None, happened: Number
 
 def most(text: str, source: str, paper: float | str | None, happened: Numbers) -> Claim:
     """Judge "in most seeds": the share of seeds, one case each, whose exact 95 % interval has to lie above one half."""
+    if np.isnan(as_array(happened)).any():
+        return _unknown(text, source, paper, happened)
     share, low, high = proportion_interval(happened)
     return Claim(text, source, paper, share, low, high, as_array(happened).size, _above(low, high, 0.5))
 

@@ -6,6 +6,7 @@ beside them, which people write; nothing of it is edited by hand.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = ["Results", "Verdict", "beside_print", "gather", "write_summary"]
 REPRODUCTION, NOTES, README, DIFFERENCES = "reproduction.json", "NOTES.md", "README.md", "DIFFERENCES.md"
 NAMES = {"no": "does not hold", "open": "open", "yes": "holds", "withdrawn": "withdrawn"}
 ORDER = tuple(NAMES)
+_ALWAYS = re.compile(r": (not )?contradicted in (\d+ of )?\d+ seeds")  # as claims.fraction ends its text
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Verdict:
         place: folder of its files, below the summary's.
         set: what was set otherwise than the scale has it, in words.
         remark: what else differs between what is compared, if anything.
+        name: the claim without how many seeds it was judged on, by which it is the same at another scale.
     """
 
     claim: str
@@ -60,6 +63,7 @@ class Verdict:
     place: str
     set: str = ""
     remark: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,7 @@ def _verdicts(place: str, about: dict[str, Any]) -> list[Verdict]:
                 place,
                 _set(about),
                 str(claim.get("remark", "")),
+                _ALWAYS.sub("", claim["claim"]),
             )
             for claim in about["claims"]
         ]
@@ -155,11 +160,11 @@ def _steady(verdict: Verdict, wavering: dict[str, str]) -> Verdict:
 def _withdrawn(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """A claim that the paper's own setting decides otherwise is withdrawn from the small one."""
     decided = {
-        (v.source, v.claim): v.status for v in verdicts if v.scale == "paper" and not v.set and v.status != "open"
+        (v.source, v.name): v.status for v in verdicts if v.scale == "paper" and not v.set and v.status != "open"
     }
     return [
         replace(v, status="withdrawn")
-        if v.scale != "paper" and decided.get((v.source, v.claim), v.status) != v.status
+        if v.scale != "paper" and decided.get((v.source, v.name), v.status) != v.status
         else v
         for v in verdicts
     ]
@@ -273,7 +278,7 @@ def _both(verdicts: Sequence[Verdict]) -> Table:
     by_claim: dict[tuple[str, str], dict[str, Verdict]] = {}
     for v in verdicts:
         if not v.set:  # of other settings than the scale's
-            by_claim.setdefault((v.source, v.claim), {})[v.scale] = v
+            by_claim.setdefault((v.source, v.name), {})[v.scale] = v
     rows = [
         {
             "claim": claim,

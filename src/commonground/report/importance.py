@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 
 from commonground.access import reason
-from commonground.engine.importance import FILE, Importance
+from commonground.engine.importance import Importance
+from commonground.engine.state.folder import IMPORTANCE
 from commonground.errors import RunError
 from commonground.quoting import escaped
 from commonground.report.charts import Interval, IntervalChart
@@ -28,7 +29,7 @@ def add_importance(page: Page, run: RunFiles) -> None:
     Raises:
         RunError: the file is damaged.
     """
-    path = run.folder / FILE
+    path = run.folder / IMPORTANCE
     if not path.is_file():
         return
     try:
@@ -75,7 +76,7 @@ def _chart(found: Importance, headline: Headline) -> IntervalChart:
         title="Importance of columns",
         reads="Marks are means over clients, bars reach from the 10th to the 90th percentile of clients; further right "
         f"matters more, and at zero the models do without the column.{more}",
-        sources=(FILE,),
+        sources=(IMPORTANCE,),
         intervals=tuple(intervals),
         x_label=f"{headline.name} {'lost' if headline.higher_is_better else 'added'}"
         f"{', points' if headline.percent else ''}",
@@ -103,7 +104,7 @@ def _over_clients(found: Importance, headline: Headline) -> str:
         rows.append(
             [Cell(escaped(found.columns[place])), *cells, Cell.of(loss, "change"), Cell.of(first[place], "integer")]
         )
-    return table("Importance of columns over clients", columns, rows, [FILE])
+    return table("Importance of columns over clients", columns, rows, [IMPORTANCE])
 
 
 def _most(own: tuple[float | None, ...]) -> int | None:
@@ -120,4 +121,4 @@ def _by_client(found: Importance, headline: Headline) -> str:
     for index, (client, count) in enumerate(zip(found.clients, found.rows, strict=True)):
         values = [Cell.of(found.importance[index][place], unit, f"importance[{index}][{place}]") for place in shown]
         rows.append([Cell(escaped(client)), Cell.of(count, "integer", f"rows[{index}]"), *values])
-    return table("Importance of columns by client", columns, rows, [FILE])
+    return table("Importance of columns by client", columns, rows, [IMPORTANCE])

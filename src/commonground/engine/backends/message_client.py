@@ -168,6 +168,9 @@ class MessageClient:
         """Personal tensors after the last round before ``before`` in which the client took part; if ``last`` is given,
         after that one: what it kept of later rounds never counted.
         """
-        before = before if last is None else min(before, last + 1)
-        newest = self.states.newest(before, (last or 0) if self.setup.initial_personal else 0)
-        return self.setup.initial_personal if newest is None else newest
+        initial = self.setup.initial_personal
+        if last is None:
+            kept = self.states.newest(before)
+        else:
+            kept = self.states.after(last) if initial else None
+        return initial if kept is None else kept

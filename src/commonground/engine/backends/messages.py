@@ -282,8 +282,9 @@ class MessageEngine(Engine):
         return self._state_of
 
     def _state_of(self, client: int) -> Tensors:
-        newest = ClientStates(self.folder / f"client-{client}", client).newest(self._round + 1)
-        return self.setup.initial_personal if newest is None else newest
+        initial = self.setup.initial_personal
+        kept = ClientStates(self.folder / f"client-{client}", client).after(self._last(client)) if initial else None
+        return initial if kept is None else kept
 
     def close(self) -> None:
         """Remove the clients' folders if they are temporary; if :meth:`states` were asked for, with the last reader."""

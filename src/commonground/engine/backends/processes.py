@@ -11,6 +11,7 @@ import contextlib
 import gc
 import multiprocessing as mp
 import os
+import pickle
 import signal
 import sys
 import warnings
@@ -99,7 +100,10 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
             continue
         answer = answered(partial(_train if kind == "train" else _evaluate, worker, *content))
         with contextlib.suppress(BrokenPipeError):
-            pipe.send(answer)
+            try:
+                pipe.send(answer)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:  # nothing has been sent yet
+                pipe.send(("fault", f"what the worker found cannot be sent to the run's process: {error}"))
 
 
 def _train(worker: Worker, round: int, client: int, personal: Arrays, extra: Arrays) -> Trained:

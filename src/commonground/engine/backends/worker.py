@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError
+from commonground.registration import is_ours
 
 __all__ = ["Answer", "Arrays", "Trained", "Worker", "answered", "joined", "largest_first", "taken", "to_arrays",
            "to_tensors"]  # fmt: skip
@@ -102,11 +104,21 @@ def answered(work: Callable[[], Any]) -> Answer:
     try:
         return "done", work()
     except CommonGroundError as error:
-        return "error", (error, _chained(error))
+        return "error", (_portable(error), _chained(error))
     except KeyboardInterrupt:  # raised by a user's code, since a worker ignores the signal
         return "interrupted", None
     except Exception as error:  # a fault of a user's model or algorithm, with its place
         return "fault", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+
+
+def _portable(error: CommonGroundError) -> CommonGroundError:
+    """The error, or one of ours with its words, if it is of a class that another process cannot make of them."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever a user's class does
+        ours = next(cls for cls in type(error).__mro__ if issubclass(cls, CommonGroundError) and is_ours(cls))
+        return ours(str(error))
+    return error
 
 
 def taken(answer: Answer) -> Any:

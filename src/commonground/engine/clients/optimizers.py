@@ -327,6 +327,6 @@ def _alike(names: Sequence[str], rates: Rates) -> list[tuple[Rates, float, list[
 
 def _clipped(gradients: Sequence[Tensor | None], largest: float) -> list[Tensor | None]:
     """Gradients [C, …], each client's scaled down to a norm over all of them, as ``clip_grad_norm_`` does it."""
-    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients if g is not None])
+    norms = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in gradients if g is not None])
     factors = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
     return [None if g is None else g * factors.view(-1, *[1] * (g.ndim - 1)) for g in gradients]

@@ -44,20 +44,31 @@ class ClientStates:
         }
         return {int(match[1]): path for path, match in found.items() if match is not None}
 
-    def newest(self, before: int, last: int = 0) -> Tensors | None:
+    def newest(self, before: int) -> Tensors | None:
         """The client's state after the last round before ``before`` in which it took part, if there is one.
 
-        Args:
-            before: a round.
-            last: a round whose state it had, or a later one's.
-
         Raises:
-            RunError: the file is damaged, or the state of ``last`` is gone.
+            RunError: the file is damaged.
         """
         found = {round: path for round, path in self.rounds().items() if round < before}
-        if max(found, default=0) < last:
-            raise RunError(f"client {self.client} no longer has its state of round {last} in '{self.folder}'")
         return self._read(found[max(found)]) if found else None
+
+    def after(self, last: int) -> Tensors | None:
+        """The client's state after the last round that counted for it: what it kept of later ones, or what an earlier
+        run left there, is none of it.
+
+        Args:
+            last: that round, 0 if there was none.
+
+        Raises:
+            RunError: the file is damaged, or the state is gone.
+        """
+        if not last:
+            return None
+        path = self.rounds().get(last)
+        if path is None:
+            raise RunError(f"client {self.client} no longer has its state of round {last} in '{self.folder}'")
+        return self._read(path)
 
     def shared(self, round: int) -> Tensors | None:
         """What the server sent in a round, if it is still there.

@@ -33,6 +33,7 @@ from commonground.existing import check_folder
 
 __all__ = [
     "FREE",
+    "IMPORTANCE",
     "NOISE",
     "RELEASES",
     "SCHEMA",
@@ -52,6 +53,7 @@ NOISE = "feature_noise.safetensors"
 START = "initial_model.safetensors"
 SCHEMA = "schema.json"
 RELEASES = "releases.jsonl"
+IMPORTANCE = "importance.json"
 
 
 class RunFolder:
@@ -156,7 +158,7 @@ class RunFolder:
     def go_on(self, config: RunConfig) -> None:
         """Note that a stopped or finished run is under way again, perhaps with more rounds or other numerics."""
         # In this order: whenever the process dies, the folder is that of a run that can be resumed.
-        for name in ("summary.json", "clients.csv"):
+        for name in ("summary.json", "clients.csv", IMPORTANCE):
             (self.path / name).unlink(missing_ok=True)
         before = self.config()
         if any(getattr(config, name) != getattr(before, name) for name in (*FREE, *NUMERIC_SETTINGS)):

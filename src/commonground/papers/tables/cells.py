@@ -23,7 +23,6 @@ from commonground.engine.state.lock import locked_file
 from commonground.errors import RunError
 from commonground.report.format import slug
 from commonground.statistics import Values
-from commonground.table import Column, Table
 
 __all__ = ["CELLS", "CellKey", "CellStore", "Curves", "Measurement"]
 
@@ -260,6 +259,10 @@ def _read(path: Path) -> list[dict[str, str]]:
 def _write(path: Path, names: Iterable[str], rows: list[Any]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, Table("", tuple(map(Column, names)), rows).to_csv())
+        text = io.StringIO()  # not as for spreadsheets, whose cells are cut: what is written is read again
+        writer = csv.DictWriter(text, list(names), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(path, text.getvalue())
     except OSError as error:
         raise RunError(f"'{path}' cannot be written: {error.strerror}") from None
