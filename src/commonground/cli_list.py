@@ -70,6 +70,8 @@ def _of_any_kind(name: str, further: str | None) -> RenderableType:
         for names, _, explain in _KINDS.values():
             if name in names():
                 return explain(name)
+    elif any(name in names() for names, _, _ in _KINDS.values()):
+        raise ConfigError(f"'{name}' is listed by itself, without '{further}' behind it: commonground list {name}")
     every = [*_KINDS, *(each for names, _, _ in _KINDS.values() for each in names())]
     raise ConfigError(
         f"there is no '{name}' to list{meant(name, _KINDS if further else every)}; name one of {', '.join(_KINDS)}, or "

@@ -72,9 +72,9 @@ def serve(
         ended = tokens.revoke(revoke)
         if not ended:
             run.trained.client(revoke, by_number=False)  # refuses a name that is none
-        print(f"{ended} tokens ended")
+        print(f"{counted(ended, 'token')} ended")
     elif revoke_to_enrol:
-        print(f"{tokens.revoke(ENROL)} tokens ended")
+        print(f"{counted(tokens.revoke(ENROL), 'token')} ended")
     else:
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)

@@ -113,6 +113,7 @@ def test_mistakes(tmp_path: Path) -> None:
         "train --resume": "--resume needs --out",
         "trian fedrep": "No such command 'trian'",
         "list fedrpe": "did you mean 'fedrep'?",
+        "list fedrep fedavg": "'fedrep' is listed by itself, without 'fedavg' behind it",
         "reproduce fedrep-tabel1 --out t": "unknown experiment 'fedrep-tabel1' (did you mean 'fedrep-table1'?)",
         "reproduce --out t": "name an experiment",
         "reproduce fedrep-fig1 --out t --set n": "is not of the form KEY=VALUE",

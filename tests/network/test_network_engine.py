@@ -272,10 +272,15 @@ def test_a_server_exports_the_global_model_of_a_run_with_one_client(
 
 def test_classes_of_which_clients_tell_are_named_as_not_covered(tmp_path: Path) -> None:
     private = {"dp": "client", "dp_clip": 1.0, "dp_noise": 1.0, "rounds": 1}
-    run = over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **SETTINGS | private)
-    assert run.summary["privacy"]["not_covered"].endswith(
+    said = {}
+    for counted in (True, False):  # whether the clients' own rows say them, or all know them beforehand
+        town = Town(replace(data_of(), counted_classes=counted), tmp_path / f"sites-{counted}")
+        run = over(town, tmp_path / f"run-{counted}", algorithm="fedavg", **SETTINGS | private)
+        said[counted] = run.summary["privacy"]["not_covered"]
+    assert said[True].endswith(
         "; classes, which are made of what each client tells the server of its own rows and reach every client's model"
     )
+    assert "classes" not in said[False]
 
 
 def test_a_loss_is_tried_on_rows_of_clients_alone(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class Description(BaseModel):
         task_settings: of the task; of numbers to be predicted their mean and deviation over the client's training rows.
         scale: of the client's preprocessing.
         mean, std: likewise.
+        counted_classes: whether the classes follow from the client's own rows, and tell of them.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -72,6 +73,7 @@ class Description(BaseModel):
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    counted_classes: bool = False
 
     @property
     def tokens(self) -> int | None:
@@ -116,6 +118,7 @@ def describe_client(data: FederatedDataset, name: str) -> Description:
         scale=p.scale,
         mean=tuple(p.mean),
         std=tuple(p.std),
+        counted_classes=data.counted_classes,
     )
 
 
@@ -190,6 +193,7 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
         preprocess=Preprocess(first.scale, first.mean, first.std),
         task=task,
         described=True,
+        counted_classes=any(d.counted_classes for d in descriptions),
     )
 
 

@@ -75,7 +75,7 @@ class FederatedDataset:
             shapes and types, and is zero (:mod:`commonground.data.described`).
         one_of_many: whether these are one client's of data whose other clients are elsewhere: it may know one class
             alone, until all have agreed on theirs.
-        counted_classes: whether there are as many classes as the largest label says, since nobody else has said it.
+        counted_classes: whether the classes are those that these rows alone have, since nobody else has said them.
 
     Raises:
         DataError: lengths that disagree, a label or row number out of range, a row owned twice, a client without

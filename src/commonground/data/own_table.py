@@ -174,7 +174,9 @@ class OwnTable:
         except DataError as error:
             raise UpdateError("its table cannot be read as agreed; its own log says where") from error
         assert data.schema is not None
-        return replace(data, schema=replace(data.schema, missing_targets=self._lacking))
+        return replace(
+            data, schema=replace(data.schema, missing_targets=self._lacking), counted_classes=data.task.softmax
+        )
 
     @cached_property
     def _offered(self) -> dict[str, ColumnTold]:

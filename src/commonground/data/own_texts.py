@@ -67,4 +67,5 @@ def text_data(
         task=read.task,
         about=read.about,
         one_of_many=True,
+        counted_classes=True,
     )

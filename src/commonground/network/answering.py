@@ -122,7 +122,7 @@ class Answering:
                 f"client {escaped(name)} demands privacy, and what its table holds would be told to agree on columns; "
                 "give --schema in place of --target"
             )
-        if demand is not None and isinstance(data, FederatedDataset) and data.counted_classes:
+        if demand is not None and isinstance(data, FederatedDataset) and data.counted_classes and not data.tokens:
             raise ConfigError(
                 f"client {escaped(name)} demands privacy, and its largest label would be told as the number of "
                 "classes; name them all, by class_names in data.json or from_arrays(…, class_names=…)"

@@ -151,7 +151,8 @@ def gather(
     if tables and described:
         said = (
             f"client {quoted(next(iter(tables.values())).name)} has a table without a schema, and client "
-            f"{quoted(described[0].name)} has arrays or a table with one; start all with the same --schema, or none"
+            f"{quoted(described[0].name)} has arrays or a table with one; start all with the same --schema, which "
+            "those with --demand-dp need, or none"
         )
         _tell(post, nodes, said)
         raise RunError(said)

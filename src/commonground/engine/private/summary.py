@@ -131,7 +131,7 @@ def _pooled(setup: Setup) -> list[str]:
         found.append("mean and deviation of what is predicted")
     if task.softmax and (schema is not None or "label_column" in setup.data.about):
         found.append("classes of the table's label")
-    elif task.softmax and (setup.data.about or setup.data.described):
+    elif task.softmax and (setup.data.about or setup.data.counted_classes):
         found.append("classes")
     return found
 
