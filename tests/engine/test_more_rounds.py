@@ -100,7 +100,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"lr_schedule": "cosine"},
         r"the share of its rounds that is done \(lr_schedule = 'cos",
     ),
-    "exponential": ("fedrep", {"lr_schedule": "exponential:0.9"}, "lr_schedule = 'exponential:0.9'"),
     "halve": ("fedrep", {"lr_schedule": "halve:0.5"}, "lr_schedule = 'halve:0.5'"),
     "local-sgd": ("local-sgd", {}, "its learning rate is halved at 0.5 and 0.75 of all its steps"),
     "one-shot": ("one-shot", {}, "its models are averaged once, after its last round"),

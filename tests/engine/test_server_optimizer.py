@@ -10,7 +10,7 @@ from commonground.algorithms import registry
 from commonground.errors import ConfigError
 from tests.helpers import made_data, train_whole
 
-REFUSED = {"rolora", "flora", "flexlora", "fedmtl", "feddyn", "fedproto"}
+REFUSED = {"rolora", "flora", "l2gd", "flexlora", "fedmtl", "feddyn", "fedproto"}
 
 
 def test_methods_say_what_their_change_is() -> None:
