@@ -224,7 +224,8 @@ def test_clients_with_and_without_a_schema_do_not_mix(tmp_path: Path) -> None:
         gather(town, 3, 10)
     told = {node: asked.body.decode() for node, asked, _ in town.letters if asked.kind == "told"}
     assert set(told) == set(town.desks)  # whose owners are the ones who can do something about it
-    assert all("start all with the same --schema, which those with --demand-dp need, or none" in text for text in told.values())
+    says = "start all with the same --schema, which those with --demand-dp need, or none"
+    assert all(says in text for text in told.values())
 
 
 def test_a_client_tells_a_server_only_what_its_owner_offers(tmp_path: Path) -> None:
