@@ -116,4 +116,4 @@ def test_a_kind_and_a_name_of_another_kind(capsys: pytest.CaptureFixture[str]) -
     assert main(["list", "models", "fedrep"]) == 2
     assert "there is no 'fedrep' among the models" in capsys.readouterr().err
     assert main(["list", "fedrep", "mlp"]) == 2
-    assert "there is no 'fedrep' to list" in capsys.readouterr().err
+    assert "'fedrep' is listed by itself, without 'mlp' behind it" in capsys.readouterr().err

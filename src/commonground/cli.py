@@ -100,6 +100,7 @@ def train(
     # So that a wrong setting is told at once: what follows loads PyTorch.
     check_declared(values.get("algorithm", ""), RunConfig.make(values).options)
     from commonground.console import ConsoleProgress, result_note, result_table
+    from commonground.engine.more_rounds import continued
     from commonground.engine.prepare import prepare_setup
     from commonground.engine.state.folder import RunFolder
     from commonground.engine.tracked import Tracking
@@ -108,10 +109,7 @@ def train(
     from commonground.tasks.rank import assumed_way
 
     if resume and out is not None and RunFolder(out).exists:
-        before = RunFolder(out).config().model_dump(exclude_none=True)
-        if values.get("algorithm", before["algorithm"]) != before["algorithm"]:
-            del before["options"]  # of another method
-        values = before | values
+        values = continued(RunFolder(out).config(), values)
     elif resume and "algorithm" not in values:
         raise ConfigError(f"'{out}' holds no run to continue")
     config = RunConfig.make(values)

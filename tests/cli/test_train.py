@@ -354,3 +354,17 @@ def test_lines_of_rounds_say_which_model_is_tested(tmp_path: Path, capsys: pytes
     last = summary["personal_accuracy"]["mean"], summary["global_accuracy"]
     assert said[-1] == tuple(f"{100 * value:.1f}" for value in last)
     assert said[-1][0] != said[-1][1]
+
+
+def test_hyperparameters_are_named_one_by_one_where_a_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--out", str(tmp_path / "run"), "--quiet"]
+    given = ["--set", "head_epochs=2", "--set", "body_epochs=1", "--set", "model.hidden=[8]"]
+    assert main(["train", "fedrep", *BASE, *given, *out]) == 0
+    for named in ([], ["--set", "head_epochs=2"], ["--set", "model.hidden=[8]"]):
+        assert main(["train", *out, "--resume", "--rounds", "3", *named]) == 0
+    assert main(["train", *out, "--resume", "--set", "head_epochs=3"]) == 2
+    assert "'head_epochs': 2" in capsys.readouterr().err
+    assert main(["train", "fedper", *out, "--resume"]) == 2
+    assert "was started with algorithm = 'fedrep', not 'fedper'" in capsys.readouterr().err

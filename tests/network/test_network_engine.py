@@ -274,7 +274,10 @@ def test_classes_of_which_clients_tell_are_named_as_not_covered(tmp_path: Path) 
     private = {"dp": "client", "dp_clip": 1.0, "dp_noise": 1.0, "rounds": 1}
     said = {}
     for counted in (True, False):  # whether the clients' own rows say them, or all know them beforehand
-        town = Town(replace(data_of(), counted_classes=counted), tmp_path / f"sites-{counted}")
+        town = Town(data_of(), tmp_path / f"sites-{counted}")
+        for client, own in enumerate(town.data):
+            town.data[client] = replace(own, counted_classes=counted)
+            town.restart(100 + client)
         run = over(town, tmp_path / f"run-{counted}", algorithm="fedavg", **SETTINGS | private)
         said[counted] = run.summary["privacy"]["not_covered"]
     assert said[True].endswith(

@@ -84,14 +84,17 @@ def check_object(algorithm: Algorithm) -> None:
     """
     cls = type(algorithm)
     check_methods(cls)
-    given = {one.name: getattr(algorithm, one.name) for one in fields(algorithm) if one.init}
+    check_numbers(vars(algorithm), algorithm.title)
+    names = [one.name for one in fields(algorithm)]
+    given = {name: value for name, value in vars(algorithm).items() if name in names}
+    if len(given) < len(names):
+        return  # some are kept under names of the class's own
     try:
         _adapter(cls).validate_python(given)
     except ValidationError as error:
         raise ConfigError(f"{algorithm.title}: {one_sentence(error, given)}") from None
     except (PydanticUserError, NameError, TypeError):  # annotations that say nothing to Pydantic
         pass
-    check_numbers(vars(algorithm), algorithm.title)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from commonground.algorithms import Algorithm
@@ -11,12 +12,30 @@ from commonground.engine.state.folder import FREE, RunFolder
 from commonground.errors import RunError
 from commonground.tasks import Task
 
-__all__ = ["check_rounds", "follows", "not_evaluated"]
+__all__ = ["check_rounds", "continued", "follows", "not_evaluated"]
 
 
 def follows(config: RunConfig) -> frozenset[str]:
     """Settings that may differ when a run is continued, or that follow from its rounds (see :func:`check_rounds`)."""
     return FREE | ({"dp_noise"} if config.dp_epsilon is not None else set())
+
+
+def continued(before: RunConfig, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with which a run goes on: those it has, and in their place what is named now. Hyperparameters and
+    options of the model are named one by one, as long as method and model are the same.
+
+    Args:
+        before: the run's.
+        values: what is named.
+    """
+    known = before.model_dump(exclude_none=True)
+    found = known | dict(values)
+    for named, of in (("options", "algorithm"), ("model_options", "model")):
+        if values.get(of, known.get(of)) == known.get(of):
+            found[named] = {**known.get(named, {}), **values.get(named, {})}
+        elif named not in values:
+            del found[named]
+    return found
 
 
 def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> None:

@@ -28,6 +28,7 @@ from commonground.quoting import escaped
 __all__ = ["CONNECTION", "Deployment", "flower_project", "follow", "free_port"]
 
 CONNECTION = "deployment"
+SILENT = 15.0  # seconds without a line or a round after which Flower is asked whether the run goes on
 STOPPED = "finished:stopped"
 """What Flower says of a run that somebody has stopped."""
 
@@ -334,23 +335,26 @@ def follow(
     asked = time.monotonic()
     while True:
         outcome = _outcome(outcome_file)
-        for text in next(lines):
+        said, done = next(lines), next(rows)
+        for text in said:
             if not text.startswith(FAILED):  # which is raised
                 hear("note", text)
-        for row in next(rows):
+        for row in done:
             hear("round", row)
+        if said or done:
+            asked = time.monotonic()  # it is under way; the server's own command takes seconds to say so
         if outcome is not None and outcome["error"] is None:
             return
-        if outcome is not None or time.monotonic() - asked > 10:
-            asked, said = time.monotonic(), None if outcome is None else f"the server says: {outcome['error']}"
+        if outcome is not None or time.monotonic() - asked > SILENT:
+            asked, why = time.monotonic(), None if outcome is None else f"the server says: {outcome['error']}"
             try:
                 state = deployment.state_of(run)
             except RunError as error:
-                raise RunError(said or f"{error} and {_go_on(out)}") from None
+                raise RunError(why or f"{error} and {_go_on(out)}") from None
             if state == STOPPED:  # of which its process says that it has lost its server
                 raise Interrupted(_stopped(run, out))
-            if said is not None:
-                raise RunError(said)
+            if why is not None:
+                raise RunError(why)
             if state.startswith("finished") and _outcome(outcome_file) is None:
                 raise RunError(f"the run {run} is {state}, and {_what_then(out)}")
         time.sleep(pause)

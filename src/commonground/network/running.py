@@ -12,7 +12,7 @@ from typing import Any
 
 from commonground.config import OF_DATA, RunConfig
 from commonground.console import result_note, result_table
-from commonground.engine.more_rounds import check_rounds
+from commonground.engine.more_rounds import check_rounds, continued
 from commonground.engine.option_checks import check_described
 from commonground.engine.prepare import checked_algorithm
 from commonground.engine.run import load_run
@@ -60,7 +60,7 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
         if not RunFolder(out).exists:
             begun = "; nothing of it was trained yet: leave out --resume" if (out / LOG).is_file() else ""
             raise ConfigError(f"'{out}' holds no run to continue{begun}")
-        found = RunFolder(out).config().model_dump(exclude_none=True) | found
+        found = continued(RunFolder(out).config(), found)
     else:
         RunFolder(out).check_free()
     if "algorithm" not in found:
