@@ -127,7 +127,7 @@ def test_defaults_and_lists_are_settings_as_well(tmp_path: Path) -> None:
     cg.train(halved(), "digits", clients=4, rounds=1, out=tmp_path / "b", local_steps=2)
     assert cg.load_run(tmp_path / "b", algorithm=halved()).trained.clients == 4
     with pytest.raises(ConfigError, match=r"with halvings=.*, and the algorithm that is given has \(0\.1, 0\.2\)"):
-        cg.load_run(tmp_path / "b", algorithm=halved(halvings=(0.1, 0.2)))  # type: ignore[call-arg]
+        cg.load_run(tmp_path / "b", algorithm=halved(halvings=(0.1, 0.2)))
 
 
 def test_a_field_kept_under_another_name_is_not_compared(tmp_path: Path) -> None:

@@ -524,7 +524,7 @@ def test_hyperparameters_of_what_is_no_dataclass_are_refused(
             assert main([words[0], f"{tmp_path / 'plain.py'}:Plain", *words[1:]]) == 2
             assert says in " ".join(capsys.readouterr().err.split())
         with pytest.raises(ConfigError, match="is no dataclass"):
-            registry["plain-one"](mu=0.5)  # type: ignore[call-arg]
+            registry["plain-one"](mu=0.5)
     finally:
         registry.pop("plain-one", None)
 

@@ -223,8 +223,9 @@ def test_whatever_its_config_holds_is_told_in_a_sentence(tmp_path: Path) -> None
     file = tmp_path / "own" / "config.json"
     whole = json.loads(file.read_text())
     refused = list[str]()
+    values: tuple[Any, ...] = (None, "x", -1, [], {}, ["x"])
     for part, key in [("data", key) for key in whole["data"]] + [("settings", key) for key in whole["settings"]]:
-        for value in (None, "x", -1, [], {}, ["x"]):
+        for value in values:
             file.write_text(json.dumps(whole | {part: whole[part] | {key: value}}))
             try:
                 cg.load_exported(tmp_path / "own").predict(x)

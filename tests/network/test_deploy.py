@@ -163,8 +163,8 @@ def test_who_is_there_is_told_by_name_and_a_key_may_be_let_in_twice(
     live.ran(tmp_path / "run", "fedavg", *SETTINGS[2:], "--rounds", "1")
     names = [f"client {site.name}" for site in live.sites]
     folder = ["--folder", str(live.deployment.folder)]
-    keys = live.deployment.keys()
-    assert sorted(keys.values()) == sorted(str(site / "node.pub") for site in live.sites)
+    let_in = live.deployment.keys()
+    assert sorted(let_in.values()) == sorted(str(site / "node.pub") for site in live.sites)
     assert main(["deploy", "status", *folder]) == 0
     shown = capsys.readouterr().out.splitlines()
     lines = [line for line in shown if line.startswith("node ")]

@@ -85,7 +85,12 @@ def test_clients_are_given_a_certificate_where_there_is_one(
     insecure: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = list[str]()
-    monkeypatch.setattr(cli_deploy, "_attended", lambda command, environment, address, said: told.append(said) or 0)
+
+    def attended(command: list[str], environment: dict[str, str], address: Any, said: str) -> int:
+        told.append(said)
+        return 0
+
+    monkeypatch.setattr(cli_deploy, "_attended", attended)
     with create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     flag = ["--insecure"] if insecure else []

@@ -225,8 +225,8 @@ class Trained:
             return self._store.read(client)
         tuned = isinstance(self.algorithm, HeadTuning)
         folder = self.path / ("finetuning" if tuned else "") / "clients" / f"client-{client}"
-        done = self.config.rounds + 1 if tuned else self._kept.round  # clients are tuned as if no run ended early
-        last = done if tuned else int(self._kept.clients["heard"][client])
+        # Clients are tuned as if no run ended early.
+        last = self.config.rounds + 1 if tuned else int(self._kept.clients["heard"][client])
         kept = ClientStates(folder, client).after(max(0, last)) if self._start else None
         return self._start if kept is None else kept
 
