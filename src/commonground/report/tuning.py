@@ -40,7 +40,7 @@ def tuning_table(entry: Mapping[str, Any], metric: Headline, place: str) -> str:
     cells = [[Cell(title), Cell(settings, kind="how"), *row] for (title, settings), row in rows.items()]
     edges = [key for _, each in tuned for key in each.get("on_edge") or {}]
     remark = f"<p>On the grid's edge: {escape(', '.join(dict.fromkeys(edges)))}; see the notes.</p>" if edges else ""
-    return table("Tuning", columns, cells, [f"{place}comparison.json"]) + remark
+    return table("Tuning on validation samples", columns, cells, [f"{place}comparison.json"], titled=True) + remark
 
 
 def _tried(metric: Headline, tuning: Mapping[str, Any], tried: Mapping[str, Any], key: str) -> Cell:
