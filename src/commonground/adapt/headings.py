@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["headings"]
+from commonground.tasks import Task
+
+__all__ = ["headings", "of_answers"]
 
 
 def headings(*columns: tuple[str, Iterable[str]]) -> list[str]:
@@ -23,3 +25,16 @@ def headings(*columns: tuple[str, Iterable[str]]) -> list[str]:
                 name = f"{kind} {name}"
             found[name] = None
     return list(found)
+
+
+def of_answers(task: Task, names: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
+    """For :func:`headings`, the columns of a task's answers: the class and each class's probability, or what is
+    predicted of each target or label.
+
+    Args:
+        task: what is predicted.
+        names: of the classes, targets or labels.
+    """
+    if task.softmax:
+        return [("predicted", ["class"]), ("probability of", names)]
+    return [("predicted", task.columns(names))]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commonground.adapt.headings import headings
+from commonground.adapt.headings import headings, of_answers
 from commonground.adapt.tables import Whose, asked_of, features_of
 from commonground.adapt.text_tables import schema_of_texts, tokens_of_table
 from commonground.data.tables.read import raw_of_frame, read_raw
@@ -73,9 +73,5 @@ def predict_rows(
         found.insert(0, "class", chosen)
     if whom is not None:
         found.insert(0, "client", raw.columns[whom].to_pylist())
-    found.columns = headings(
-        ("client", [] if whom is None else [whom]),
-        ("predicted", [] if chosen is None else ["class"]),
-        ("predicted", trained.task.columns(names)) if chosen is None else ("probability of", names),
-    )
+    found.columns = headings(("client", [] if whom is None else [whom]), *of_answers(trained.task, names))
     return found

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from commonground.adapt.headings import headings
+from commonground.adapt.headings import headings, of_answers
 from commonground.adapt.tables import Rows, TableAnswers, Whose, agreement
 from commonground.data import FederatedDataset
 from commonground.data.sources import kind_of
@@ -80,16 +80,14 @@ def predict_tests(
     trained, names = run.trained, run.trained.split["class_names"]
     whose = Whose(None if client is None else trained.client(client), shared)
     found = _asked(trained, _data_again(trained, data, data_dir), whose)
-    softmax = trained.task.softmax
     columns = [[trained.names[number] for number in found.clients], found.samples]
     columns += _actual(trained.task, found.y, names)
-    columns += [trained.task.choose(found.predicted, names)] if softmax else []
+    columns += [trained.task.choose(found.predicted, names)] if trained.task.softmax else []
     told = pd.concat([pd.DataFrame(dict(enumerate(columns))), pd.DataFrame(found.predicted)], axis=1)
     told.columns = headings(
         ("row", ["client", "sample"]),
         ("right", _headers(trained.task, found.y, names)),
-        ("predicted", ["class"] if softmax else []),
-        ("probability of", names) if softmax else ("predicted", trained.task.columns(names)),
+        *of_answers(trained.task, names),
     )
     return told
 

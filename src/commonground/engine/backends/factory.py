@@ -76,8 +76,8 @@ def _fails_stacked(setup: Setup) -> str:
     try:
         BatchedEngine(setup).train(1, sorted(clients), setup.initial_shared)
     except Exception as error:  # whatever it is: one client after the other it may be right, or says so itself
-        said = str(error).partition("; or take --engine")[0].partition(" (ask the client inside it")[0]
-        return f"clients are not computed together, since {method.title}'s client_update fails so: {escaped(said, 500)}"
+        said = escaped(_without_advice(error), 500)
+        return f"clients are not computed together, since {method.title}'s client_update fails so: {said}"
     return ""
 
 
@@ -125,5 +125,10 @@ def _why_not_stacked(setup: Setup) -> str:
     try:
         check_stackable(setup)
     except (ModelError, ConfigError) as error:
-        return str(error).partition(";")[0]
+        return _without_advice(error)
     return ""
+
+
+def _without_advice(error: Exception) -> str:
+    """What an error says, as far as its first semicolon: what may be done about it stands behind that."""
+    return str(error).partition(";")[0]
