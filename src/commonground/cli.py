@@ -91,6 +91,8 @@ def train(
         values["algorithm"] = check_method(algorithm)
     if resume and out is None:
         raise ConfigError("--resume needs --out, the folder of the run to continue")
+    if allow_other_numerics and not resume:
+        raise ConfigError("--allow-other-numerics is of a run that is continued; add --resume, or leave it out")
     if as_json and not dry_run:
         raise ConfigError("--json prints what --dry-run finds; add --dry-run")
     if not resume and "algorithm" not in values:

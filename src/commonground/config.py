@@ -442,6 +442,10 @@ class RunConfig(BaseModel):
         first, second = map(float, self.betas.split(","))
         return first, second
 
+    def is_tested(self, round: int) -> bool:
+        """Whether models are tested after a round."""
+        return round % self.eval_every == 0 or round == self.rounds or round > self.rounds - self.eval_last
+
     def lr_after(self, done: float) -> float:
         """Learning rate when this share of the run is done, from 0 to 1."""
         assert self.lr is not None, "the learning rate is resolved before a run starts"

@@ -1,4 +1,4 @@
-"""A finished run that goes on for more rounds ends as a longer one from the start, or says why it cannot."""
+"""A finished run that goes on for more rounds ends as a longer one from the start (and one that was stopped, for fewer, as a shorter one), or says why it cannot."""
 
 from __future__ import annotations
 
@@ -87,6 +87,59 @@ def test_an_interrupted_extension_resumes(engine: str, at: int, tmp_path: Path) 
     with pytest.raises(RunError, match=rf"has 7 rounds, of which {at} are done; it can go on with as many or more"):
         go("fedrep", 4, tmp_path, engine=engine, resume=True)
     assert_same_results(go("fedrep", 7, tmp_path, engine=engine, resume=True), go("fedrep", 7, None, engine=engine))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "engine"),
+    [*((method, "serial") for method in METHODS), *(("fedrep", engine) for engine in ENGINES[1:])],
+)
+def test_fewer_rounds_are_those_of_a_shorter_run(algorithm: str, engine: str, tmp_path: Path) -> None:
+    """Also where its last round is done already."""
+    more = {"engine": engine, "metrics": "full", **METHODS[algorithm]}
+    for done, ends in ((3, 3), (2, 3)):
+        out = tmp_path / str(done)
+        go(algorithm, 6, out, on_round=lambda row, done=done: row["round"] < done, **more)
+        shorter, whole = go(algorithm, ends, out, resume=True, **more), go(algorithm, ends, None, **more)
+        assert shorter.finished
+        assert_same_results(shorter, whole)
+        loaded = cg.load_run(out)
+        assert loaded.finished
+        assert loaded.config.rounds == ends
+        assert loaded.clients == whole.clients
+
+
+@pytest.mark.parametrize("settings", [{"finetune_epochs": 1}, {"early_stopping": 2, "validation_fraction": 0.3}])
+def test_what_comes_after_the_last_round_comes_after_a_sooner_one(settings: dict[str, Any], tmp_path: Path) -> None:
+    go("fedavg", 6, tmp_path, on_round=lambda row: row["round"] < 2, **settings)
+    assert_same_results(go("fedavg", 2, tmp_path, resume=True, **settings), go("fedavg", 2, None, **settings))
+
+
+@pytest.mark.parametrize(("every", "last", "enough"), [(5, 0, 4), (5, 2, 5), (2, 0, 4), (1, 0, 3)])
+def test_fewer_rounds_are_refused_where_one_would_have_been_tested(
+    every: int, last: int, enough: int, tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {"eval_every": every, "eval_last": last}
+    go("fedrep", 6, tmp_path, on_round=lambda row: row["round"] < 3, **more)
+    if enough > 3:
+        with pytest.raises(RunError, match=rf"cannot end with 3 rounds: then round \d .*; it can end with {enough}"):
+            go("fedrep", 3, tmp_path, resume=True, **more)
+    assert_same_results(go("fedrep", enough, tmp_path, resume=True, **more), go("fedrep", enough, None, **more))
+
+
+def test_a_run_that_ended_early_is_not_made_shorter(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"early_stopping": 1, "validation_fraction": 0.3, "lr": 0.0001}
+    run = go("fedavg", 12, tmp_path, **settings)
+    done = run.summary["rounds"]
+    assert done < 12
+    with pytest.raises(RunError, match=f"cannot go on to {done}: it has gone back to its best round"):
+        go("fedavg", done, tmp_path, resume=True, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"lr_schedule": "cosine"}, {"dp": "client", "dp_epsilon": 8, "dp_clip": 1}])
+def test_fewer_rounds_are_refused_where_their_number_was_needed(settings: dict[str, Any], tmp_path: Path) -> None:
+    go("fedavg", 6, tmp_path, on_round=lambda row: row["round"] < 2, **settings)
+    with pytest.raises(RunError, match="was planned for 6 rounds and cannot go on to 3: its "):
+        go("fedavg", 3, tmp_path, resume=True, **settings)
 
 
 def test_an_unfinished_run_can_be_given_more_rounds_too(tmp_path: Path) -> None:

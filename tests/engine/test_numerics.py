@@ -109,6 +109,8 @@ def test_killed_right_after_the_change(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path), "--quiet"]
     base = ["train", "fedrep", "--data", "digits", "--clients", "3", "--model", "linear", "--engine", "serial"]
+    assert main([*base, "--rounds", "2", "--allow-other-numerics", *out]) == 2
+    assert "is of a run that is continued; add --resume" in " ".join(capsys.readouterr().err.split())
     assert main([*base, "--rounds", "2", *out]) == 0
     more = ["train", "--resume", "--rounds", "4", "--precision", "bf16", *out]
     assert main(more) == 2

@@ -31,8 +31,7 @@ class EvaluationPlan:
 
     def is_due(self, round: int) -> bool:
         """Whether a round is evaluated."""
-        config = self.config
-        return round % config.eval_every == 0 or round == config.rounds or round > config.rounds - config.eval_last
+        return self.config.is_tested(round)
 
     @property
     def kinds(self) -> list[Which]:

@@ -128,7 +128,7 @@ class Keeper:
             RunError: it was on other data or weights, or its results were changed.
         """
         summary = self.folder.summary() if self.folder is not None else None
-        if self.folder is None or summary is None:
+        if self.folder is None or summary is None or "stopped_after" in summary:
             return None
         early = summary.get("early_stopping", {})
         if summary["rounds"] != self.config.rounds and not early.get("ended_early"):

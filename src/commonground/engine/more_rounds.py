@@ -1,4 +1,4 @@
-"""More rounds for a run that has begun: it ends as a run of so many rounds would have ended."""
+"""More rounds or fewer for a run that has begun: it ends as a run of so many rounds would have ended."""
 
 from __future__ import annotations
 
@@ -47,29 +47,48 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
         algorithm: its method.
 
     Raises:
-        RunError: there are fewer rounds than before, or something in the run depends on their number.
+        RunError: more rounds than that are done, or something in the run depends on their number.
     """
     before, now = folder.config().rounds, config.rounds
-    if now < before:
+    if now == before:
+        return
+    rows = folder.rounds.rows()
+    if now < len(rows):
         raise RunError(
-            f"the run in '{folder.path}' has {before} rounds, of which {len(folder.rounds.rows())} are done; it can "
-            f"go on with as many or more, not with {now}"
+            f"the run in '{folder.path}' has {before} rounds, of which {len(rows)} are done; it can go on with as many "
+            f"or more, not with {now}"
         )
-    why = ""
-    if config.lr_schedule.partition(":")[0] not in ("constant", "exponential"):
-        why = f"its learning rate follows the share of its rounds that is done (lr_schedule = {config.lr_schedule!r})"
-    elif config.dp_epsilon is not None:
-        why = f"its noise is what --dp-epsilon {config.dp_epsilon:g} needs in so many rounds"
-    elif config.finetune_epochs:
-        why = "every client's head is fine-tuned after its last round"
-    elif config.early_stopping is not None:
-        why = "it has gone back to its best round (early_stopping)"
-    why = why or algorithm.needs_rounds()
-    if now > before and why:
+    why = _needs_rounds(config) or algorithm.needs_rounds()
+    if not why and (now > before or folder.finished):
+        why = _has_ended(config)
+    if why:
         raise RunError(
             f"the run in '{folder.path}' was planned for {before} rounds and cannot go on to {now}: {why}; choose "
             "another --out"
         )
+    untested = [row["round"] for row in rows if config.is_tested(row["round"]) and not row["evaluated_clients"]]
+    if now < before and untested:
+        enough = min(before, max(untested) + max(1, config.eval_last))
+        raise RunError(
+            f"the run in '{folder.path}' cannot end with {now} rounds: then round {untested[0]} would have been "
+            f"tested (eval_every, eval_last), and it was not; it can end with {enough}"
+        )
+
+
+def _needs_rounds(config: RunConfig) -> str:
+    """Why another number of rounds would have been another run from its first round on; empty if not."""
+    if config.lr_schedule.partition(":")[0] not in ("constant", "exponential"):
+        return f"its learning rate follows the share of its rounds that is done (lr_schedule = {config.lr_schedule!r})"
+    if config.dp_epsilon is not None:
+        return f"its noise is what --dp-epsilon {config.dp_epsilon:g} needs in so many rounds"
+    return ""
+
+
+def _has_ended(config: RunConfig) -> str:
+    """Why a run does not go on once its last round is done; empty if it does."""
+    if config.finetune_epochs:
+        return "every client's head is fine-tuned after its last round"
+    return "" if config.early_stopping is None else "it has gone back to its best round (early_stopping)"
 
 
 def not_evaluated(row: dict[str, Any], task: Task) -> dict[str, Any]:
