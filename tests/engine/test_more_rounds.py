@@ -1,4 +1,4 @@
-"""A finished run that goes on for more rounds ends as a longer one from the start (and one that was stopped, for fewer, as a shorter one), or says why it cannot."""
+"""A run is given more rounds, or, once stopped, fewer: it ends as one that had so many, or says why it cannot."""
 
 from __future__ import annotations
 
