@@ -11,7 +11,7 @@ from pydantic import Field
 
 from commonground.algorithms import registry
 from commonground.cli import main
-from commonground.explained import Setting, meanings, paragraphs, settings_of
+from commonground.explained import Setting, paragraphs, settings_of
 from commonground.models import available_models, model_options_class
 
 
@@ -68,7 +68,7 @@ def test_a_class_and_what_it_derives_from() -> None:
         Setting("kind", "which.", "a", "a | b"),
         Setting("many", "several.", "(0.5,)", "list of: number > 0"),
     ]
-    assert meanings(Parent)["rate"] == "its own words, with code and Name."
+    assert settings_of(Parent)[0].meaning == "its own words, with code and Name."
     assert paragraphs(Child.__doc__) == ["A child.", "With a second paragraph."]
 
 

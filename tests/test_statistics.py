@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata, wilcoxon
 
 from commonground.statistics import (
-    accuracy_interval,
     as_array,
     bootstrap_interval,
     detectable_difference,
@@ -154,17 +153,10 @@ def test_clients_are_paired_not_just_counted():
 
 def test_interval_over_seeds_is_students() -> None:
     # mean 2, sample standard deviation 1, t(0.975, 2) = 4.302653: half width 4.302653 / √3
-    mean, low, high = accuracy_interval([1.0, 2.0, 3.0], [])
+    mean, low, high = student_interval([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert high - mean == pytest.approx(4.302653 / np.sqrt(3), rel=1e-5)
     assert mean - low == pytest.approx(high - mean)
-
-
-def test_interval_of_one_seed_is_over_clients() -> None:
-    # four clients, sample standard deviation √(2/3)·… : values 0, 1, 1, 2 have variance 2/3
-    mean, low, high = accuracy_interval([1.1], [np.array([0.0, 1.0, 1.0, 2.0])])
-    assert mean == 1.1
-    assert high - low == pytest.approx(2 * 1.96 * np.sqrt(2 / 3) / 2)
 
 
 def test_interval_of_the_median_covers_it() -> None:
@@ -178,7 +170,7 @@ def test_an_interval_of_students_is_that_of_its_single_mean():
     mean, low, high = student_interval(values)
     assert mean.tolist() == [2.0, 4.0]
     for column in range(2):
-        expected = accuracy_interval(values[:, column].tolist(), [])
+        expected = student_interval(values[:, column])
         assert (mean[column], low[column], high[column]) == pytest.approx(expected)
     assert [v.tolist() for v in student_interval(values[:1])] == [[1.0, 4.0]] * 3  # one seed has no width
 

@@ -50,12 +50,10 @@ class ConsoleProgress:
 
     Args:
         quiet: show nothing.
-        label: put before every line (for several runs after one another).
     """
 
-    def __init__(self, quiet: bool = False, label: str = "") -> None:
+    def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._label = label
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._began = time.perf_counter()
@@ -70,16 +68,15 @@ class ConsoleProgress:
         self._began, self._first = time.perf_counter(), done
         if self._quiet:
             return
-        title = self._label or setup.algorithm.title
-        if not self._label:
-            again = f", continuing after round {done}" if done else ""
-            self.note(
-                f"{title} on {setup.data.describe()}; model {setup.config.model} "
-                f"({sum(v.numel() for v in setup.initial.values()):,} weights), "
-                f"{setup.config.optimizer} at lr {setup.config.lr:g}, engine {engine}{again}"
-            )
-            if setup.config.head is not None or setup.config.body is not None:
-                self.note(_split(setup))
+        title = setup.algorithm.title
+        again = f", continuing after round {done}" if done else ""
+        self.note(
+            f"{title} on {setup.data.describe()}; model {setup.config.model} "
+            f"({sum(v.numel() for v in setup.initial.values()):,} weights), "
+            f"{setup.config.optimizer} at lr {setup.config.lr:g}, engine {engine}{again}"
+        )
+        if setup.config.head is not None or setup.config.body is not None:
+            self.note(_split(setup))
         if moves(self._console):
             self._bar = Progress(
                 TextColumn(f"{title:<12}"),
@@ -113,8 +110,7 @@ class ConsoleProgress:
         elif done % math.ceil(self._rounds / PLAIN_LINES) == 0 or done in (1, self._rounds):
             spent = time.perf_counter() - self._began
             left = spent / (done - self._first) * (self._rounds - done)
-            label = f"{self._label}  " if self._label else ""
-            self.note(f"{label}round {done}/{self._rounds}  {state}  {left:.0f} s left")
+            self.note(f"round {done}/{self._rounds}  {state}  {left:.0f} s left")
 
     def note(self, text: str) -> None:
         """See :class:`~commonground.engine.Observer`."""

@@ -17,7 +17,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from commonground.declared import NOTHING, Parameter
 
-__all__ = ["Setting", "meanings", "paragraphs", "settings_from", "settings_of"]
+__all__ = ["Setting", "paragraphs", "settings_from", "settings_of"]
 
 _ENTRY = re.compile(r" {4}(\w+(?:, \w+)*): (.*)")
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
@@ -68,11 +68,6 @@ def settings_from(parameters: Iterable[Parameter], docs: Sequence[str]) -> list[
     """
     said = _meanings(docs)
     return [Setting(p.name, said.get(p.name, ""), _default(p.default), _values(p.annotation)) for p in parameters]
-
-
-def meanings(cls: type) -> dict[str, str]:
-    """What docstrings say under ``Args:``, by name; what a class says counts more than what one above it says."""
-    return _meanings([each.__dict__.get("__doc__") or "" for each in cls.__mro__])
 
 
 def _meanings(docs: Sequence[str]) -> dict[str, str]:

@@ -10,7 +10,6 @@ All intervals are 95 % ones unless a level is given.
 from __future__ import annotations
 
 import math
-import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ __all__ = [
     "Difference",
     "Numbers",
     "Values",
-    "accuracy_interval",
     "as_array",
     "bootstrap_interval",
     "detectable_difference",
@@ -96,25 +94,6 @@ def student_interval(values: Numbers, axis: int = 0) -> tuple[Values, Values, Va
     if count < 2:
         return mean, mean, mean
     half = _student_half_width(values.std(axis, ddof=1), count)
-    return mean, mean - half, mean + half
-
-
-def accuracy_interval(means: Sequence[float], clients: Sequence[Values]) -> tuple[float, float, float]:
-    """A mean accuracy with its interval: Student's over seeds, or with one seed the normal one over its clients.
-
-    Args:
-        means: one mean per seed.
-        clients: per seed, the clients' accuracies.
-
-    Returns:
-        (mean, low, high).
-    """
-    mean = statistics.mean(means)
-    if len(means) > 1:
-        half = float(_student_half_width(statistics.stdev(means), len(means)))
-    else:
-        values = clients[0]
-        half = 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return mean, mean - half, mean + half
 
 

@@ -124,14 +124,16 @@ def where_it_failed(error: BaseException, file: Path) -> str:
 
 
 @contextmanager
-def failing_as(what: str, kind: type[CommonGroundError] = ModelError) -> Iterator[None]:
+def failing_as(what: str) -> Iterator[None]:
     """While open, what a user's code raises, or PyTorch on its behalf, becomes one sentence.
 
     Errors of this library stay as they are, and so does a lack of memory, which others handle.
 
     Args:
         what: the sentence's beginning.
-        kind: of the error.
+
+    Raises:
+        ModelError: says what failed, and where.
     """
     try:
         yield
@@ -141,7 +143,7 @@ def failing_as(what: str, kind: type[CommonGroundError] = ModelError) -> Iterato
         said = None if _lacks_memory(error) else what_failed(error)
         if said is None:
             raise
-        raise kind(f"{what}: {said}") from error
+        raise ModelError(f"{what}: {said}") from error
 
 
 def what_failed(error: BaseException) -> str | None:

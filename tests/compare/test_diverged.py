@@ -16,8 +16,6 @@ from commonground.compare.progress import ComparisonProgress
 from commonground.compare.tables import tuning_table
 from commonground.engine import run_training
 from commonground.errors import NotFiniteError, UpdateError
-from commonground.papers.request import Request
-from commonground.papers.sweep import compare_methods
 
 module = import_module("commonground.compare.comparing")
 
@@ -119,12 +117,6 @@ def test_without_its_reference_there_is_no_comparison() -> None:
         compare([TOO_FAST, "fedrep"], "digits", 1, **FEW)
     found = compare([TOO_FAST, "fedrep"], "digits", 1, reference="fedrep", **FEW)
     assert [entry["method"] for entry in found.result["methods"]] == ["fedrep"]
-
-
-def test_a_figure_of_a_paper_is_not_drawn_without_it(tmp_path: Path) -> None:
-    """Its claims need every method."""
-    with pytest.raises(UpdateError, match=r"FedAvg \(lr=.*\), seed 0: .*training diverged"):
-        compare_methods(["fedrep", TOO_FAST], "digits", 1, Request(tmp_path, quiet=True), "it", FEW_ROUNDS)
 
 
 def test_an_update_of_the_wrong_shape_is_no_divergence(monkeypatch: pytest.MonkeyPatch) -> None:

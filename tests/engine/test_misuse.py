@@ -60,6 +60,12 @@ def test_an_algorithm_without_a_name_or_with_numbers_for_tensors() -> None:
     with pytest.raises(ConfigError, match=r"the algorithm Nameless lacks its name; write name = \"…\" in the class"):
         cg.train(Nameless(), digits(), **GIVEN)
 
+    class Untitled(Nameless):
+        name, title = "untitled-here", " "
+
+    with pytest.raises(ConfigError, match="the algorithm Untitled lacks its title"):
+        cg.train(Untitled(), digits(), **GIVEN)
+
     class Numbered(Nameless):
         title = "Numbered"
 

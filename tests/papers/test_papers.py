@@ -11,7 +11,7 @@ import pytest
 
 from commonground.cli import main
 from commonground.papers import experiments
-from commonground.papers.claims import difference
+from commonground.papers.claims import claim
 from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.fig6 import new_clients
 from commonground.papers.figures import Curve, Figure
@@ -23,9 +23,8 @@ def test_reproduce_writes_claims_figures_and_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = Curve([1, 2], [0.5, 0.6], [0.4, 0.5], [0.6, 0.7])
-    values = np.array([0.5, 0.7])
     outcome = Outcome(
-        claims=[difference("a above b", "a paper", 3.0, ([0.6] * 3, [values] * 3), ([0.4] * 3, [values - 0.2] * 3))],
+        claims=[claim("a above b", "a paper", 3.0, [20.0] * 3, "above")],
         figures={"a figure": Figure("epochs", "accuracy", {"FedRep": line}, log_y=True)},
         tables=[Table.of("Rounds needed", [{"method": "FedRep", "rounds": 12}])],
         notes=["Reduced: everything."],

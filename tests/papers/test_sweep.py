@@ -11,7 +11,7 @@ from commonground import load_data
 from commonground.engine import train
 from commonground.errors import UpdateError
 from commonground.papers.request import Request
-from commonground.papers.sweep import Arm, RateChoice, compare_methods, sweep
+from commonground.papers.sweep import Arm, RateChoice, sweep
 
 SETTINGS: dict[str, Any] = {"rounds": 2, "batch_size": 32, "engine": "serial", "eval_every": 1}
 TOO_LARGE = 1e30
@@ -111,12 +111,3 @@ def test_without_a_choice_a_seed_that_diverges_has_no_result(tmp_path: Path, mon
     found = sweep([arm(lr=0.1)], [0, 1, 2], request(tmp_path), read)["3 clients", "FedAvg"]
     assert found.details == [(0, 3, 0.1), (2, 3, 0.1)]
     assert found.diverged == {1: "not finite"}
-
-
-def test_methods_side_by_side(tmp_path: Path) -> None:
-    asked = request(tmp_path, seed=7, overrides={"rounds": 1})
-    runs = compare_methods(["fedavg+ft", "fedrep"], "digits", 2, asked, "together", {**SETTINGS, "clients": 3})
-    assert set(runs) == {"fedavg+ft", "fedrep"}  # no Local Only beside them
-    assert [run.config.seed for run in runs["fedrep"]] == [7, 8]
-    assert runs["fedrep"][0].config.rounds == 1  # what the user sets goes first
-    assert (tmp_path / "together" / "comparison.json").is_file()

@@ -214,7 +214,7 @@ def asked_of(
 ) -> Asked:
     """As :func:`answers_of`, in numbers."""
     parts = list(_parts(trained, raw, schema, whose, note))
-    outputs = _outputs(trained, schema, x, parts)
+    outputs = _outputs(trained, x, parts)
     return Asked(outputs, trained.task.predict(outputs), [rows for _, rows in parts], [client for client, _ in parts])
 
 
@@ -267,7 +267,7 @@ def _parts(
         yield numbers.get(name, place.get(name)), rows
 
 
-def _outputs(trained: Trained, schema: TableSchema, x: Any, parts: list[tuple[int | None, Rows]]) -> Tensor:
+def _outputs(trained: Trained, x: Any, parts: list[tuple[int | None, Rows]]) -> Tensor:
     """What the models return, a row for each row of the table."""
     outputs: Tensor | None = None
     for client, rows in parts:

@@ -86,7 +86,7 @@ def predict_tests(
     told = pd.concat([pd.DataFrame(dict(enumerate(columns))), pd.DataFrame(found.predicted)], axis=1)
     told.columns = headings(
         ("row", ["client", "sample"]),
-        ("right", _headers(trained.task, found.y, names)),
+        ("right", _headers(found.y, names)),
         *of_answers(trained.task, names),
     )
     return told
@@ -116,7 +116,7 @@ def tests_of(run: Run, whose: Whose) -> TableAnswers:
     known = np.ones(len(rows), dtype=bool)
     parts = [np.flatnonzero(found.clients == number) for number in np.unique(found.clients)]
     metric = agreement(task, found.y, known, found.outputs, found.predicted, parts)
-    columns = headings(("row", ["sample", "client"]), ("right", _headers(task, found.y, names)), ("predicted", header))
+    columns = headings(("row", ["sample", "client"]), ("right", _headers(found.y, names)), ("predicted", header))
     return TableAnswers(columns, rows, metric)
 
 
@@ -192,7 +192,7 @@ def _asked(trained: Trained, data: FederatedDataset, whose: Whose) -> _Tests:
     )
 
 
-def _headers(task: Task, y: npt.NDArray[Any], names: tuple[str, ...]) -> list[str]:
+def _headers(y: npt.NDArray[Any], names: tuple[str, ...]) -> list[str]:
     """What the columns of the right answers are called."""
     if y.ndim == 1:
         return ["actual"]

@@ -33,7 +33,8 @@ def check_methods(cls: type[Algorithm], known_by: Sequence[str] = ("title",)) ->
         ConfigError: names the method and its parameters.
     """
     for name in known_by:
-        if not isinstance(getattr(cls, name, None), str):
+        called = getattr(cls, name, None)
+        if not isinstance(called, str) or not called.strip():
             raise ConfigError(f'the algorithm {cls.__name__} lacks its {name}; write {name} = "…" in the class')
     for name, count in _ROUNDS.items():
         right = inspect.signature(getattr(Algorithm, name))

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["AUGMENTATIONS", "Augment", "Draws"]
+__all__ = ["Augment", "Draws"]
 
 Augment = Literal["none", "flip", "crop", "flip-crop"]
-AUGMENTATIONS: tuple[Augment, ...] = ("none", "flip", "crop", "flip-crop")
+
 
 PADDING = 4  # pixels on every side before a crop, as is usual for CIFAR
 

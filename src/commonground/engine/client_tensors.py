@@ -37,7 +37,7 @@ def check_sent(groups: Groups, algorithm: Algorithm, rounds: int) -> None:
         for name in groups.names(algorithm.sends(round)):
             if name in personal:
                 raise ModelError(
-                    f"{algorithm.title or algorithm.name} sends {quoted(name)} (sends()), which is personal and would "
+                    f"{algorithm.title} sends {quoted(name)} (sends()), which is personal and would "
                     "leave its client: leave it out, or say what the server sees of its clients (server_sees)"
                 )
 
@@ -78,22 +78,19 @@ def client_model(groups: Groups, algorithm: Algorithm, shared: Tensors, own: Ten
     for name in rest:
         if "/" not in name and name not in model and name not in shared:
             raise ModelError(
-                f"personal_model of {algorithm.title or algorithm.name} leaves out the personal tensor {quoted(name)}, "
+                f"personal_model of {algorithm.title} leaves out the personal tensor {quoted(name)}, "
                 "of which a client's own model is made as well"
             )
     for name, value in model.items():
         like = shared.get(name, rest.get(name))
         if like is None:
             raise ModelError(
-                f"personal_model of {algorithm.title or algorithm.name} gives a tensor {quoted(name)}, which the model "
+                f"personal_model of {algorithm.title} gives a tensor {quoted(name)}, which the model "
                 f"has not{meant(name, [*shared, *rest])}"
             )
         if value.shape != like.shape or value.dtype != like.dtype:
             given, wanted = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (value, like))
-            raise ModelError(
-                f"personal_model of {algorithm.title or algorithm.name} gives {quoted(name)} as {given} instead of "
-                f"{wanted}"
-            )
+            raise ModelError(f"personal_model of {algorithm.title} gives {quoted(name)} as {given} instead of {wanted}")
     return model | statistics
 
 

@@ -36,7 +36,7 @@ def why_not_finite(setup: Setup, client: int, loss: float | None = None) -> str:
     causes, rate = list(_causes(setup, client)), f"a smaller --lr (it is {setup.config.lr})"
     harmless = (setup.config.lr or 0) < HARMLESS_RATE
     if loss is not None and math.isfinite(loss) and not is_ours(type(setup.algorithm)) and not harmless:
-        causes.insert(0, f"what client_update of {setup.algorithm.title or setup.algorithm.name} computes")
+        causes.insert(0, f"what client_update of {setup.algorithm.title} computes")
         return f"its training loss was finite; look at {' and at '.join(causes)} before trying {rate}"
     if causes:
         return f"training diverged; look at {' and at '.join(causes)} before trying {rate}"

@@ -25,7 +25,7 @@ def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") 
     Raises:
         ModelError: they are something else.
     """
-    whose = f"{hook} of {algorithm.title or algorithm.name} gives"
+    whose = f"{hook} of {algorithm.title} gives"
     if not isinstance(given, Mapping):
         raise ModelError(f"{whose} {what_is(given)}{of} in place of a dict of tensors by name")
     for name, value in given.items():
@@ -56,6 +56,5 @@ def check_nothing_given(algorithm: Algorithm, hook: str, given: object, instead:
     """
     if given is not None:
         raise ModelError(
-            f"{hook} of {algorithm.title or algorithm.name} returns {what_is(given)}, of which nothing would "
-            f"come; {instead}"
+            f"{hook} of {algorithm.title} returns {what_is(given)}, of which nothing would come; {instead}"
         )

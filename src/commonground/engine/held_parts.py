@@ -86,7 +86,7 @@ def _part(algorithm: Algorithm, name: str, client: int, tensor: Tensor) -> tuple
     part: object = algorithm.held_part(name, client)
     if not isinstance(part, tuple) or not all(isinstance(piece, slice) for piece in part) or len(part) > tensor.ndim:
         raise ModelError(
-            f"held_part of {algorithm.title or algorithm.name} gives {shown(part)} for {quoted(name)}; let it give a "
+            f"held_part of {algorithm.title} gives {shown(part)} for {quoted(name)}; let it give a "
             f"tuple of slices, at most one for each axis of its shape {tuple(tensor.shape)}"
         )
     return part

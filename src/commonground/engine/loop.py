@@ -249,7 +249,7 @@ class Loop:
         results, replies, figures = self._conclude(server, answers, round)
         figures["body_drift"] = body_drift(self.setup, results)
         if tested is not None:
-            figures |= round_metrics(self.setup, engine, results, progress.shared, server.shared, tested)
+            figures |= round_metrics(self.setup, results, progress.shared, server.shared, tested)
         # 4. The clients' new personal state counts. From here on they have what the round gave, whatever comes.
         if self.folder is not None and self.setup.privacy is not None and self.setup.secret is not None:
             note_release(self.folder.path, round, server.shared)

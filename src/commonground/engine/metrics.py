@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from commonground.algorithms import Tensors
-from commonground.engine.backends.base import Engine
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.evaluation import blocks_of, evaluate_block, run_with
 from commonground.engine.neural_collapse import nc2_metrics
@@ -73,7 +72,6 @@ def principal_angles(one: Tensor, other: Tensor) -> Tensor:
 
 def round_metrics(
     setup: Setup,
-    engine: Engine,
     results: Sequence[ClientResult],
     before: Tensors,
     after: Tensors,
@@ -83,7 +81,6 @@ def round_metrics(
 
     Args:
         setup: data, model and algorithm.
-        engine: holds the participants' state from before the round (their results are not committed yet).
         results: the participants' rounds.
         before, after: the shared tensors before and after the round.
         tested: the participants' test before local training.

@@ -193,7 +193,7 @@ def check_own_steps(config: RunConfig, algorithm: Algorithm) -> None:
         chosen.append("optimizer")
     if chosen:
         raise ConfigError(
-            f"{algorithm.title or algorithm.name} takes a step of its own (client.step), which passes over "
+            f"{algorithm.title} takes a step of its own (client.step), which passes over "
             f"--{chosen[0].replace('_', '-')}; leave it out, or train by client.fit"
         )
 

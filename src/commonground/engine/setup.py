@@ -301,7 +301,7 @@ class Setup:
         plain = next((name for name in names if "/" not in name), None)
         if plain is not None:
             raise ModelError(
-                f"{hook} of {self.algorithm.title or self.algorithm.name} names a tensor {plain!r}, as one of the "
+                f"{hook} of {self.algorithm.title} names a tensor {plain!r}, as one of the "
                 f"model's might be called; its name must contain a '/', such as 'own/{plain}'"
             )
 

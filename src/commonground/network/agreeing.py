@@ -21,7 +21,6 @@ def agree_on_tables(
     tables: Mapping[int, Columns],
     seconds: float,
     note: Callable[[str], None] = lambda text: None,
-    check_stop: Callable[[], None] = lambda: None,
 ) -> tuple[Agreed, list[Description]]:
     """What the columns of all clients' tables become, and what data these then are.
 
@@ -30,7 +29,6 @@ def agree_on_tables(
         tables: what each node has said of its own, in the clients' order.
         seconds: how long is waited for an answer.
         note: hears what has been agreed on.
-        check_stop: raises if the user wants no more.
 
     Raises:
         RunError: they cannot agree, or one does not answer as it should; names clients and column.
@@ -39,7 +37,7 @@ def agree_on_tables(
     def ask(kind: str, said: BaseModel) -> dict[int, bytes]:
         letter = Letter(kind, "", said.model_dump_json().encode())
         found = dict.fromkeys(tables, b"")
-        for node, answer in post.exchange(dict.fromkeys(tables, letter), seconds, check_stop):
+        for node, answer in post.exchange(dict.fromkeys(tables, letter), seconds):
             told = said_of(answer, letter)
             if isinstance(told, NoAnswerError):
                 raise RunError(

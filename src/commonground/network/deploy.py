@@ -29,6 +29,7 @@ __all__ = ["CONNECTION", "Deployment", "flower_project", "follow", "free_port"]
 
 CONNECTION = "deployment"
 SILENT = 15.0  # seconds without a line or a round after which Flower is asked whether the run goes on
+PAUSE = 0.3  # seconds between two looks at a run
 STOPPED = "finished:stopped"
 """What Flower says of a run that somebody has stopped."""
 
@@ -176,16 +177,19 @@ class Deployment:
         Raises:
             RunError: it failed.
         """
-        command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, "--format", "json"]
-        self.check()
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
-        try:
-            found = json.loads(done.stdout[done.stdout.index("{") :])
-        except ValueError:
-            raise RunError(f"`{shlex.join(command)}` failed: {self._why(done)}") from None
+        command, done = self._asked(*words, CONNECTION)
+        found = _answer_of(done)
+        if found is None:
+            raise RunError(f"`{shlex.join(command)}` failed: {self._why(done)}")
         if not found.get("success", True):
             raise RunError(f"`flwr {' '.join(words)}` failed: {self._why(done)}")
-        return command, dict(found)
+        return command, found
+
+    def _asked(self, *words: str) -> tuple[list[str], subprocess.CompletedProcess[str]]:
+        """A command of ``flwr``, and what it did."""
+        self.check()
+        command = [str(Path(sys.executable).parent / "flwr"), *words, "--format", "json"]
+        return command, subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
 
     def check(self) -> None:
         """Before Flower says of a folder that is none, or of a certificate that is over, that the network is to blame.
@@ -226,17 +230,14 @@ class Deployment:
         self.check()
         if not _is_public_key(public_key):
             raise ConfigError(f"'{public_key}' holds no public key; it is node.pub of the client's folder")
-        words = ("supernode", "register", str(public_key.resolve()))
-        command = [str(Path(sys.executable).parent / "flwr"), *words, CONNECTION, "--format", "json"]
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
-        try:
-            node = int(json.loads(done.stdout[done.stdout.index("{") :])["node-id"])
-            write_atomically(self.folder / "registered" / f"{node}.txt", f"{public_key}\n")
-            return node
-        except (ValueError, KeyError):
-            if "already in use" in done.stdout + done.stderr:
-                return None
-            raise RunError(f"the key '{public_key}' was not registered: {self._why(done)}") from None
+        _, done = self._asked("supernode", "register", str(public_key.resolve()), CONNECTION)
+        node = (_answer_of(done) or {}).get("node-id")
+        if node is None and "already in use" in done.stdout + done.stderr:
+            return None
+        if node is None:
+            raise RunError(f"the key '{public_key}' was not registered: {self._why(done)}")
+        write_atomically(self.folder / "registered" / f"{node}.txt", f"{public_key}\n")
+        return int(node)
 
     def start(self, job: Job) -> tuple[list[str], str, int]:
         """Start a run, in which messages may be as large as the server lets them be.
@@ -250,13 +251,11 @@ class Deployment:
         path = self.job_file(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(job.model_dump_json(indent=1), encoding="utf-8")
-        command = [str(Path(sys.executable).parent / "flwr"), "run", str(self.folder / "app"), CONNECTION]
-        command += ["--run-config", f"job={_toml(path)}", "--format", "json"]
-        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
-        try:
-            return command, name, int(json.loads(done.stdout[done.stdout.index("{") :])["run-id"])
-        except (ValueError, KeyError):
-            raise RunError(f"the run did not start: {self._why(done)}") from None
+        command, done = self._asked("run", str(self.folder / "app"), CONNECTION, "--run-config", f"job={_toml(path)}")
+        number = (_answer_of(done) or {}).get("run-id")
+        if number is None:
+            raise RunError(f"the run did not start: {self._why(done)}")
+        return command, name, int(number)
 
     def _why(self, done: subprocess.CompletedProcess[str]) -> str:
         """What a command of Flower's says went wrong; where nobody listens, what to do."""
@@ -313,9 +312,7 @@ class Deployment:
         return "unknown"
 
 
-def follow(
-    deployment: Deployment, job: Job, name: str, run: int, hear: Callable[[str, Any], None], pause: float = 0.3
-) -> None:
+def follow(deployment: Deployment, job: Job, name: str, run: int, hear: Callable[[str, Any], None]) -> None:
     """Hear of a run until it is over.
 
     Args:
@@ -324,7 +321,6 @@ def follow(
         name: the job's.
         run: Flower's number of it.
         hear: gets ``("note", text)`` and ``("round", row)``.
-        pause: seconds between two looks.
 
     Raises:
         RunError: it failed; the server's own words.
@@ -357,7 +353,7 @@ def follow(
                 raise RunError(why)
             if state.startswith("finished") and _outcome(outcome_file) is None:
                 raise RunError(f"the run {run} is {state}, and {_what_then(out)}")
-        time.sleep(pause)
+        time.sleep(PAUSE)
 
 
 def _is_public_key(path: Path) -> bool:
@@ -371,11 +367,19 @@ def _is_public_key(path: Path) -> bool:
     return True
 
 
+def _answer_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any] | None:
+    """What a command of Flower's says in JSON, after lines of its own; None if nothing."""
+    try:
+        return dict(json.loads(done.stdout[done.stdout.index("{") :]))
+    except ValueError:
+        return None
+
+
 def _last_words(done: subprocess.CompletedProcess[str]) -> str:
     """What a command says went wrong, in one line; it begins with what it was about to do."""
-    with suppress(ValueError, KeyError):
-        said = str(json.loads(done.stdout[done.stdout.index("{") :])["error-message"])
-        return " ".join(said.replace("\\n", " ").rpartition("Using SuperLink: ")[2].split())
+    said = (_answer_of(done) or {}).get("error-message")
+    if said is not None:
+        return " ".join(str(said).replace("\\n", " ").rpartition("Using SuperLink: ")[2].split())
     told = (done.stderr or done.stdout).strip().splitlines()
     return told[-1] if told else "Flower said nothing"
 

@@ -95,7 +95,6 @@ def gather(
     clients: int,
     seconds: float,
     note: Callable[[str], None] = lambda text: None,
-    check_stop: Callable[[], None] = lambda: None,
     without: Mapping[int, str] | None = None,
 ) -> Members:
     """Wait until as many clients have said what they have.
@@ -105,7 +104,6 @@ def gather(
         clients: how many; all that are there then take part.
         seconds: how long is waited.
         note: hears of each.
-        check_stop: raises if the user wants no more.
         without: nodes that take no part in the run, with why.
 
     Raises:
@@ -115,9 +113,8 @@ def gather(
     until, found = time.monotonic() + seconds, dict[int, Description | Columns]()
     window = _FIRST
     while True:
-        check_stop()
         news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in {**found, **without}}
-        for node, answer in post.exchange(news, min(seconds, window), check_stop):
+        for node, answer in post.exchange(news, min(seconds, window)):
             try:
                 found[node] = _described(answer)
             except NoAnswerError as error:
@@ -159,7 +156,7 @@ def gather(
     agreed = None
     if tables:
         try:
-            agreed, described = agree_on_tables(post, tables, seconds, note, check_stop)
+            agreed, described = agree_on_tables(post, tables, seconds, note)
         except CommonGroundError as error:
             _tell(post, tables, str(error))
             raise

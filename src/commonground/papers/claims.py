@@ -12,15 +12,13 @@ from commonground.papers.outcome import Claim, Outcome
 from commonground.statistics import (
     EQUAL_DIGITS,
     Numbers,
-    Values,
-    accuracy_interval,
     as_array,
     median_interval,
     proportion_interval,
     student_interval,
 )
 
-__all__ = ["Side", "claim", "difference", "fraction", "judge", "most", "tally"]
+__all__ = ["Side", "claim", "fraction", "judge", "most", "tally"]
 
 Side = Literal["above", "below", "within"]
 FEWEST = 3  # seeds; fewer leave a claim open
@@ -81,26 +79,6 @@ def _above(low: float, high: float, bound: float) -> bool | None:
     """Whether an interval lies above a bound; None if it lies neither above nor below, or is 0 but for rounding."""
     margin = ROUNDING if bound == 0 else 0.0
     return True if low > bound + margin else False if high < bound - margin else None
-
-
-def difference(
-    claim: str,
-    source: str,
-    paper: float | None,
-    one: tuple[Sequence[float], Sequence[Values]],
-    other: tuple[Sequence[float], Sequence[Values]],
-) -> Claim:
-    """Judge "one above other" by the paired difference of two methods, in percentage points; open on few seeds.
-
-    Args:
-        claim, source, paper: see :class:`~commonground.papers.outcome.Claim`.
-        one, other: per seed the mean accuracy, and per seed the clients' accuracies, paired by client.
-    """
-    means = [100 * (a - b) for a, b in zip(one[0], other[0], strict=True)]
-    clients = [100 * (a - b) for a, b in zip(one[1], other[1], strict=True)]
-    mean, low, high = accuracy_interval(means, clients)
-    holds = _above(low, high, 0.0) if len(means) >= FEWEST else None
-    return Claim(claim, source, paper, mean, low, high, len(means), holds)
 
 
 def fraction(text: str, source: str, paper: float | str | None, happened: Numbers, least: float | None = None) -> Claim:

@@ -1,8 +1,6 @@
 """Grids of runs: methods under conditions with several seeds. What a folder holds already is read, not trained again.
 
-Two kinds of grid, one for each way the papers compare. :func:`sweep` trains arms one by one, each with data of its own
-and, where wanted, a learning rate chosen for it. :func:`compare_methods` trains all methods on the same splits, initial
-weights and client samples, as ``commonground compare`` does, and leaves a comparison behind.
+:func:`sweep` trains arms one by one, each with data of its own and, where wanted, a learning rate chosen for it.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from commonground.compare import compare
 from commonground.compare.grid import validation_split
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.data import FederatedDataset
@@ -24,7 +21,7 @@ from commonground.papers.request import Request
 from commonground.report.format import slug
 from commonground.statistics import Values
 
-__all__ = ["Arm", "Measured", "RateChoice", "Result", "accuracies", "compare_methods", "pooled_accuracy", "sweep"]
+__all__ = ["Arm", "Measured", "RateChoice", "Result", "pooled_accuracy", "sweep"]
 
 D = TypeVar("D")
 
@@ -313,53 +310,3 @@ def pooled_accuracy(run: Run) -> float:
     count = np.array([client["test_samples"] for client in run.clients], dtype=float)
     each = np.array([client[_tested(run)] for client in run.clients], dtype=float)
     return float((count * each).sum() / count.sum())
-
-
-def compare_methods(
-    methods: Sequence[str], data: str, seeds: int, request: Request, folder: str, settings: Mapping[str, Any]
-) -> dict[str, list[Run]]:
-    """Train all methods on the same splits, starts and client samples; a comparison is left in a folder of its own.
-
-    Args:
-        methods: as :func:`commonground.compare.compare` takes them.
-        data: name of the data set.
-        seeds: how many, unless the request says another number.
-        request: where to, how loudly, and what the user sets otherwise.
-        folder: name of the comparison's folder.
-        settings: of the runs.
-
-    Returns:
-        Runs by method, one per seed.
-
-    Raises:
-        CommonGroundError: as :func:`commonground.compare.compare` does.
-    """
-    comparison = compare(
-        list(methods),
-        data,
-        request.seeds or seeds,
-        request.folder / folder,
-        local_only=False,
-        data_dir=request.data_dir,
-        observer=ComparisonProgress(request.quiet),
-        seed=request.seed,
-        **{"device": str(request.device), **settings, **request.overrides},
-    )
-    for one in comparison.result.get("diverged", []):
-        raise UpdateError(f"{one['title']}, seed {one['seed']}: {one['why']}")
-    return comparison.runs
-
-
-def accuracies(runs: Sequence[Run], which: str) -> tuple[list[float], list[Values]]:
-    """Per seed the figure the papers report, and the clients' final accuracies.
-
-    Args:
-        runs: one per seed.
-        which: ``personal`` (mean over clients, averaged over the last 10 rounds; after fine-tuning for +FT) or
-            ``global`` (the global model, likewise).
-    """
-    means = [
-        run.summary["personal_accuracy"]["last10"] if which == "personal" else run.summary["global_accuracy_last10"]
-        for run in runs
-    ]
-    return means, [np.array([client[f"{which}_accuracy"] for client in run.clients]) for run in runs]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +15,7 @@ from commonground.errors import DataError
 from commonground.keys import numpy_stream
 from commonground.quoting import escaped
 
-__all__ = ["cells_of", "given_split", "held_out", "positions", "read_table"]
+__all__ = ["held_out", "positions", "read_table"]
 
 _TEST_SHARE = 0.25
 
@@ -71,28 +70,10 @@ def read_table(
     return header, rows, lines
 
 
-def cells_of(path: Path, column: str, cells: Sequence[str], lines: Sequence[int]) -> npt.NDArray[np.str_]:
-    """A column's cells without surrounding blanks; an empty one is refused."""
-    values = [cell.strip() for cell in cells]
-    for value, line in zip(values, lines, strict=True):
-        if value == "":
-            raise DataError(f"{path}, line {line}, column {column!r}: the cell is empty")
-    return np.array(values, dtype=np.str_)
-
-
 def positions(values: npt.NDArray[np.str_], names: tuple[str, ...]) -> Indices:
     """The number of each value among the names."""
     sorter = np.argsort(names)
     return sorter[np.searchsorted(np.asarray(names)[sorter], values)].astype(np.int64)
-
-
-def given_split(path: Path, cells: Sequence[str], lines: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Test rows, as a column ``split`` of ``train`` and ``test`` says."""
-    values = [cell.strip().lower() for cell in cells]
-    for value, line in zip(values, lines, strict=True):
-        if value not in ("train", "test"):
-            raise DataError(f"{path}, line {line}, column 'split': {value!r} is neither 'train' nor 'test'")
-    return np.array([value == "test" for value in values])
 
 
 def held_out(path: Path, groups: npt.NDArray[np.str_], are_clients: bool, seed: int) -> npt.NDArray[np.bool_]:

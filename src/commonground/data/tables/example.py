@@ -28,8 +28,6 @@ _FEWEST = 8  # rows of a customer
 _PLANS = ("basic", "plus", "pro")
 _CHANNELS = ("direct", "partner", "web")
 
-Floats = npt.NDArray[np.float64]
-
 
 def example_table(rows: int = 6000, customers: int = 60, seed: int = 0) -> pd.DataFrame:
     """The table, a row per contract.

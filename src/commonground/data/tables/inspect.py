@@ -121,7 +121,7 @@ def inspect_table(
     raw = read_raw(path, separator, encoding)
     check_columns(path, raw.columns, [name for name in (client_column, target) if name is not None], raw.unread)
     columns = {name: _understood(raw, name) for name in raw.names}
-    client_column = client_column or _proposed_client(raw, columns, target)
+    client_column = client_column or _proposed_client(raw, target)
     target = target or _proposed_target(raw, client_column)
     task, y = None, None
     if target is not None:
@@ -206,7 +206,7 @@ def _suspicion(column: Column, distinct: int, rows: int, y: Cells | None, task: 
     return ""
 
 
-def _proposed_client(raw: RawTable, columns: dict[str, Column | str], target: str | None) -> str | None:
+def _proposed_client(raw: RawTable, target: str | None) -> str | None:
     """A column whose name is that of a client, and whose values come again."""
     for name in raw.names:
         if name != target and _CLIENTS.match(name):

@@ -89,7 +89,7 @@ def run(request: Request) -> Outcome:
     random = "" if settings.random_start == settings.start else settings.random_start or ""
     for case in request.progress(cases, "n and m"):
         drawn = case.draw(seeds)
-        chosen = _methods(request, settings, case)
+        chosen = _methods(settings, case)
         runs[case.m, case.n] = {}
         for name, ranked in chosen.items():
             method, result = run_best(case, drawn, ranked)
@@ -158,7 +158,7 @@ def _lead(settings: Fig7Settings, runs: dict[str, Trajectory], name: str) -> tor
     return (_logs(runs[name]) - _logs(runs["FedRep"]))[:, low : high + 1].mean(1)
 
 
-def _methods(request: Request, settings: Fig7Settings, case: Case) -> dict[str, list[Alternation]]:
+def _methods(settings: Fig7Settings, case: Case) -> dict[str, list[Alternation]]:
     if settings.step is not None:
         return {kind.name: [_at(kind, settings.step, settings.head_step)] for kind in settings.kinds}
     heads = settings.head_step_grid if settings.head_step is None else (settings.head_step,)

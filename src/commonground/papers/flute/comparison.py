@@ -249,10 +249,10 @@ def _figures(outcome: Outcome, cells: Sequence[Cell], settings: ComparisonSettin
             outcome.figures[title] = Figure("k", error, lines, reads=READS)
 
 
-def thinned(rounds: Sequence[int], most: int = 20) -> list[int]:
+def thinned(rounds: Sequence[int]) -> list[int]:
     """Indices of the rounds a curve is drawn through: close together at first, where it bends, and always the last."""
     last = len(rounds) - 1
-    return sorted({0, last, *(round(v) for v in np.geomspace(1, max(last, 1), most) if v <= last)})
+    return sorted({0, last, *(round(v) for v in np.geomspace(1, max(last, 1), 20) if v <= last)})
 
 
 def short(curve: Curve) -> Curve:

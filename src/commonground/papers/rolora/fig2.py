@@ -83,24 +83,22 @@ def _run(request: Request) -> Outcome:
     def dealt(clients: int, seed: int) -> FederatedDataset:
         return _deal(settings, clients, seed, request.data_dir)
 
-    def run(clients: int) -> dict[str, object]:
-        model = {"rank": settings.rank, "begin": settings.begin, "tiny": settings.tiny}
-        return {
-            "model": "low-rank",
-            "model_options": model | ({} if settings.a_std is None else {"a_std": settings.a_std}),
-            "options": {"head": "frozen"},  # W_out is fixed
-            "rounds": settings.rounds,
-            "local_epochs": settings.local_epochs,
-            "batch_size": settings.batch_size,
-        }
-
+    model = {"rank": settings.rank, "begin": settings.begin, "tiny": settings.tiny}
+    run = {
+        "model": "low-rank",
+        "model_options": model | ({} if settings.a_std is None else {"a_std": settings.a_std}),
+        "options": {"head": "frozen"},  # W_out is fixed
+        "rounds": settings.rounds,
+        "local_epochs": settings.local_epochs,
+        "batch_size": settings.batch_size,
+    }
     every = [
-        Arm(f"{n} clients", name, ours, partial(dealt, n), run(n))
+        Arm(f"{n} clients", name, ours, partial(dealt, n), run)
         for n in settings.clients
         for name, ours in names.items()
     ]
     if settings.centralised:
-        every.append(Arm("1 client", CENTRAL, METHODS["LoRA"], partial(dealt, 1), run(1)))
+        every.append(Arm("1 client", CENTRAL, METHODS["LoRA"], partial(dealt, 1), run))
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     measured = measure(every, seeds, settings, request, outcome.notes)
     found = Conditions(measured, SOURCE, outcome)

@@ -105,7 +105,7 @@ def _run(request: Request) -> Outcome:
     names_of_budgets = list(settings.budgets)
     least, most = names_of_budgets[0], names_of_budgets[-1]
     for task in settings.tasks:
-        _judge(found, LABELS[task], where[task, least], where[task, most])
+        _judge(found, where[task, least], where[task, most])
     found.exactness()
     found.costs()
     outcome.notes = [
@@ -121,7 +121,7 @@ def _says(budget: Budget) -> str:
     return f"{budget.layers} ({budget.target_modules})" if budget.target_modules else str(budget.layers)
 
 
-def _judge(found: Conditions, label: str, least: str, most: str) -> None:
+def _judge(found: Conditions, least: str, most: str) -> None:
     outcome = found.outcome
     small = {name: found.of(least, name) for name in ("LoRA", "FFA-LoRA", "RoLoRA")}
     large = {name: found.of(most, name) for name in ("LoRA", "FFA-LoRA", "RoLoRA")}

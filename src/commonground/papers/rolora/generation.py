@@ -17,6 +17,8 @@ from commonground.models.generation import greedy_answers
 
 __all__ = ["Writer"]
 
+BATCH = 16  # prompts in a pass; only prompts of equal length go together, so nothing is padded
+
 
 class Writer:
     """The global model of a run, to be asked.
@@ -24,10 +26,9 @@ class Writer:
     Args:
         run: finished, of a language model.
         max_length: most tokens of a prompt and its answer; a longer prompt loses its beginning.
-        batch: prompts in a pass; only prompts of equal length go together, so nothing is padded.
     """
 
-    def __init__(self, run: Run, max_length: int, batch: int = 16) -> None:
+    def __init__(self, run: Run, max_length: int) -> None:
         config = run.config
         options = dict(config.model_options) | {"generative": True}
         dtype = getattr(torch, config.dtype)
@@ -39,7 +40,7 @@ class Writer:
                 live[name].copy_(value)
         self.model = model.eval()
         self.tokenizer: Any = load_tokenizer(str(config.model))
-        self.max_length, self.batch = max_length, batch
+        self.max_length = max_length
 
     def write(self, prompts: Sequence[str], new_tokens: int) -> list[str]:
         """What the model writes after each prompt, greedily, until its end token or so many tokens.
@@ -73,8 +74,8 @@ class Writer:
         found = [""] * len(prompts)
         with torch.no_grad():
             for group in by_length.values():
-                for start in range(0, len(group), self.batch):
-                    part = group[start : start + self.batch]
+                for start in range(0, len(group), BATCH):
+                    part = group[start : start + BATCH]
                     given = torch.tensor([ids for _, ids in part])
                     out = base(input_ids=given, attention_mask=torch.ones_like(given), use_cache=False)
                     best = out.logits[:, -1, tokens].argmax(1).tolist()

@@ -109,7 +109,7 @@ def _run(request: Request) -> Outcome:
     _judge_theorem(outcome, settings, trace, steps, needed)
     judge_ffa(outcome, settings, request, seeds)
     judge_frozen_clients_that_differ(outcome, settings, seeds, request.device)
-    outcome.figures["loss on new samples"] = _losses(settings, problem, trace)
+    outcome.figures["loss on new samples"] = _losses(settings, trace)
     _remark(outcome, settings, shares)
     return outcome
 
@@ -248,7 +248,7 @@ def _judge_theorem(
         outcome.claims += beside if enough else [replace(one, holds=None) for one in beside]
 
 
-def _losses(settings: RoLoRATheory, problem: Problem, trace: Trace) -> Figure:
+def _losses(settings: RoLoRATheory, trace: Trace) -> Figure:
     """RoLoRA's loss per round, FFA-LoRA's with as many samples, and FFA-LoRA's expectation."""
     x = list(range(settings.rounds + 1))
     loss = trace.error[:, 0, : settings.rounds + 1].square() / settings.norm**2

@@ -15,7 +15,6 @@ from commonground.theory.checks import positive
 from commonground.theory.flute.method import BODY, Convention
 
 __all__ = [
-    "SAFE_STEP_CONSTANT",
     "STEP_CONSTANT",
     "asymptotic_rate",
     "balanced",
@@ -29,9 +28,7 @@ __all__ = [
 ]
 
 STEP_CONSTANT = 228.0
-"""Theorem 5.1: η ≤ Δ²/(228 λ_1³)."""
-SAFE_STEP_CONSTANT = 288.0
-"""What the proof uses: Prop. A.12's η ≤ Δ²/(36 λ*_1³) is Δ²/(288 λ_1³), a little less than the theorem's limit."""
+"""Theorem 5.1: η ≤ Δ²/(228 λ_1³). (Its proof uses a little less: η ≤ Δ²/(36 λ*_1³) of Prop. A.12 is Δ²/(288 λ_1³).)"""
 
 
 def gap(singular_values: torch.Tensor, k: int) -> torch.Tensor:
