@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 
-__all__ = ["common_part", "in_digits", "rounding_shows", "step_at", "too_large"]
+__all__ = ["TARGET_STEPS", "common_part", "in_digits", "rounding_shows", "step_at", "too_large"]
 
 LARGEST_WHOLE = 2.0**24
 _STEPS = 50  # steps of single precision in a deviation below which rounding is felt
+TARGET_STEPS = 10_000
+"""The same of targets: a good model errs by little of their deviation, and rounding is to be little beside that."""
 
 
 def step_at(size: float) -> float:
@@ -18,13 +20,14 @@ def step_at(size: float) -> float:
         return float(np.spacing(np.float32(abs(size))))
 
 
-def rounding_shows(size: float, spread: float) -> bool:
-    """Whether numbers of about this size that differ by about so much (their deviation) are told apart too coarsely.
+def rounding_shows(size: float, spread: float, steps: int = _STEPS) -> bool:
+    """Whether numbers of about this size that differ by about so much (their deviation) are told apart too coarsely:
+    by fewer steps of single precision than these.
 
     >>> rounding_shows(1.7e9, 50.0), rounding_shows(50.0, 50.0)
     (True, False)
     """
-    return spread < _STEPS * step_at(size)
+    return spread < steps * step_at(size)
 
 
 def too_large(size: float) -> bool:

@@ -75,6 +75,8 @@ def test_the_card_s_lines_take_raw_rows(format: Literal["onnx", "torch"], dtype:
     exec(text.split("```python\n")[1].split("```")[0], names)
     said = names["prediction"]
     np.testing.assert_allclose(np.asarray(getattr(said, "detach", lambda: said)()), run.predict(rows, "w1"), atol=1e-5)
+    for whose in (run, tmp_path / "run"):
+        np.testing.assert_array_equal(cg.table_inputs(whose, rows), cg.table_inputs(tmp_path / "own", rows))
     with pytest.raises(DataError, match="income"):
         cg.table_inputs(tmp_path / "own", rows.drop(columns=["income"]))
 

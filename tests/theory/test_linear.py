@@ -442,3 +442,16 @@ def test_orders_need_a_seed() -> None:
 def test_samples_are_counted_in_whole_numbers() -> None:
     with pytest.raises(ConfigError, match=r"m is 1.5; it must be a whole number \(samples per client\)"):
         draw_samples(BY_HAND, 1.5)  # type: ignore[arg-type]
+
+
+def test_samples_of_another_problem_and_a_single_seed_are_refused() -> None:
+    problem = draw_problem([0, 1], d=6, k=2, n=4)
+    start = make_start("random", problem, draw_samples(problem, 5))
+    with pytest.raises(ConfigError, match=r"seeds is 5; it is a sequence of seeds, such as \[0, 1, 2\]"):
+        draw_problem(5, d=6, k=2, n=4)  # type: ignore[arg-type]
+    says = "the samples are of 1 seeds, n = 3 clients and d = 5, and the problem has 2 seeds, n = 4 and d = 6"
+    other = draw_samples(draw_problem([0], d=5, k=2, n=3), 5)
+    with pytest.raises(ConfigError, match=says):
+        alternate(problem, Alternation(None, step=0.2), start, 3, data=other)
+    with pytest.raises(ConfigError, match=says):
+        fedsgd(problem, start, 3, 0.2, other)

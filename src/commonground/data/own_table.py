@@ -21,6 +21,7 @@ from commonground.data.tables.features import (
     readings_of,
     readings_said,
     said_of_counting,
+    said_of_doubles,
 )
 from commonground.data.tables.kinds import WRITTEN, Column, Reading, read_column
 from commonground.data.tables.load import load_table
@@ -126,7 +127,8 @@ class OwnTable:
     def _looks(self, features: Mapping[str, Column], dropped: Mapping[str, str]) -> tuple[ColumnTold, ...]:
         """The columns that may become inputs, in the table's order, and how they look."""
         self.notes += readings_said(features)
-        self.notes += tuple(note for name, column in features.items() for note in said_of_counting(name, column))
+        for name, column in features.items():
+            self.notes += tuple(said_of_counting(name, column) + said_of_doubles(name, column, self._raw.columns[name]))
         readings = readings_of(features)
         readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]

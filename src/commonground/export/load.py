@@ -21,6 +21,7 @@ from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.network import build_network
 from commonground.engine.portable import PortableModel
+from commonground.engine.run import Run
 from commonground.errors import ConfigError, DataError, ModelError, RunError
 from commonground.export.about import SCHEMA, read_about
 from commonground.export.formats import NOISE
@@ -105,12 +106,12 @@ def load_exported(
     return ExportedModel(path, portable, class_names, _schema(path))
 
 
-def table_inputs(folder: str | os.PathLike[str], rows: Any) -> npt.NDArray[np.float32]:
+def table_inputs(folder: str | os.PathLike[str] | Run, rows: Any) -> npt.NDArray[np.float32]:
     """Raw rows of a table as what an exported model takes as ONNX or ``torch.export``, whose graph begins where columns
     have become numbers.
 
     Args:
-        folder: of :func:`export_model`, in any format, or of a run; its ``schema.json`` says how.
+        folder: of :func:`export_model`, in any format, or of a run, whose ``schema.json`` says how; or the run itself.
         rows: a pandas DataFrame with the table's columns, in any order.
 
     Returns:
@@ -121,12 +122,14 @@ def table_inputs(folder: str | os.PathLike[str], rows: Any) -> npt.NDArray[np.fl
         ConfigError: it is of a run whose clients scale by their own statistics; an exported model has its own inside.
         DataError: a column is missing, or a cell does not fit.
     """
-    path = Path(folder)
-    schema = _schema(path)
+    if isinstance(folder, Run):
+        where, schema = folder.trained.where, folder.trained.schema
+    else:
+        where, schema = f"'{Path(folder)}'", _schema(Path(folder))
     if schema is None:
-        raise RunError(f"'{path}' holds no {SCHEMA}; only models of tables have one")
+        raise RunError(f"{where} holds no {SCHEMA}; only models of tables have one")
     if schema.client_scales:
-        raise ConfigError(f"'{path}' is of a run that scales by each client's own statistics; export a client's model")
+        raise ConfigError(f"{where} is of a run that scales by each client's own statistics; export a client's model")
     return known_features(raw_of_frame(rows), schema)[0]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from commonground.devices import wide
 from commonground.errors import DataError
-from commonground.single_precision import in_digits, rounding_shows, too_large
+from commonground.single_precision import TARGET_STEPS, in_digits, rounding_shows, too_large
 from commonground.tasks.base import Array, Bounds, Figures, Task, check_width, real_targets
 
 __all__ = ["Regression"]
@@ -72,7 +72,7 @@ class Regression(Task):
     def in_double(self) -> bool:
         """See :attr:`Task.in_double`: their mean is taken off first."""
         return any(
-            rounding_shows(mean, std) or too_large(abs(mean) + std)
+            rounding_shows(mean, std, TARGET_STEPS) or too_large(abs(mean) + std)
             for mean, std in zip(self.mean, self.std, strict=True)
         )
 

@@ -4,7 +4,7 @@ same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -55,5 +55,7 @@ def permutations(
 
 
 def _some(seeds: Sequence[int]) -> None:
+    if not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds is {seeds!r}; it is a sequence of seeds, such as [0, 1, 2]")
     if len(seeds) == 0:
         raise ConfigError("there is no seed, and so nothing to draw; give one at least")

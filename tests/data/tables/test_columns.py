@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+import commonground as cg
 from commonground import load_data
 from commonground.data import FederatedDataset, TableSchema
 from commonground.data.tables.kinds import Column, understand
@@ -41,6 +43,9 @@ def read(*cells: str, typed: bool = False) -> Column:
         (["1970/01/31 12:00"] * 2 + ["1970/02/01 00:00"], "date", [30.5, 30.5, 31]),
         (["a", "b", "a"], "category", None),
         (["1", "x", "y", "z"], "category", None),
+        (["0,637", "0,270"], "number", [0.637, 0.27]),  # no group of thousands begins with 0
+        (["3.5", "1,234,567", "2,345"], "number", [3.5, 1234567, 2345]),
+        (["3,270", "x", "y", "z"], "category", None),
         (["x", "x", "NA"], "constant", None),
         (["", "NA"], "constant", None),
         ([f"k{i}" for i in range(30)], "id", None),
@@ -68,6 +73,8 @@ def test_a_string_of_a_typed_file_is_no_number() -> None:
         (["1", "inf"], "line 3, column 'c': 'inf' is not a finite number"),
         (["1,5", "2.5", "3,5"], "line 3, column 'c': '2.5' has a decimal point, and the column's numbers"),
         (["1,234", "2,345"], "'1,234' may be a decimal one or mark thousands; say --kinds c=comma-number"),
+        (["3.1", "2.75", "4.5", "3,270"], "'3,270' may be a decimal one or mark thousands"),
+        (["0.1", "0.75", "0.5", "0,270"], "line 5, column 'c': '0,270' has a decimal comma"),
         (
             ["31.01.1970", "02.02.1970", "30.02.1970"],
             r"line 4, column 'c': '30.02.1970' is no date written as %d.%m.%Y",
@@ -226,3 +233,36 @@ def test_missing_numbers_get_the_median_and_a_mark(tmp_path: Path) -> None:
     assert schema.inputs[:2] == ["n", "n is missing"]
     assert schema.features[0].fill == 7.5  # of 0, 2, 3, …, 14
     assert data.x_train[data.train_indices(1)][0, :2].tolist() == [7.5, 1.0]
+
+
+@pytest.mark.parametrize("scale", [1, 3, 100])
+def test_a_model_s_errors_are_larger_than_the_rounding_of_its_targets(scale: int) -> None:
+    """Targets of a million that differ by little: what a run says of errors is what its predictions' are."""
+    rng = np.random.default_rng(1)
+    x = np.round(3 * rng.normal(size=200), 3)
+    y = 1e6 + scale * (x + 0.1 * rng.normal(size=200))
+    frame = pd.DataFrame({"who": rng.choice(["a", "b"], 200), "x": x, "y": y})
+    data = load_data(frame, client_column="who", target="y", task="regression")
+    run = cg.train("local", data, rounds=10, seed=0)
+    tested = cg.predict_tests(run, data=data)
+
+    def rmse(actual: Any, predicted: Any) -> float:
+        return float(np.sqrt(np.mean((np.asarray(actual) - np.asarray(predicted)) ** 2)))
+
+    said = run.summary["metrics"]["rmse"]["over_rows"]
+    assert rmse(tested["actual y"], tested["y"]) == pytest.approx(said, rel=1e-5)
+    predicted = cg.predict_rows(run, frame)["y"].iloc[tested["sample"]]
+    assert rmse(y[tested["sample"]], predicted) == pytest.approx(said, rel=1e-5)
+
+
+def test_whole_numbers_that_double_precision_does_not_tell_apart_are_named() -> None:
+    steps = np.arange(200)
+    frame = pd.DataFrame(
+        {"who": np.where(steps % 2, "a", "b"), "n": 10**18 + steps, "y": np.where(steps > 99, "p", "q")}
+    )
+    told = load_data(frame, client_column="who", target="y").schema
+    assert told is not None
+    assert any("n: its 200 different numbers are 3 in double precision, whose steps are 128" in n for n in told.notes)
+    small = load_data(frame.assign(n=2**50 + steps), client_column="who", target="y").schema
+    assert small is not None
+    assert not any("double precision" in note for note in small.notes)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.single_precision import rounding_shows, step_at, too_large
+from commonground.single_precision import TARGET_STEPS, rounding_shows, step_at, too_large
 
 __all__ = [
     "MISSING",
@@ -49,8 +49,8 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 _DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
 _NUMBERS = {
     "point": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$",
-    "comma": r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d*)?([eE][+-]?\d+)?$",
-    "thousands": r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?([eE][+-]?\d+)?$",
+    "comma": r"^[+-]?([1-9]\d{0,2}(\.\d{3})+|\d+)(,\d*)?([eE][+-]?\d+)?$",
+    "thousands": r"^[+-]?([1-9]\d{0,2}(,\d{3})+|\d+)(\.\d*)?([eE][+-]?\d+)?$",
 }
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,30})(\.0)?")
 _FRACTION = re.compile(r"-?\d+\.(?!0$)\d+")
@@ -128,12 +128,14 @@ class Cells:
     @property
     def decimal(self) -> str | None:
         """How most of the column's numbers are written: ``point``, ``comma`` (1.234,5) or ``thousands`` (1,234.5); None
-        where its commas may be either.
+        where its commas may be either: 3,270 beside 3.1 is 3270, or a client's file with decimal commas among others.
         """
-        if not _matches(self.distinct, ",").any():
+        commas = _matches(self.distinct, ",")
+        if not commas.any():
             return "point"
         fits = {way: _matches(self.distinct, pattern) for way, pattern in _NUMBERS.items()}
-        if fits["comma"].all() and fits["thousands"].all():
+        either = bool((fits["comma"] & fits["thousands"])[commas].all())
+        if either and self.share(np.logical_or.reduce(list(fits.values()))) >= 0.5:
             return None
         return max(fits, key=lambda way: self.share(fits[way]))
 
@@ -211,20 +213,23 @@ def rounded_away(values: Floats) -> tuple[float, float] | None:
     """The step between single-precision numbers of this size, and by how much the values differ (their deviation),
     where the step is not small beside it; None where it is, or where they differ by the rounding of double precision.
     """
-    there = values[~np.isnan(values)]
-    if not len(there):
-        return None
-    most, deviation = float(np.abs(there).max()), float(there.std())
+    most, deviation = _size_and_deviation(values)
     shows = 4 * np.spacing(most) < deviation and rounding_shows(most, deviation)
     return (step_at(most), deviation) if shows else None
 
 
 def too_fine(values: Floats) -> bool:
-    """Whether numbers are to stay in double precision: they are too large for single precision to tell whole ones
-    apart, or differ by so little that its rounding would show.
+    """Whether targets are to stay in double precision: they are too large for single precision to tell whole ones
+    apart, or differ by so little that its rounding would show in what a model errs by.
     """
+    most, deviation = _size_and_deviation(values)
+    return too_large(most) or (4 * np.spacing(most) < deviation and rounding_shows(most, deviation, TARGET_STEPS))
+
+
+def _size_and_deviation(values: Floats) -> tuple[float, float]:
+    """The largest size of the numbers that are there, and their deviation; 0 and 0 if none is."""
     there = values[~np.isnan(values)]
-    return bool(len(there)) and (too_large(float(np.abs(there).max())) or rounded_away(values) is not None)
+    return (float(np.abs(there).max()), float(there.std())) if len(there) else (0.0, 0.0)
 
 
 def is_text(kind: Any) -> bool:

@@ -6,12 +6,13 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.tables.cells import places_of, rounded_away, spelt_twice
+from commonground.data.tables.cells import places_of, rounded_away, spelt_twice, words_of
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.notation import column_of
@@ -32,6 +33,7 @@ __all__ = [
     "readings_of",
     "readings_said",
     "said_of_counting",
+    "said_of_doubles",
     "said_of_rounding",
     "said_of_unseen",
 ]
@@ -154,6 +156,20 @@ def said_of_rounding(name: str, column: Column) -> list[str]:
     return [
         f"{name}: its numbers differ by about {lost[1]:.3g} and are rounded to steps of {lost[0]:.3g} in single "
         "precision; subtract what they have in common"
+    ]
+
+
+def said_of_doubles(name: str, column: Column, array: Any) -> list[str]:
+    """A sentence about a feature of numbers so large that double precision does not tell all of them apart."""
+    if column.reading.kind != "number" or column.numbers is None:
+        return []
+    numbers = np.unique(column.numbers[~np.isnan(column.numbers)])
+    most = float(np.abs(numbers).max(initial=0.0))
+    if most < 2**53 or (words := len(words_of(array).distinct)) <= len(numbers):
+        return []
+    return [
+        f"{name}: its {words:,} different numbers are {len(numbers):,} in double precision, whose steps are "
+        f"{np.spacing(most):,.0f} at this size; subtract what they have in common"
     ]
 
 

@@ -21,6 +21,7 @@ from commonground.data.tables.features import (
     learn_features,
     readings_of,
     said_of_counting,
+    said_of_doubles,
     said_of_rounding,
     said_of_unseen,
 )
@@ -242,6 +243,7 @@ def _learnt(
     for known in about.features:
         column = features[known.name]
         strange += [] if known.offset else said_of_rounding(known.name, column)
+        strange += said_of_doubles(known.name, column, raw.columns[known.name])
         strange += said_of_counting(known.name, column)
         strange += said_of_unseen(known, column, learnt_from, rows.test)
     return replace(about, notes=(*about.notes, *_said(about), *strange)), x

@@ -40,8 +40,9 @@ class TableOptions:
         separator, encoding: of a text file.
         scaling: by what numbers are scaled: ``pooled`` (mean and deviation of all clients' training rows), ``client``
             (of each client's own), ``none``, or ``bounds:NAME=LOW:HIGH,…``, which asks no client anything.
-        few_rows: what becomes of clients with fewer rows than ``min_rows``: ``keep``, ``pool`` (one client of them
-            all), ``shared`` (they do not train and are served by the shared model) or ``drop`` (they are left out).
+        few_rows: what becomes of clients with fewer rows than ``min_rows``: ``keep`` (they train like all others, and
+            results name their figures beside those of all), ``pool`` (one client of them all), ``shared`` (they do not
+            train and are served by the shared model) or ``drop`` (they are left out).
         min_rows: see ``few_rows``.
         split_column: says ``train`` or ``test``; by default a column ``split``, if there is one.
         time_column: a client's last rows by it are the test rows; it is no feature.

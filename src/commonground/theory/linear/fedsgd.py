@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from commonground.theory.checks import TOO_LARGE, OnDivergence, Watch, at_least, positive
-from commonground.theory.linear.problem import Problem, Samples, clients_per_round, participants
+from commonground.theory.linear.problem import Problem, Samples, check_samples, clients_per_round, participants
 from commonground.theory.linear.starts import Start
 from commonground.theory.linear.theorem import usable_step
 from commonground.theory.subspace import principal_angle_distance
@@ -59,11 +59,12 @@ def fedsgd(
     the averages. B starts where ``start`` says, w at the mean of its heads.
 
     Raises:
-        ConfigError: a step that is not positive, T < 0, or rn < 1.
+        ConfigError: a step that is not positive, T < 0, data of another problem, or rn < 1.
         DivergenceError: an iterate overflows.
     """
     at_least("rounds", rounds, 0)
     positive("step", step)
+    check_samples(problem, data)
     count = clients_per_round(problem.n, r)
     # The loss of a client is a quadratic in Bw with these coefficients.
     grams = data.x.mT @ data.x / data.m

@@ -9,7 +9,14 @@ import torch
 from commonground.errors import ConfigError
 from commonground.theory.checks import TOO_LARGE, OnDivergence, Watch, at_least, positive
 from commonground.theory.linear.least_squares import least_squares
-from commonground.theory.linear.problem import Problem, Samples, clients_per_round, draw_samples, participants
+from commonground.theory.linear.problem import (
+    Problem,
+    Samples,
+    check_samples,
+    clients_per_round,
+    draw_samples,
+    participants,
+)
 from commonground.theory.linear.starts import Start
 from commonground.theory.linear.theorem import usable_step
 from commonground.theory.subspace import principal_angle_distance
@@ -121,12 +128,14 @@ def alternate(
         on_divergence: what a seed whose iterate overflows does; where it does not end the run, the others go on.
 
     Raises:
-        ConfigError: T < 0, neither or both of data and m, or rn < 1.
+        ConfigError: T < 0, neither or both of data and m, data of another problem, or rn < 1.
         DivergenceError: an iterate overflows.
     """
     at_least("rounds", rounds, 0)
     if (data is None) == (m is None):
         raise ConfigError("give either data (fixed samples) or m (fresh samples per round), and not both")
+    if data is not None:
+        check_samples(problem, data)
     count = clients_per_round(problem.n, r)
     B, W = start.B, start.W.clone()
     rows = torch.arange(len(problem.seeds), device=problem.device)[:, None]

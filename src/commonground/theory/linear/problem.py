@@ -18,6 +18,7 @@ __all__ = [
     "Samples",
     "Scaling",
     "check_dimensions",
+    "check_samples",
     "clients_per_round",
     "draw_clients",
     "draw_problem",
@@ -91,6 +92,20 @@ class Samples:
         """The samples of these clients: ``clients`` is [S, c'], int64."""
         seeds = torch.arange(len(clients), device=clients.device)[:, None]
         return Samples(self.x[seeds, clients], self.y[seeds, clients])
+
+
+def check_samples(problem: Problem, data: Samples) -> None:
+    """Refuse samples of a problem with other seeds, clients or dimensions.
+
+    Raises:
+        ConfigError: says what they are of.
+    """
+    (S, clients, _, d), wanted = data.x.shape, (len(problem.seeds), problem.n, problem.d)
+    if (S, clients, d) != wanted:
+        raise ConfigError(
+            f"the samples are of {S} seeds, n = {clients} clients and d = {d}, and the problem has {wanted[0]} seeds, "
+            f"n = {wanted[1]} and d = {wanted[2]}"
+        )
 
 
 def draw_problem(
