@@ -41,17 +41,17 @@ def models() -> str:
     """The networks that have a name, with their options."""
     parts = []
     for name, text in available_models().items():
-        if name.startswith(("hf:", "file")):
+        if name.startswith("file"):
             continue
         cls, skipped = model_options_class(name)
-        parts += [f"### {name}", plain(text) + ".", _settings(settings_of(cls, skipped), "--set model.")]
+        parts += [f"### {name}", plain(text).rstrip(".") + ".", _settings(settings_of(cls, skipped), "--set model.")]
     return "\n\n".join(part for part in parts if part)
 
 
 def _settings(settings: list[Setting], flag: str) -> str:
     told = []
     for each in settings:
-        facts = [f"default {each.default}"] + ([each.values] if each.values else [])
+        facts = ([f"default {each.default}"] if each.default else []) + ([each.values] if each.values else [])
         told.append(f"`{flag}{each.name}=…`\n: {plain(each.meaning)} ({plain('; '.join(facts))})")
     return "\n\n".join(told)
 

@@ -48,7 +48,7 @@ class FLoRA(ClientRanks):
 
     name = "flora"
     title = "FLoRA"
-    source = "Wang, Shen, He, Sun, Zhang, Li 2024"
+    source = "Wang, Shen, He, Sun, Wang, Lyu, Li 2024"
     own_aggregate = "it stacks factors, and averages none"
     not_private = "its server multiplies the factors of single clients"
     pseudo_gradient = False

@@ -113,6 +113,26 @@ class Run:
         """
         return self.trained.predict(x, None if client is None else self.trained.client(client))
 
+    def represent(
+        self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: str | int | None = None
+    ) -> npt.NDArray[np.floating[Any]]:
+        """The representation of raw samples: what the body of a client's own model (see :meth:`model`) gives to its
+        head.
+
+        Args:
+            x, client: as of :meth:`predict`. In a method whose body is shared, all clients' representations are the
+                same, and None asks for them where there is a global model.
+
+        Returns:
+            [n, k] as the head is given it, in the run's number type: of the papers' linear problem Bᵀx, of a CNN the
+            features before its last layer.
+
+        Raises:
+            ConfigError, DataError: as :meth:`predict`.
+            ModelError: the model is not one of a body and a head.
+        """
+        return self.trained.represent(x, None if client is None else self.trained.client(client))
+
     # -- figures ------------------------------------------------------------------------------------------------
 
     @property

@@ -32,8 +32,9 @@ from commonground.engine.private.settings import check_privacy, examples_of, pri
 from commonground.engine.trial import Trial, try_model
 from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
-from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, aliases_of, call, find_split, tensors_of
+from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
+from commonground.models.heads import head_module
 from commonground.precision import autocast, check_precision
 from commonground.privacy import ClientPrivacy, ExamplePrivacy, KeyedNoise, NoiseSource, SecretNoise
 from commonground.registration import is_ours
@@ -458,14 +459,8 @@ class Setup:
 
     @cached_property
     def head_module(self) -> nn.Module | None:
-        """The module whose input is ``Output.features``: the one that holds exactly the head, if there is one."""
-        names, also = set(self.groups.whole("head")), aliases_of(self.model)
-        modules: list[tuple[str, nn.Module]] = list(self.model.named_modules())
-        for name, module in modules:
-            inner = [f"{name}.{t}" for t in tensors_of(module)]
-            if name and {also.get(t, t) for t in inner} == names:
-                return module
-        return None
+        """The module whose input is ``Output.features`` (:func:`~commonground.models.heads.head_module`)."""
+        return head_module(self.model, self.groups)
 
     def split(self, trained: frozenset[str]) -> Split | None:
         """Where the model can be cut when only ``trained`` changes (see :func:`~commonground.models.find_split`)."""

@@ -39,7 +39,7 @@ from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import NOISE, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.state.store import PersonalStore
-from commonground.errors import ConfigError, DataError, RunError
+from commonground.errors import ConfigError, DataError, ModelError, RunError
 from commonground.generators import keyed_generators
 from commonground.models import (
     Groups,
@@ -49,6 +49,7 @@ from commonground.models import (
     tensors_of,
 )
 from commonground.models.behaviour import held_generators
+from commonground.models.heads import head_module
 from commonground.name_lists import names_in
 from commonground.quoting import quoted
 from commonground.suggest import meant
@@ -520,10 +521,35 @@ class Trained:
 
     def outputs(self, x: Given, client: int | None) -> Tensor:
         """What a client's own model (None: the global one) returns for raw samples [n, …], on the host."""
-        portable = self.portable(client)
+        return self._outputs_of(self.portable(client), x, client)
+
+    def _outputs_of(self, portable: PortableModel, x: Given, client: int | None) -> Tensor:
         keyed = keyed_generators(self.config.seed, "predict", str(client), others=held_generators(portable.model))
         with failing_as("the model's prediction failed"), keyed:
             return portable.outputs(x, self.where, self.device)
+
+    def represent(self, x: Given, client: int | None) -> npt.NDArray[np.floating[Any]]:
+        """What a client's own model (None: the global one) gives to its head for raw samples, as for :meth:`predict`.
+
+        Raises:
+            ModelError: no single submodule of the model is its head.
+        """
+        if hasattr(x, "columns"):
+            x = self.rows_of(x, client)
+        portable = self.portable(client)
+        head = None if self.task.generative else head_module(portable.model, self.groups)
+        if head is None:
+            raise ModelError(
+                f"{self.where} has no representation to show: no single submodule of its model, applied to every "
+                "sample, is the head"
+            )
+        given: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0].to("cpu", self._dtype)))
+        try:
+            self._outputs_of(portable, x, client)
+        finally:
+            handle.remove()
+        return torch.cat(given).numpy()
 
     @cached_property
     def device(self) -> torch.device:

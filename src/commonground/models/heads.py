@@ -8,9 +8,19 @@ from copy import deepcopy
 from torch import nn
 
 from commonground.errors import ModelError
-from commonground.models.groups import Groups, groups_of, set_groups, tensors_of
+from commonground.models.groups import Groups, aliases_of, groups_of, set_groups, tensors_of
 
-__all__ = ["find_linear_head", "replace_head"]
+__all__ = ["find_linear_head", "head_module", "replace_head"]
+
+
+def head_module(model: nn.Module, groups: Groups) -> nn.Module | None:
+    """The submodule that holds exactly the head, so that its input is the representation; None if there is none."""
+    names, also = set(groups.whole("head")), aliases_of(model)
+    for name, module in model.named_modules():
+        inner = [f"{name}.{t}" for t in tensors_of(module)]
+        if name and {also.get(t, t) for t in inner} == names:
+            return module
+    return None
 
 
 def find_linear_head(model: nn.Module, groups: Groups, who: str) -> tuple[str, nn.Linear]:

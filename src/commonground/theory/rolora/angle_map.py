@@ -56,8 +56,8 @@ def lemma_step_limit(delta0: float) -> float:
     """The largest c = η‖b*‖² with which every round contracts as Lemma 5.3 claims: (3 + (δ^0)²) / 4.
 
     For infinitely many samples, from δ^0 down. The worst angle for c > 1/2 is δ → 0, where a round multiplies δ by
-    2c − 1: the claim 2c − 1 ≤ √(1 − c(1 − (δ^0)²)) is c ≤ 1 − (1 − (δ^0)²)/4. The lemma allows c ≤ 1; its proof loses
-    the absolute value between eqs. (100) and (101), which is harmless only for 2η‖b̄‖² ≤ 1.
+    2c − 1: the claim 2c − 1 ≤ √(1 − c(1 − (δ^0)²)) is c ≤ 1 − (1 − (δ^0)²)/4. The lemma allows c ≤ 1; its proof puts
+    a lower bound of ‖b̄‖² into the absolute value of eq. (100), which is harmless only for 2η‖b̄‖² ≤ 1.
     """
     between("delta0", delta0, 0, 1)
     return (3 + delta0**2) / 4
