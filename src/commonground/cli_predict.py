@@ -86,7 +86,7 @@ def predict(
     .txt) and answers greedily; where a .json or .jsonl file holds outputs, it prints how many are given word for word.
 
     With --tested the data are read as in training, and each sample that the run was tested on is answered beside what
-    is right: which answers were wrong.
+    is right: which answers were wrong (not of a language model that writes answers).
     """
     check_run(run_dir)
     file = table or input_file

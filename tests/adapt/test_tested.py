@@ -171,7 +171,10 @@ def test_texts_and_answers(tmp_path: Path) -> None:
     assert list(own.mood) == list(tests["actual"])
     assert list(own.shop) == list(tests["client"])
     answers = train("lora", token_data(language=True), model=tiny_model("llama-lm", tmp_path / "lm"), rounds=1)
-    with pytest.raises(ConfigError, match="is of a language model, which answers with texts"):
+    with pytest.raises(
+        ConfigError,
+        match=r"writes answers, whose test samples are not answered again \(--tested\); give it a file of inst",
+    ):
         cg.predict_tests(answers)
 
 

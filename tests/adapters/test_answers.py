@@ -35,6 +35,29 @@ def test_a_language_model_answers(place: Path, tmp_path: Path, capsys: pytest.Ca
     assert read_table(capsys.readouterr().out)[1] == rows[0]
 
 
+@pytest.mark.parametrize("merge", [False, True])
+def test_the_card_of_an_export_asks_as_the_run_does(merge: bool, place: Path, tmp_path: Path) -> None:
+    import commonground as cg
+
+    model, options = f"hf:{place / 'llama-lm'}", {"max_length": 60, "rank": 2}
+    data = cg.load_data(str(place / "answers.json"), clients=4, tokenizer=model, max_length=60)
+    cg.train("lora", data, model=model, model_options=options, rounds=1, lr=0.3, out=tmp_path / "run")
+    cg.export_adapter(tmp_path / "run", tmp_path / "own", merge=merge)
+    first, second = re.findall("```python\n(.*?)```", (tmp_path / "own" / "README.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "ask.jsonl").write_text('{"instruction": "w1 w2 w3"}\n', "utf-8")
+    out = tmp_path / "answers.csv"
+    asked = ["--global", "--input", str(tmp_path / "ask.jsonl"), "--max-new-tokens", "5", "--out", str(out)]
+    assert main(["predict", str(tmp_path / "run"), *asked]) == 0
+    names: dict[str, Any] = {"folder": str(tmp_path / "own"), "instruction": "w1 w2 w3"}
+    exec(first, names)
+    exec(second, names)
+    prompt = len(names["ids"][0])
+    assert prompt > 30  # the whole form of an instruction
+    written = names["tokenizer"].decode(names["written"][0, prompt : prompt + 5], skip_special_tokens=True)
+    assert written == read_table(out.read_text())[1][1] != ""
+    assert names["answer"].startswith(written)
+
+
 def test_answers_are_those_of_transformers_generate(place: Path) -> None:
     from commonground.data.text import load_tokenizer, prompt_tokens
     from commonground.models.generation import greedy_answers

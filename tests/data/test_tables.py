@@ -38,7 +38,7 @@ def test_a_table_with_a_client_column(tmp_path: Path) -> None:
 
 
 def test_a_table_without_a_client_column_is_told_of_one_where_it_cannot_be_dealt(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"'patients\.csv' has .*; is whose a row is in a column of it"):
+    with pytest.raises(DataError, match=r"'patients\.csv' has .*; its rows would be dealt out at random: if a col"):
         load_data(hospitals(tmp_path), clients=31)
 
 

@@ -44,7 +44,7 @@ class Adaptation:
             ``local only``.
         shots: training samples per client.
         mean: the task's headline metric (accuracy, RMSE, …), averaged over clients and repeats.
-        std: sample standard deviation over clients (of their mean over repeats).
+        std: standard deviation between clients (of their mean over repeats).
         p10, p90: percentiles over clients.
         repeats: draws of the samples.
     """
@@ -170,17 +170,19 @@ def check_has_head(whose: str, task: Task) -> None:
         task: theirs.
 
     Raises:
-        ConfigError: it is a language model's.
+        ConfigError: it is of a model that writes answers.
     """
     if task.generative:
-        raise ConfigError(f"{whose} is of a language model, which has no head to fit for new clients")
+        raise ConfigError(
+            f"{whose} is of a language model that writes answers, which has no head to fit for new clients"
+        )
 
 
 def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -> FederatedDataset:
     """New clients' data as the run's model takes them (:meth:`~commonground.engine.trained.Trained.as_read`).
 
     Raises:
-        ConfigError: data that are none, a language model's run or data, or a rate out of range.
+        ConfigError: data that are none, the run or data of a model that writes answers, or a rate out of range.
         DataError: samples of another form than the run's, or a table that was read otherwise.
     """
     check_has_head(trained.where, trained.task)
@@ -272,5 +274,5 @@ def _summary(method: str, shots: int, values: Sequence[Results]) -> Adaptation:
         raise DataError("the run's metric is not defined on any new client's test samples")
     clients = np.nanmean(stacked[:, ~np.isnan(stacked).all(axis=0)], axis=0)  # clients for which it is defined
     low, high = np.quantile(clients, [0.1, 0.9])
-    spread = statistics.stdev(clients.tolist()) if len(clients) > 1 else 0.0
+    spread = statistics.pstdev(clients.tolist()) if len(clients) > 1 else 0.0
     return Adaptation(method, shots, float(clients.mean()), spread, float(low), float(high), len(values))

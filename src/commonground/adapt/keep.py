@@ -66,7 +66,8 @@ def keep_clients(
         renew: whether a client that was added before may get a new head.
 
     Raises:
-        ConfigError: the run is in no folder, is of a language model, or has a client of one of the names already.
+        ConfigError: the run is in no folder, is of a model that writes answers, or has a client of one of the names
+            already.
         DataError: samples or classes are not the run's.
         BusyError: another process is training in the folder.
         RunError: the run in the folder has gone on since this one was read, and its body is another.

@@ -149,7 +149,10 @@ def _data_again(
         DataError: they are others than in training.
     """
     if trained.task.generative:
-        raise ConfigError(f"{trained.where} is of a language model, which answers with texts: give a file of them")
+        raise ConfigError(
+            f"{trained.where} is of a language model that writes answers, whose test samples are not answered again "
+            "(--tested); give it a file of instructions (--input FILE)"
+        )
     config = trained.config
     if data is None and not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
         raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")

@@ -253,7 +253,12 @@ def number_of_clients(clients: int | None, source: Source) -> int:
     at_least_one("the number of clients", clients)
     for samples, split in ((len(source.y_train), "training"), (len(source.y_test), "test")):
         if clients > samples:
-            whose = "; is whose a row is in a column of it? then --client-column names it" if source.schema else ""
+            whose = (
+                "; its rows would be dealt out at random: if a column says whose a row is, name it (--client-column), "
+                "or take fewer --clients"
+                if source.schema
+                else ""
+            )
             raise DataError(
                 f"{clients} clients need at least {clients} {split} samples, one each; {source.name!r} has "
                 f"{samples}{whose}"

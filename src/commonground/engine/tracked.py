@@ -14,6 +14,7 @@ from commonground.engine.observer import Observer
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
 from commonground.engine.state.files import write_atomically
+from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, warn
 from commonground.tasks import Task
 from commonground.tracking import Started, Tracker, make_tracker
@@ -116,6 +117,9 @@ class Tracking:
             write_atomically(self._folder / IDS, json.dumps(ids) + "\n")
         if self._note is not warn:
             self._note(f"{tracker.name}: {where}")
+        if tracker.buffers and about.done and self._folder is not None:
+            for row in RunFolder(self._folder).rounds.rows()[: about.done]:
+                tracker.round(int(row["round"]), figures_of(row, self._task))
 
     def _known(self) -> dict[str, str]:
         """What the trackers knew the run in the folder by, if it was tracked before."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from commonground.adapters import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
+from commonground.data.text.prompts import alpaca_prompt
 from commonground.engine.run import Run
 from commonground.export.about import whose
 from commonground.models.adapted import AdaptedModel
@@ -98,9 +99,30 @@ def _use(model: AdaptedModel, classes: int, factors: Factors | None, untrained: 
         more = f", num_labels={classes}, ignore_mismatched_sizes=True"  # the base's own head has other labels
     package = "transformers" if factors is None else "peft"
     text = f"```python\nfrom {package} import {name}\n\nmodel = {name}.from_pretrained(folder{more})\n```"
+    if model.auto_class == "CausalLM":
+        text += "\n\n" + _asked()
     if untrained:
         text += (
             "\n\n**The task head in this folder is untrained**: every client has its own. Train it on your own data, "
             "or take a client's own adapter."
         )
     return text
+
+
+def _asked() -> str:
+    """How a model that writes answers is asked, as in training: another prompt may get answers that are much worse."""
+    alone, more = alpaca_prompt("{instruction}"), alpaca_prompt("{instruction}", "{input}")
+    return (
+        "Training and `commonground predict` put an instruction to it in this form, Alpaca's with a line break at its "
+        f"end:\n\n```text\n{alone}```\n\nand with an input:\n\n```text\n{more}```\n\n"
+        "```python\nfrom transformers import AutoTokenizer\n\n"
+        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+        f"prompt = {alone!r}.format(instruction=instruction)\n"
+        'asked = tokenizer(prompt, return_tensors="pt")\n'
+        'ids = asked["input_ids"]\n'
+        "if ids[0, -1] == tokenizer.eos_token_id:  # the answer comes before it\n"
+        "    ids = ids[:, :-1]\n"
+        "written = model.generate(input_ids=ids, attention_mask=ids.new_ones(ids.shape), do_sample=False, "
+        "max_new_tokens=64)\n"
+        "answer = tokenizer.decode(written[0, ids.shape[1]:], skip_special_tokens=True)\n```"
+    )

@@ -16,7 +16,8 @@ __all__ = ["find_linear_head", "head_module", "replace_head"]
 def head_module(model: nn.Module, groups: Groups) -> nn.Module | None:
     """The submodule that holds exactly the head, so that its input is the representation; None if there is none."""
     names, also = set(groups.whole("head")), aliases_of(model)
-    for name, module in model.named_modules():
+    modules: list[tuple[str, nn.Module]] = list(model.named_modules())
+    for name, module in modules:
         inner = [f"{name}.{t}" for t in tensors_of(module)]
         if name and {also.get(t, t) for t in inner} == names:
             return module

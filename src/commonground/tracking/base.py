@@ -47,10 +47,13 @@ class Tracker(ABC):
     Attributes:
         name: for messages.
         needs_folder: whether it writes into the run's folder.
+        buffers: whether a run that is killed may lose rounds that it was told of: when the run goes on it is told of
+            all rounds before once more, and has to take each once.
     """
 
     name: ClassVar[str] = "tracker"
     needs_folder: ClassVar[bool] = False
+    buffers: ClassVar[bool] = False
 
     @abstractmethod
     def begin(self, about: Started) -> tuple[str | None, str]:

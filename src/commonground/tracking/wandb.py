@@ -24,6 +24,7 @@ class WandB(Tracker):
     """
 
     name = "wandb"
+    buffers = True  # steps that are there already it ignores
 
     def begin(self, about: Started) -> tuple[str, str]:
         """See :class:`~commonground.tracking.Tracker`."""

@@ -18,6 +18,8 @@ _WITH_INPUT = (
 def alpaca_prompt(instruction: str, input: str = "") -> str:
     """The text that the answer follows: Alpaca's format (Taori et al. 2023), with or without an input.
 
+    Alpaca's own code has no line break after ``### Response:``.
+
     >>> print(alpaca_prompt("Name a colour.").splitlines()[-1])
     ### Response:
     """

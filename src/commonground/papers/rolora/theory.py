@@ -278,8 +278,8 @@ def _remark(outcome: Outcome, settings: RoLoRATheory, shares: Sequence[float]) -
         f"Lemma 5.3 with infinitely many samples holds up to η = {lemma_step_limit(settings.delta0):.4g}/‖b*‖² = "
         "(3 + (δ^0)²)/4 of 1/‖b*‖², not up to 1/L_max² where L_max = ‖b*‖: near the solution a round multiplies δ by "
         "|1 − 2η‖b*‖²|, which is 1 at that limit, where δ falls like 1/√(8t) only. The proof's eq. (101) puts a "
-        "lower bound of ‖b̄‖² into the absolute value of eq. (100), harmless for η ≤ 1/(2L_max²) (the limit of Theorem A.14). With L_max ≥ 1.155‖b*‖ "
-        "the lemma's own limit is safe. More in rolora-step-size.",
+        "lower bound of ‖b̄‖² into the absolute value of eq. (100), harmless for η ≤ 1/(2L_max²) (the limit of Theorem "
+        "A.14). With L_max ≥ 1.155‖b*‖ the lemma's own limit is safe. More in rolora-step-size.",
         "c̃ of Proposition 5.5 is exact as derived in eq. (242). It does not depend on δ^0 or d, |c̃| ≤ 1/(Nm) for m "
         "≥ 3, and it is negative for m ≥ 4 because b is judged on the samples it was fitted to (on new ones the "
         "excess is +1/(N(m − 2))). For m ≤ 2 and N ≥ 2 the expected loss is infinite, which the proposition does not "
