@@ -52,7 +52,7 @@ def test_the_card_of_an_export_asks_as_the_run_does(merge: bool, place: Path, tm
     exec(first, names)
     exec(second, names)
     prompt = len(names["ids"][0])
-    assert prompt > 30  # the whole form of an instruction
+    assert prompt > 24  # the whole form of an instruction
     written = names["tokenizer"].decode(names["written"][0, prompt : prompt + 5], skip_special_tokens=True)
     assert written == read_table(out.read_text())[1][1] != ""
     assert names["answer"].startswith(written)
