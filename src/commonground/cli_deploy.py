@@ -109,6 +109,20 @@ def register(folder: Path, public_keys: tuple[Path, ...]) -> None:
         click.echo(f"'{key}' was let in before" if node is None else f"'{key}' is node {node}")
 
 
+@deploy.command(epilog="Example: commonground deploy unregister north.pub")
+@folder_option
+@click.argument("clients", nargs=-1, required=True)
+def unregister(folder: Path, clients: tuple[str, ...]) -> None:
+    """Let CLIENTS take part no more: their numbers in `deploy status`, or their keys as `deploy register` was given
+    them.
+    """
+    from commonground.network.deploy import Deployment
+
+    deployment = Deployment(folder)
+    for who in clients:
+        click.echo(f"node {deployment.unregister(who)} takes part no more")
+
+
 @deploy.command(
     epilog="Example: commonground deploy client --data /srv/images --server fl.example.org:9092 --ca ca.pem"
 )

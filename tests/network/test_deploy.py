@@ -50,7 +50,8 @@ def live(tmp_path_factory: pytest.TempPathFactory, data: FederatedDataset) -> It
 
 def here(data: FederatedDataset, algorithm: str, **more: Any) -> str:
     named = load_data("digits", 3, partition="shards:4", seed=0)
-    run = cg.train(algorithm, named, engine="serial", rounds=ROUNDS, model="mlp", threads=1, seed=3, **more)
+    given = {"rounds": ROUNDS, "model": "mlp", "threads": 1, "seed": 3, **more}
+    run = cg.train(algorithm, named, engine="serial", **given)
     return str(run.summary["weights_sha256"])
 
 
@@ -111,6 +112,11 @@ def test_a_run_goes_on_on_the_server_until_it_is_stopped_there(
         time.sleep(2)
     assert rounds < 400
     assert not (out / "summary.json").is_file()
+    summary = live.ran(out, "fedrep", *SETTINGS[2:], "--rounds", str(rounds), "--resume")
+    assert (summary["rounds"], "stopped_after" in summary) == (rounds, False)
+    assert summary["weights_sha256"] == here(data, "fedrep", rounds=rounds)
+    logs = [(live.root / f"client {c}.log").read_text("utf-8") for c in range(len(live.sites))]
+    assert not [text for text in logs if "cannot be reached: Client error" in text]
 
 
 def test_a_run_that_waits_for_clients_keeps_its_folder(live: Live, data: FederatedDataset, tmp_path: Path) -> None:
@@ -176,6 +182,19 @@ def test_who_is_there_is_told_by_name_and_a_key_may_be_let_in_twice(
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"'{keys[0]}' was let in before"
     assert re.fullmatch(rf"'{re.escape(keys[1])}' is node \d+", second)
+    given = f"127.0.0.1:{live.port}", read_node_key(tmp_path / "new"), live.deployment.certificates / "ca.pem"
+    line = Fleet(*given, tmp_path / "node.txt", 1 << 20)
+    number = line.connect()
+    line.close()
+    assert main(["deploy", "unregister", *folder, keys[1]]) == 0
+    assert capsys.readouterr().out == f"node {number} takes part no more\n"
+    assert sorted(live.deployment.keys().values()) == sorted(let_in.values())
+    again = Fleet(*given, tmp_path / "node.txt", 1 << 20)
+    with pytest.raises(RunError, match="does not take this client"):
+        again.connect()
+    again.close()
+    assert main(["deploy", "unregister", *folder, keys[1]]) == 2
+    assert f"no key '{keys[1]}' was let in; known are " in capsys.readouterr().err
 
 
 def test_a_setting_that_does_not_fit_is_one_sentence(live: Live, tmp_path: Path) -> None:

@@ -239,6 +239,28 @@ class Deployment:
         write_atomically(self.folder / "registered" / f"{node}.txt", f"{public_key}\n")
         return int(node)
 
+    def unregister(self, who: str) -> int:
+        """Let a node take part no more.
+
+        Args:
+            who: its number, or its public key's file as it was named to :meth:`register`.
+
+        Returns:
+            Its number.
+
+        Raises:
+            RunError: nobody of this name was let in here, or Flower does not know the node.
+        """
+        known = self.keys()
+        named = [node for node, key in known.items() if who in (node, key)]
+        if not named and not who.isdecimal():
+            there = f"; known are {', '.join(escaped(key) for key in known.values())}" if known else ""
+            raise RunError(f"no key '{escaped(who)}' was let in{there}")
+        for node in named or [who]:
+            self.flwr("supernode", "unregister", node)
+            (self.folder / "registered" / f"{node}.txt").unlink(missing_ok=True)
+        return int((named or [who])[-1])
+
     def start(self, job: Job) -> tuple[list[str], str, int]:
         """Start a run, in which messages may be as large as the server lets them be.
 

@@ -60,10 +60,11 @@ from commonground.network.parts import pull_patiently
 from commonground.network.post import Letter
 from commonground.quoting import escaped
 
-__all__ = ["Fleet"]
+__all__ = ["REFUSED", "RUN_OVER", "Fleet"]
 
 HEARTBEAT = 10.0  # seconds, the least that Flower takes: twice that, and a node counts as away
 REFUSED = (401, 403)
+RUN_OVER = "the server has ended a run while this client was at work in it: it was stopped there"
 TRIES, PAUSE = 5, 0.2  # of sending an answer; seconds more between two of them each time
 
 
@@ -130,7 +131,7 @@ class Fleet:
         """The next letter with the message that it came in, if there is one.
 
         Raises:
-            UpdateError: there was a message that is none of ours, or too large.
+            UpdateError: there was a message that is none of ours, or too large, or of a run that was stopped meanwhile.
             httpx.HTTPError: the server cannot be reached.
         """
         response = self._client.PullMessages(PullMessagesRequest(node=self._node))
@@ -143,11 +144,16 @@ class Fleet:
                 f"a message of {len(ids):,} parts was sent, and at most {self.max_bytes:,} bytes are read"
             )
         pull: Any = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
+        confirm: Any = make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)
         try:
             contents = pull_patiently(ids, pull)
+            confirm(tree.object_id)
         except ObjectPullError:
             raise UpdateError("a message was announced whose parts did not come; the server sends it again") from None
-        make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code not in REFUSED:
+                raise
+            raise UpdateError(RUN_OVER) from None  # the node itself is known: the message was announced to it
         message = inflate_object_from_contents(tree.object_id, contents)
         assert isinstance(message, Message)
         message.metadata.__dict__["_message_id"] = tree.object_id

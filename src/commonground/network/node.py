@@ -12,7 +12,7 @@ from flwr.app import Message
 from commonground.errors import UpdateError
 from commonground.network.answering import Answering, failed
 from commonground.network.desk import Desk
-from commonground.network.fleet import Fleet
+from commonground.network.fleet import REFUSED, RUN_OVER, Fleet
 from commonground.network.post import Letter
 
 __all__ = ["serve_client"]
@@ -95,6 +95,8 @@ def _send(fleet: Fleet, reply: Message, received: Message, letter: Letter, note:
     except httpx.HTTPStatusError as error:
         if error.response.status_code >= 500:
             raise
+        if error.response.status_code in REFUSED:
+            note(RUN_OVER)
         if error.response.status_code == TOO_LARGE and len(letter.body) > SHORT:
             said = UpdateError(f"its answer has {len(letter.body):,} bytes, more than the server takes (--max-message)")
             note(str(said))
