@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
+from commonground.wording import naming_options
 from tests.slow import in_share, is_slow, listed
 
 # A shell lets what runs in its background ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _messages_as_written() -> Iterator[None]:
+    """Messages are compared as they are written, with the command's options; tests/test_wording.py reads them as
+    callers in Python do.
+    """
+    with naming_options():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -25,6 +25,7 @@ LAYERS = (
         "quoting",
         "stopping",
         "suggest",
+        "wording",
     ),
     ("errors", "keys", "notebook", "spreadsheet", "terminal"),
     ("device_names", "name_lists", "partition_forms", "processor"),

@@ -34,6 +34,7 @@ from commonground.existing import check_folder
 from commonground.quoting import folder_name, visible
 from commonground.stopping import stops_raise
 from commonground.terminal import say, standard_output
+from commonground.wording import naming_options
 
 if TYPE_CHECKING:
     from commonground.config import RunConfig
@@ -199,6 +200,7 @@ _CONTINUED = {
 }
 
 
+@naming_options()
 def main(args: list[str] | None = None) -> int:
     """Run the command.
 

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 
 from commonground.quoting import escaped
 from commonground.suggest import meant
+from commonground.wording import as_read
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
 class CommonGroundError(Exception):
-    """Base of every error raised on purpose; its text is one sentence: what is wrong and what was expected."""
+    """Base of every error raised on purpose; its text is one sentence: what is wrong and what was expected, with
+    settings named as whoever reads it writes them (:mod:`~commonground.wording`).
+    """
+
+    def __str__(self) -> str:
+        return as_read(super().__str__())
 
 
 class ConfigError(CommonGroundError):
@@ -81,7 +87,7 @@ def warn(text: str) -> None:
     ours, frame, level = Path(__file__).parent, sys._getframe(1), 2
     while frame.f_back is not None and ours in Path(frame.f_code.co_filename).parents:
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(as_read(text), stacklevel=level)
 
 
 def shown(value: object) -> str:

@@ -195,8 +195,8 @@ class Keeper:
         if changed and not self._other_numerics:
             raise RunError(
                 f"the run in '{self.folder.path}' would go on with {changed}, and its numbers would not be those of an "
-                "unbroken run: resume it as it began, accept that with --allow-other-numerics "
-                "(allow_other_numerics=True), or choose another --out"
+                "unbroken run: resume it as it began, accept that with --allow-other-numerics, or choose another "
+                "--out"
             )
         if changed:
             self.observer.note(

@@ -25,6 +25,7 @@ from commonground.network.limits import Limits
 from commonground.network.parent import end_with
 from commonground.network.parts import pull_patiently
 from commonground.quoting import escaped
+from commonground.wording import naming_options
 
 __all__ = ["FAILED", "HANDOVER", "LOG", "Job", "app", "outcome_of"]
 
@@ -69,15 +70,16 @@ def main(grid: Grid, context: Context) -> None:
     job = Job.model_validate_json(path.read_bytes())
     # This process is ours alone; Flower's grid has no setting for how it waits for parts on their way.
     vars(http_grid)["pull_objects"] = partial(pull_patiently, most=job.limits.seconds)
-    try:
-        _carry_out(grid, job, Holder(run=context.run_id, server=path.parent.parent))
-    except CommonGroundError as error:
-        _tell(path, str(error))
-        raise
-    except BaseException as error:
-        _tell(path, f"{type(error).__name__}: {error}")
-        raise
-    _tell(path, None)
+    with naming_options():  # what goes wrong is read by whoever gave the command
+        try:
+            _carry_out(grid, job, Holder(run=context.run_id, server=path.parent.parent))
+        except CommonGroundError as error:
+            _tell(path, str(error))
+            raise
+        except BaseException as error:
+            _tell(path, f"{type(error).__name__}: {error}")
+            raise
+        _tell(path, None)
 
 
 def outcome_of(job: Path) -> Path:
