@@ -58,7 +58,10 @@ class RunConfig(BaseModel):
     target: str | None = Field(
         None, description="a table's column to predict, or several, separated by commas (default: label)"
     )
-    client_column: str | None = Field(None, description="a table's column that says whose a row is (column:NAME)")
+    client_column: str | None = Field(
+        None,
+        description="a table's column that says whose a row is (column:NAME); file: each file of a folder is a client's",
+    )
     drop: str | None = Field(None, description="a table's columns to leave out, separated by commas")
     text_column: str | None = Field(None, description="a table's column of texts, or two, for a model hf:NAME")
     kinds: str | None = Field(

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import commonground as cg
 from commonground import load_data, train
 from commonground.cli import main
 from commonground.data import FederatedDataset
@@ -375,3 +376,44 @@ def test_files_of_one_folder_may_have_columns_of_no_cells(tmp_path: Path) -> Non
     assert data.about["notes"][0] == "2 files"
     assert data.schema is not None
     assert "tags" not in data.schema.needed
+
+
+def folder_of_files(folder: Path) -> Path:
+    """A table per client, in one folder."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    for name, middle in (("north.csv", 0.0), ("south.csv", 3.0), ("west.v2.csv", -3.0)):
+        n = rng.normal(middle, 1, 40).round(3)
+        pd.DataFrame({"n": n, "y": np.where(n > middle, "p", "q")}).to_csv(folder / name, index=False)
+    return folder
+
+
+def test_each_file_of_a_folder_is_a_client_s_where_that_is_said(tmp_path: Path) -> None:
+    where = folder_of_files(tmp_path / "hospitals")
+    data = load_data(str(where), client_column="file", target="y")
+    assert data.client_names == ("north", "south", "west")
+    assert data.schema is not None
+    assert data.schema.inputs == ["n"]  # and no feature
+    assert (data.train_sizes + data.test_sizes).tolist() == [40, 40, 40]
+    run = cg.train("fedrep", data, rounds=1, out=tmp_path / "run")
+    said = cg.predict_rows(run, str(where), note=lambda text: None)
+    assert said["client"].tolist() == ["north"] * 40 + ["south"] * 40 + ["west"] * 40
+    rows = pd.read_csv(where / "south.csv")
+    np.testing.assert_allclose(said["p"][40:80], cg.predict_rows(run, rows, client="south")["p"], atol=1e-7)
+    assert main(["predict", str(tmp_path / "run"), str(where), "--out", str(tmp_path / "said.csv")]) == 0
+    assert len(pd.read_csv(tmp_path / "said.csv")) == 120
+    assert load_data(str(where), clients=3, target="y").clients == 3  # unsaid, rows are dealt out at random
+
+
+def test_a_column_that_is_called_so_stays_what_it_is(tmp_path: Path) -> None:
+    where = folder_of_files(tmp_path / "hospitals")
+    for path in where.iterdir():
+        pd.read_csv(path).assign(file=["a", "b"] * 20).to_csv(path, index=False)
+    assert load_data(str(where), client_column="file", target="y").client_names == ("a", "b")
+    with pytest.raises(DataError, match="has no column 'file'"):
+        load_data(str(folder_of_files(tmp_path / "more") / "north.csv"), client_column="file", target="y")
+
+
+def test_inspect_proposes_files_as_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(folder_of_files(tmp_path / "hospitals"))]) == 0
+    assert "--client-column file --target y" in " ".join(capsys.readouterr().out.split())

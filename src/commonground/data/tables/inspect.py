@@ -20,6 +20,7 @@ from commonground.data.tables.features import check_columns
 from commonground.data.tables.huggingface import SPLIT
 from commonground.data.tables.kinds import Column, understand
 from commonground.data.tables.leaks import determines
+from commonground.data.tables.raw import FILE, with_files
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.targets import is_quantity
 from commonground.errors import DataError
@@ -118,10 +119,11 @@ def inspect_table(
     Raises:
         DataError: it is no table, or has no such column.
     """
-    raw = read_raw(path, separator, encoding)
+    raw = with_files(read_raw(path, separator, encoding), client_column)
     check_columns(path, raw.columns, [name for name in (client_column, target) if name is not None], raw.unread)
+    client_column = client_column or _proposed_client(raw, target) or (FILE if len(raw.files) > 1 else None)
+    raw = with_files(raw, client_column)
     columns = {name: _understood(raw, name) for name in raw.names}
-    client_column = client_column or _proposed_client(raw, target)
     target = target or _proposed_target(raw, client_column)
     task, y = None, None
     if target is not None:

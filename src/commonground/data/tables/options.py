@@ -32,7 +32,7 @@ class TableOptions:
     """How a table is read; all of it may be left out.
 
     Attributes:
-        client_column: whom a row belongs to.
+        client_column: whom a row belongs to; ``file``, where a folder holds a file per client.
         drop: columns that are left out.
         text_column: the column or two that hold the texts, for a model ``hf:…``.
         kinds: what columns hold, by name, where that is not as it looks: one of

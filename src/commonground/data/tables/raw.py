@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -17,7 +17,9 @@ import numpy.typing as npt
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
-__all__ = ["RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame"]
+__all__ = ["FILE", "RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame", "with_files"]
+
+FILE = "file"  # as --client-column: each file of a folder is a client's
 
 _INDEX = re.compile(r"__index_level_\d+__")  # as pyarrow calls an index that has no name
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -38,6 +40,7 @@ class RawTable:
         seconds: columns of durations or times of day, which are numbers of seconds here.
         kept: which rows of the file, from 0, these are; None for all.
         unread: columns that are left out, since they hold none of numbers, words, dates and truths, with their types.
+        files: of a folder of files their names and rows, in the rows' order.
     """
 
     path: Path
@@ -50,6 +53,7 @@ class RawTable:
     seconds: frozenset[str] = frozenset()
     kept: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     unread: Mapping[str, str] = field(default_factory=dict)
+    files: tuple[tuple[str, int], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -65,6 +69,18 @@ class RawTable:
     def names(self) -> list[str]:
         """The columns' names, in the file's order."""
         return list(self.columns)
+
+
+def with_files(raw: RawTable, client_column: str | None) -> RawTable:
+    """A folder's table with a column :data:`FILE`, where that is named as the one that says whose a row is and no file
+    has it: each file is a client's, who is called as the file is, without its endings.
+    """
+    if client_column != FILE or FILE in raw.columns or not raw.files:
+        return raw
+    import pyarrow as pa
+
+    names = [name.partition(".")[0] for name, rows in raw.files for _ in range(rows)]
+    return replace(raw, columns={**raw.columns, FILE: pa.array(names)})
 
 
 def check_names(path: Path, names: Sequence[str]) -> None:

@@ -321,9 +321,12 @@ def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
     columns = {name: whole.column(name) for name in first.names}
     notes = tuple(dict.fromkeys(note for table in tables for note in table.notes))
     where = partial(_in_file, [(table.path.name, table.rows, table.where) for table in tables])
+    files = tuple((table.path.name, table.rows) for table in tables)
     numbers, notes = partial(counted, len(whole)), (f"{len(tables)} files", *notes)
     unread = {name: kind for table in tables for name, kind in table.unread.items()}
-    return RawTable(path, columns, first.typed, where, numbers, notes=notes, seconds=first.seconds, unread=unread)
+    return RawTable(
+        path, columns, first.typed, where, numbers, notes=notes, seconds=first.seconds, unread=unread, files=files
+    )
 
 
 def _in_file(files: Sequence[tuple[str, int, Callable[[int], str]]], row: int) -> str:
