@@ -256,7 +256,14 @@ def _take_part(fleet: Fleet, answering: Answering, say: Callable[[str], None]) -
     from commonground.network.node import serve_client
 
     over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set())
+
+    def end(*_: object) -> None:
+        if over.is_set():
+            raise KeyboardInterrupt
+        over.set()
+        say("ends once what it works on is finished; a second SIGTERM, or Ctrl-C, ends it at once")
+
+    signal.signal(signal.SIGTERM, end)
     try:
         serve_client(fleet, answering, say, over.is_set)
     except KeyboardInterrupt:
@@ -268,8 +275,10 @@ def _take_part(fleet: Fleet, answering: Answering, say: Callable[[str], None]) -
 def _over_a_network(command: click.Command) -> click.Command:
     """Leave out of a command's help what is refused with a sentence: data and what computes are with the clients."""
     for option in command.params:
-        if isinstance(option, click.Option) and option.name in (*OF_DATA, *OF_ONE_MACHINE):
+        if isinstance(option, click.Option) and option.name in (*OF_DATA, *OF_ONE_MACHINE, "metrics"):
             option.hidden = True
+        elif isinstance(option, click.Option) and option.name == "class_weights":
+            option.help = f"{option.help} (not balanced, which asks for all clients' classes)"
     return command
 
 
@@ -354,11 +363,10 @@ def status(folder: Path) -> None:
     click.echo(f"+ {shlex.join(command)}", err=True)
     names, keys = deployment.names(), deployment.keys()
     for node in found.get("nodes", []):
-        since = f" for {node['online-elapsed']:.0f} s" if node.get("status") == "online" else ""
         number = str(node.get("node-id"))
         called = f"  key {escaped(keys[number])}" if number in keys else ""
         called = f"  client {escaped(names[number])}" if number in names else called
-        click.echo(f"node {node.get('node-id')}  {node.get('status')}{since}{called}")
+        click.echo(f"node {node.get('node-id')}  {node.get('status')}{called}")
     if not found.get("nodes"):
         click.echo("no clients yet")
     command, found = deployment.flwr("list")

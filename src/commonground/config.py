@@ -60,7 +60,7 @@ class RunConfig(BaseModel):
     )
     client_column: str | None = Field(
         None,
-        description="a table's column that says whose a row is (column:NAME); file: each file of a folder is a client's",
+        description="a table's column that says whose a row is (column:NAME); file: each file of a folder",
     )
     drop: str | None = Field(None, description="a table's columns to leave out, separated by commas")
     text_column: str | None = Field(None, description="a table's column of texts, or two, for a model hf:NAME")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
@@ -121,6 +122,14 @@ def test_a_node_at_work_is_waited_for() -> None:
     assert [kind for _, kind in there.heard].count("ask") == 1
 
 
+def test_a_node_at_work_on_something_else_is_told_of() -> None:
+    """Of a run that was stopped, say; what Flower says of a letter that nobody fetched tells less."""
+    lost = Error(code=3, reason="The requested message could not be found in the database")
+    there = Grid(n1=in_turn(None, Letter("behind", "", b""), lost, *[Letter("behind", "", b"")] * 99))
+    said = asked(grid.GridPost(there, LIMITS), seconds=0.4)
+    assert str(said) == "it did not answer within 0.4 s (it is still at work on what it was asked before)"
+
+
 def test_a_node_whose_answer_was_lost_is_asked_again() -> None:
     """Flower tells of an error in place of the answer; the node still has it."""
     there = Grid(n1=in_turn(Error(code=3, reason="gone"), Letter("done", "", b""), ok))
@@ -173,6 +182,7 @@ def test_those_who_come_are_not_kept_waiting_by_one_that_is_silent(monkeypatch: 
     notes: list[str] = []
     with pytest.raises(RunError, match=r"0 of 1 clients have come within 20 s \(it did not answer\)"):
         gather(Silent(), 1, 20, notes.append)
+    assert re.fullmatch("waiting up to [0-9]+ s for 1 client; there: 0", notes.pop(0))
     assert notes == ["node 1 has not answered yet; it is asked again"]
     assert windows[:3] == [4, 8, 16]
     assert max(windows) <= 20

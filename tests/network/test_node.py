@@ -92,7 +92,7 @@ def test_a_desk_says_what_became_of_a_letter(desk: Desk[Any], client: Client) ->
     client.may_go_on.clear()
     desk.take(1, letter(b"one"))
     desk.take(2, letter(b"two"))
-    for body, said in ((b"one", "busy"), (b"two", "busy"), (b"three", "unknown")):
+    for body, said in ((b"one", "busy"), (b"two", "behind"), (b"three", "unknown")):
         desk.take(3, ping(body))
         assert desk.answers.get(timeout=5)[1].kind == said
     client.may_go_on.set()

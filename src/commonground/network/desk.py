@@ -73,7 +73,9 @@ class Desk(Generic[T]):
         with self._lock:
             if question == self._last[0]:
                 return "done"
-            return "busy" if question in self._waiting else "unknown"
+            if question not in self._waiting:
+                return "unknown"
+            return "busy" if self._waiting[0] == question else "behind"
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:

@@ -111,8 +111,11 @@ def gather(
     """
     without, refused = without or {}, dict(without or {})
     until, found = time.monotonic() + seconds, dict[int, Description | Columns]()
-    window = _FIRST
+    window, said = _FIRST, -1
     while True:
+        if said != len(found):
+            said, left = len(found), max(0.0, until - time.monotonic())
+            note(f"waiting up to {left:.0f} s for {counted(clients, 'client')}; there: {said}")
         news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in {**found, **without}}
         for node, answer in post.exchange(news, min(seconds, window)):
             try:
@@ -139,20 +142,22 @@ def gather(
     for name, namesakes in groupby(nodes, lambda node: found[node].name):
         same = [str(node) for node in sorted(namesakes)]
         if len(same) > 1:
-            raise RunError(
+            text = (
                 f"the clients of nodes {', '.join(same[:-1])} and {same[-1]} call themselves {quoted(name)}; each "
                 "needs a name of its own (--name)"
             )
+            _tell(post, map(int, same), text)
+            raise RunError(text)
     described = [told for node in nodes if isinstance(told := found[node], Description)]
     tables = {node: told for node in nodes if isinstance(told := found[node], Columns)}
     if tables and described:
-        said = (
+        text = (
             f"client {quoted(next(iter(tables.values())).name)} has a table without a schema, and client "
             f"{quoted(described[0].name)} has arrays or a table with one; start all with the same --schema, which "
             "those with --demand-dp need, or none"
         )
-        _tell(post, nodes, said)
-        raise RunError(said)
+        _tell(post, nodes, text)
+        raise RunError(text)
     agreed = None
     if tables:
         try:

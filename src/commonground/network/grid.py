@@ -19,6 +19,7 @@ __all__ = ["GridPost"]
 
 TRIES = 4  # of sending a message; one more is final
 POLL = 0.1  # seconds between two looks for answers; Flower's own loop takes 3
+_BEHIND = "it is still at work on what it was asked before"
 LOOK = 3.0  # seconds between two looks after nodes that have not answered
 
 
@@ -129,7 +130,8 @@ class _Trip:
         if node not in self.waiting:
             return  # it answered the same question twice
         if message.has_error():
-            self.waiting[node] = escaped(message.error.reason or "")  # Flower's: it is away, or died at work
+            if self.waiting[node] != _BEHIND:
+                self.waiting[node] = escaped(message.error.reason or "", 100)  # Flower's: it is away, or died at work
             return
         del self.waiting[node]
         try:
@@ -159,5 +161,7 @@ class _Trip:
             told = letter_of(message.content, self.post.limits.max_bytes).kind
         except UpdateError:
             return
+        if told == "behind":
+            self.waiting[node] = _BEHIND
         if told == "unknown" or (told == "done" and node not in self.ids.values()):
             self.ids |= self.post.push({node: self.letters[node]}, max(1.0, self.until - time.monotonic()))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -143,11 +144,13 @@ async def _refuse(send: Send, status: int, why: bytes) -> None:
 
 def main() -> None:
     """Run ``flower-superlink`` with the gate before its application."""
+    from flwr.common.logger import update_console_handler
     from flwr.superlink import main as superlink
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
     if parent := os.environ.get(ENDS_WITH):
         end_with(int(parent))
+    update_console_handler(timestamps=True, colored=sys.stderr.isatty())  # a log file is read without a terminal
     made = superlink.create_app
 
     def create_app(config: Any = None, *args: Any, **named: Any) -> Any:
