@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
-from commonground.cli_options import Named, kinds_option, trust_code
+from commonground.cli_options import NameChoice, kinds_option, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_folder, check_run
@@ -53,12 +53,12 @@ def _numbers(text: str, flag: str) -> list[int]:
 @kinds_option
 @click.option(
     "--missing-target",
-    type=Named(["refuse", "drop"]),
+    type=NameChoice(["refuse", "drop"]),
     help="a table's rows without a target: refuse the table, or leave them out  [default: as the run]",
 )
 @click.option(
     "--missing-client",
-    type=Named(["refuse", "drop"]),
+    type=NameChoice(["refuse", "drop"]),
     help="a table's rows without a client: refuse the table, or leave them out  [default: as the run]",
 )
 @click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from commonground.cli_options import Named
+from commonground.cli_options import NameChoice
 from commonground.completion import VARIABLE
 
 __all__ = ["completion"]
@@ -15,7 +15,7 @@ __all__ = ["completion"]
     short_help="Let Tab complete options, methods, data, models and settings.",
     epilog='Example: eval "$(commonground completion bash)"',
 )
-@click.argument("shell", type=Named(["bash", "zsh", "fish"]))
+@click.argument("shell", type=NameChoice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print the lines that SHELL (bash, zsh or fish) has to run.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from commonground.cli_help import SectionedCommand
-from commonground.cli_options import Finite, Named, listening, run_options, run_values, settings_options
+from commonground.cli_options import Finite, NameChoice, listening, run_options, run_values, settings_options
 from commonground.completion import complete_algorithm
 from commonground.config import OF_DATA
 from commonground.errors import BusyError, ConfigError, Interrupted
@@ -146,8 +146,8 @@ def unregister(folder: Path, clients: tuple[str, ...]) -> None:
 @click.option(
     "--allow-code", is_flag=True, help="run models and methods that the server names as file.py:… of this host"
 )
-@click.option("--demand-dp", "demand", type=Named(["client", "example"]), help="take part in runs alone that hide all"
-              " of this client's data, or single examples of them, from the server as well; and tell no statistics"
+@click.option("--demand-dp", "demand", type=NameChoice(["client", "example"]), help="take part in runs alone that hide"
+              " all of this client's data, or single examples of them, from the server as well; and tell no statistics"
               " of them")  # fmt: skip
 @click.option("--least-noise", type=Finite(0), default=0.0, help="the least noise Z with which they have to")
 @click.option("--insecure", is_flag=True, help="plain HTTP to a server started with --insecure")

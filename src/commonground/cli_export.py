@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from commonground.cli_options import Named, trust_code
+from commonground.cli_options import NameChoice, trust_code
 from commonground.errors import ConfigError
 from commonground.existing import check_run
 from commonground.terminal import human_bytes, say, standard_output
@@ -32,7 +32,7 @@ __all__ = ["export"]
 @click.option(
     "--format",
     "format_",
-    type=Named(["safetensors", "onnx", "torch", "peft"]),
+    type=NameChoice(["safetensors", "onnx", "torch", "peft"]),
     help="how it is written  [default: peft for models hf:…, safetensors for all others]",
 )
 @click.option("--merge", is_flag=True, help="of models hf:…: add the update to the base's weights (as safetensors)")

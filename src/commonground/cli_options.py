@@ -20,7 +20,16 @@ from commonground.suggest import meant
 from commonground.tracking import TRACKERS
 from commonground.user_code import check_code
 
-__all__ = ["Finite", "Named", "check_early", "listening", "run_options", "run_values", "settings_options", "trust_code"]
+__all__ = [
+    "Finite",
+    "NameChoice",
+    "check_early",
+    "listening",
+    "run_options",
+    "run_values",
+    "settings_options",
+    "trust_code",
+]
 
 _FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
 _COMPLETED = {"data": complete_data, "model": complete_model}
@@ -52,7 +61,7 @@ def listening(host: str, port: int) -> socket:
         raise ConfigError(f"nothing can listen on --host {host} --port {port}: {why}") from None
 
 
-class Named(click.Choice[str]):
+class NameChoice(click.Choice[str]):
     """A choice among names that says which one may have been meant."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -85,7 +94,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="a hyperparameter of the algorithm, or model.KEY=VALUE for one of the model"),
         click.option("--config", "config_file", type=click.Path(path_type=Path), help="settings from a TOML file"),
         click.option("--data-dir", help="folder of the data files  [default: $COMMONGROUND_DATA or a cache folder]"),
-        click.option("--track", multiple=True, type=Named(TRACKERS), help="where figures are sent as well; repeatable"),
+        click.option("--track", multiple=True, type=NameChoice(TRACKERS), help="where figures are sent, too; repeatable"),
         click.option("--quiet", is_flag=True, help="print nothing but errors"),
     ]  # fmt: skip
     for option in reversed(extra):
@@ -107,7 +116,7 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
 
 def _option(name: str, field: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     choices = _choices(field.annotation)
-    kind: Any = Named(choices) if choices else _scalar(field.annotation)
+    kind: Any = NameChoice(choices) if choices else _scalar(field.annotation)
     default = "" if field.default is None else f"  [default: {field.default}]"
     flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
     if field.annotation is bool:

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from commonground.catalogue import check_experiment
-from commonground.cli_options import Finite, Named
+from commonground.cli_options import Finite, NameChoice
 from commonground.completion import complete_experiment
 from commonground.counted import counted
 from commonground.errors import ConfigError, RunError
@@ -38,7 +38,7 @@ __all__ = ["report", "reproduce"]
     "--methods fedrep,fedper --seeds 3 --out table1",
 )
 @click.argument("experiment", required=False, shell_complete=complete_experiment)
-@click.option("--scale", type=Named(["small", "paper"]), help="[default: small; of --paper-tables: paper]")
+@click.option("--scale", type=NameChoice(["small", "paper"]), help="[default: small; of --paper-tables: paper]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="first seed")
 @click.option("--seeds", type=click.IntRange(1), help="number of seeds  [default: the experiment's own]")
 @click.option(
@@ -64,7 +64,7 @@ __all__ = ["report", "reproduce"]
 @click.option("--device", default="cpu", show_default=True, metavar="auto|cpu|cuda[:i]|mps", help="what computes")
 @click.option(
     "--precision",
-    type=Named(["fp32", "tf32", "bf16"]),
+    type=NameChoice(["fp32", "tf32", "bf16"]),
     default="fp32",
     show_default=True,
     help="of a table: how the runs' products are computed; each cell says it",
@@ -86,7 +86,7 @@ __all__ = ["report", "reproduce"]
 )
 @click.option(
     "--on-conflict",
-    type=Named(["refuse", "keep", "replace"]),
+    type=NameChoice(["refuse", "keep", "replace"]),
     default="refuse",
     show_default=True,
     help="of --merge: what becomes of OUT's cell where a folder has another result",

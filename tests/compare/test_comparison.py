@@ -16,7 +16,7 @@ from rich.console import Console
 from commonground import train
 from commonground.cli_compare import compare as command
 from commonground.compare import Comparison, compare
-from commonground.compare.observer import Silent
+from commonground.compare.observer import SilentComparison
 from commonground.console import ConsoleProgress
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, Interrupted, RunError
@@ -210,7 +210,7 @@ def test_seeds_and_methods_can_be_added(tmp_path):
     assert len(more.to_dict()["methods"]) == 3
 
 
-class _Stops(Silent):
+class _Stops(SilentComparison):
     """Asks to stop in the second round of the fourth run."""
 
     def step(self, step):

@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from commonground.models import ConvNet, Groups, Split, call, find_split, prepare, tensors_of
+from commonground.models import ConvNet, Groups, ModelCut, call, find_split, prepare, tensors_of
 from tests.helpers import Dropping, TwoLayer, dropping_chain, seeded
 
 X = torch.linspace(-1, 1, 6 * 4).view(6, 4).sin()
 IMAGES = torch.linspace(-3, 3, 3 * 2 * 16 * 16).sin().view(3, 2, 16, 16)
 
 
-def cut(model: nn.Module, *trained: str, x: Tensor = X) -> Split | None:
+def cut(model: nn.Module, *trained: str, x: Tensor = X) -> ModelCut | None:
     """The cut when the named tensors (or all of the group ``head``) are trained."""
     names = trained or Groups(model, getattr(model, "groups", None)).names("head")
     return find_split(model, frozenset(names), {"x": x[:2]})
 
 
-def rows_of(split: Split, x: Tensor) -> Tensor:
+def rows_of(split: ModelCut, x: Tensor) -> Tensor:
     return split.rest(split.features(partial(call, split.first), {"x": x}))
 
 

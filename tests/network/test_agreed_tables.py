@@ -21,7 +21,14 @@ from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.scale import deviations
 from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.told import Asked, Columns, ColumnStatistics, ColumnTold, Statistics, read_told
+from commonground.data.tables.told import (
+    Columns,
+    ColumnStatistics,
+    ColumnTold,
+    Statistics,
+    StatisticsRequest,
+    read_told,
+)
 from commonground.errors import DataError, RunError, UpdateError
 from commonground.network import Limits, Members, gather, train_over
 from commonground.network.post import Letter, NoAnswerError
@@ -130,7 +137,9 @@ def test_the_most_frequent_of_too_many_categories_have_inputs(tmp_path: Path) ->
     place = [next(f for f in schema.features if f.name == "place").categories for schema in (agreed, whole)]
     assert len(place[0]) == len(place[1]) == 100
     assert {f"often {name}" for name in NAMES} <= set(place[0])
-    asked = [Asked.model_validate_json(letter.body) for _, letter, _ in town.letters if letter.kind == "tell"]
+    asked = [
+        StatisticsRequest.model_validate_json(letter.body) for _, letter, _ in town.letters if letter.kind == "tell"
+    ]
     assert {one.counted for one in asked} == {(), ("place",)}
     told = [Statistics.model_validate_json(a.body) for _, letter, a in town.letters if letter.kind == "tell"]
     assert all(not column.rows for one in told[:3] for column in one.columns)
@@ -239,7 +248,7 @@ def test_a_client_tells_a_server_only_what_its_owner_offers(tmp_path: Path) -> N
     ):
         asked = ColumnTold.model_validate(column)
         with pytest.raises(UpdateError, match=match):
-            own.statistics(Asked(columns=(asked,)))
+            own.statistics(StatisticsRequest(columns=(asked,)))
     agreed = agreed_on(town)
     features = (*agreed.features, agreed.features[0].model_copy(update={"name": "site"}))
     with pytest.raises(UpdateError, match="'site', which is not offered here"):

@@ -27,7 +27,7 @@ from commonground.network import Answering, Limits, gather, train_over
 from commonground.network.desk import Desk
 from commonground.network.post import Letter
 from commonground.network.running import run_settings
-from commonground.network.tuning import Tuning, tuning_of, tuning_setup
+from commonground.network.tuning import HeadTuningStart, tuning_of, tuning_setup
 from commonground.precision import computing_with
 from commonground.privacy import Budget
 from commonground.tasks import untuned_clients
@@ -258,7 +258,7 @@ def test_heads_that_cannot_be_are_refused(kind: str) -> None:
     }.get(kind, head)
     text = "§" if kind == "text" else base64.b64encode(pack({}, changed)).decode()
     with pytest.raises(UpdateError, match="head"):
-        tuning_setup(setup, Tuning(run="ab" * 16, head=text))
+        tuning_setup(setup, HeadTuningStart(run="ab" * 16, head=text))
 
 
 def setup_of(finetune_epochs: int = 1) -> Setup:

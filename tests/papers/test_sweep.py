@@ -11,15 +11,15 @@ from commonground import load_data
 from commonground.engine import train
 from commonground.errors import UpdateError
 from commonground.papers.request import Request
-from commonground.papers.sweep import Arm, RateChoice, sweep
+from commonground.papers.sweep import RateChoice, SweepArm, sweep
 
 SETTINGS: dict[str, Any] = {"rounds": 2, "batch_size": 32, "engine": "serial", "eval_every": 1}
 TOO_LARGE = 1e30
 
 
-def arm(name: str = "FedAvg", folder: str = "", **settings: Any) -> Arm:
+def arm(name: str = "FedAvg", folder: str = "", **settings: Any) -> SweepArm:
     data = lambda seed: load_data("digits", 3, seed=seed)  # noqa: E731
-    return Arm("3 clients", name, name.lower(), data, {**SETTINGS, **settings}, folder)
+    return SweepArm("3 clients", name, name.lower(), data, {**SETTINGS, **settings}, folder)
 
 
 def request(folder: Path, **other: Any) -> Request:

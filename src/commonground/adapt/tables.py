@@ -34,7 +34,7 @@ from commonground.tasks.headline import Metric
 from commonground.tasks.rank import is_share
 
 __all__ = [
-    "Asked",
+    "ModelOutputs",
     "Note",
     "TableAnswers",
     "Whose",
@@ -142,7 +142,7 @@ def features_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class ModelOutputs:
     """What the clients' models return.
 
     Attributes:
@@ -212,11 +212,13 @@ def answers_of(
 
 def asked_of(
     trained: Trained, raw: RawTable, schema: TableSchema, x: npt.NDArray[Any], whose: Whose, note: Note
-) -> Asked:
+) -> ModelOutputs:
     """As :func:`answers_of`, in numbers."""
     parts = list(_parts(trained, raw, schema, whose, note))
     outputs = _outputs(trained, x, parts)
-    return Asked(outputs, trained.task.predict(outputs), [rows for _, rows in parts], [client for client, _ in parts])
+    return ModelOutputs(
+        outputs, trained.task.predict(outputs), [rows for _, rows in parts], [client for client, _ in parts]
+    )
 
 
 def _shown(raw: RawTable, column: str) -> list[str]:

@@ -21,7 +21,7 @@ from commonground.compare.grid import candidates, check_grid, edge_notes, on_edg
 from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.reaching import asked_target
-from commonground.compare.results import Diverged, Tuning
+from commonground.compare.results import Diverged, GridResult
 from commonground.config import RunConfig, with_usual_names
 from commonground.counted import counted
 from commonground.data import FederatedDataset
@@ -120,7 +120,7 @@ class Comparing:
         first = RunConfig.make({k: v for k, v in self.common.items() if k != "options"}).seed
         self.seeds = range(first, first + seeds)
         self.notes: list[str] = []
-        self.tuning: list[Tuning] = []
+        self.tuning: list[GridResult] = []
         self.diverged: dict[str, Diverged] = {}
         self.same_clients = not isinstance(data, str)
         self.methods = self._methods(methods, local_only)
@@ -490,7 +490,7 @@ class Comparing:
                 "rows, so that no candidate of the grid can be chosen by it; take another --rank-by or --validation"
             )
         best = scores.index(chosen)  # the first of equally good ones
-        self.tuning.append(Tuning(label, seed, tried, scores, best, frozenset(diverged)))
+        self.tuning.append(GridResult(label, seed, tried, scores, best, frozenset(diverged)))
         self.observer.note(
             f"{self.methods[label].title}, seed {seed}: chosen {shown(tried[best])} "
             f"(validation {headline.name} {headline.show(chosen)})"

@@ -14,7 +14,7 @@ from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.compare.comparing import Comparing
-from commonground.compare.observer import ComparisonObserver, Silent
+from commonground.compare.observer import ComparisonObserver, SilentComparison
 from commonground.compare.results import summarize
 from commonground.counted import counted
 from commonground.data import FederatedDataset
@@ -200,7 +200,7 @@ def compare(
     folder = as_folder(out) if out is not None else None
     work = Comparing(
         methods, data, seeds, folder, reference, to_accuracy, to_metric, grid or {}, local_only, model,
-        validation, completed(observer, Silent()), data_dir, settings, on_round, track, allow_other_numerics,
+        validation, completed(observer, SilentComparison()), data_dir, settings, on_round, track, allow_other_numerics,
     )  # fmt: skip
     runs = work.run()
     result = summarize(

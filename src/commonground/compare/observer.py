@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from commonground.compare.methods import shown
 from commonground.engine import Observer
 
-__all__ = ["ComparisonObserver", "Silent", "Step"]
+__all__ = ["ComparisonObserver", "SilentComparison", "Step"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ComparisonObserver(Protocol):
         """Something worth one line."""
 
 
-class Silent:
+class SilentComparison:
     """Shows nothing."""
 
     def plan(self, steps: Sequence[Step]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from commonground.algorithms import Algorithm
 from commonground.compare.comparing import Comparing
-from commonground.compare.observer import ComparisonObserver, Silent
+from commonground.compare.observer import ComparisonObserver, SilentComparison
 from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine.observer import completed
@@ -187,7 +187,7 @@ def plan_comparison(
     folder = Path(out) if out is not None else None
     work = Comparing(
         methods, data, seeds, folder, reference, to_accuracy, to_metric, grid or {}, local_only, model,
-        validation, completed(observer, Silent()), data_dir, settings, None, None, False,
+        validation, completed(observer, SilentComparison()), data_dir, settings, None, None, False,
     )  # fmt: skip
     first = work.seeds[0]
     dealt = work.first(first)

@@ -25,7 +25,7 @@ from commonground.processor import processor
 from commonground.statistics import holm, mean, paired_difference, smallest_p, spread
 from commonground.tasks import Headline, Target
 
-__all__ = ["Diverged", "Tuning", "summarize"]
+__all__ = ["Diverged", "GridResult", "summarize"]
 
 PERCENTILES = (5, 25, 50, 75, 95)
 
@@ -44,7 +44,7 @@ def _told(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class GridResult:
     """The candidates of one method and seed.
 
     Attributes:
@@ -89,7 +89,7 @@ def summarize(
     target: Target | None,
     same_clients: bool,
     candidates: Mapping[str, Sequence[Mapping[str, Any]]],
-    tuning: Sequence[Tuning],
+    tuning: Sequence[GridResult],
     diverged: Sequence[Diverged],
     notes: Sequence[str],
     folder: Path | None,
@@ -371,7 +371,7 @@ def _judged(runs: Mapping[str, Sequence[Run]]) -> str:
     return kept if all(early) else f"{_AT_THE_END}, or {kept}"
 
 
-def _tuning(headline: Headline, methods: Mapping[str, Method], tuning: Sequence[Tuning]) -> list[dict[str, Any]]:
+def _tuning(headline: Headline, methods: Mapping[str, Method], tuning: Sequence[GridResult]) -> list[dict[str, Any]]:
     key = f"validation_{headline.key}"
     return [
         {

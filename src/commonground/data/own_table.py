@@ -34,11 +34,11 @@ from commonground.data.tables.told import (
     LONGEST,
     MOST_WORDS,
     Agreed,
-    Asked,
     Columns,
     ColumnStatistics,
     ColumnTold,
     Statistics,
+    StatisticsRequest,
 )
 from commonground.errors import DataError, UpdateError
 from commonground.name_lists import listed, names_in
@@ -146,7 +146,7 @@ class OwnTable:
             if name not in said and leaves_open(self._raw.columns[name], reading)
         )
 
-    def statistics(self, asked: Asked) -> Statistics:
+    def statistics(self, asked: StatisticsRequest) -> Statistics:
         """What the server needs to know of the training rows.
 
         Raises:

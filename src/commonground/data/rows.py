@@ -14,10 +14,10 @@ from commonground.data.formats import pack_named
 from commonground.data.large import copy_rows, mapped, room
 from commonground.errors import DataError
 
-__all__ = ["AnySamples", "Samples", "joined", "listed", "read_samples"]
+__all__ = ["AnySamples", "IndexedSamples", "joined", "listed", "read_samples"]
 
 
-class Samples(Protocol):
+class IndexedSamples(Protocol):
     """Samples by number, as PyTorch's data sets have them."""
 
     def __len__(self) -> int:
@@ -27,7 +27,7 @@ class Samples(Protocol):
         """A sample and its target."""
 
 
-AnySamples = Samples | Iterable[Any]
+AnySamples = IndexedSamples | Iterable[Any]
 """Samples by number, or as a stream."""
 
 

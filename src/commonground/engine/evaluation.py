@@ -24,7 +24,7 @@ from commonground.engine.fine_scores import FineRows
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
-from commonground.models import Split, call_with
+from commonground.models import ModelCut, call_with
 from commonground.user_code import failing_as
 
 __all__ = ["blocks_of", "evaluate_block", "run_with"]
@@ -175,7 +175,7 @@ def _parts(x: Inputs, sizes: npt.NDArray[np.int64]) -> list[Inputs]:
 
 
 def _stacked_logits(
-    setup: Setup, split: Split | None, shared: Tensors, personal: Tensors, x: Inputs, sizes: npt.NDArray[np.int64]
+    setup: Setup, split: ModelCut | None, shared: Tensors, personal: Tensors, x: Inputs, sizes: npt.NDArray[np.int64]
 ) -> Tensor:
     """One pass of the shared first part over all samples, then every client's own rest as one stacked call."""
     names: dict[str, str]

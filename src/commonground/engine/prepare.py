@@ -31,7 +31,7 @@ from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.private.examples import with_noise_found
 from commonground.engine.private.settings import resolve_privacy
 from commonground.engine.setup import Setup
-from commonground.engine.warm_start import Start, start_for
+from commonground.engine.warm_start import InitialWeights, start_for
 from commonground.errors import ConfigError, ModelError
 from commonground.models import (
     Groups,
@@ -242,7 +242,7 @@ def prepare_setup(
 
 
 def data_of(
-    config: RunConfig, start: Start, data: FederatedDataset | None = None, data_dir: str | None = None
+    config: RunConfig, start: InitialWeights, data: FederatedDataset | None = None, data_dir: str | None = None
 ) -> FederatedDataset:
     """The clients' data as a run takes them: read, dealt, cut, normalised, with noise and with rows held out.
 

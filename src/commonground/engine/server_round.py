@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from commonground.algorithms import Server, Tensors
-from commonground.engine.backends.checks import Measured, Place, check_updates, measure, refuse_not_finite
+from commonground.engine.backends.checks import Place, RoundMagnitudes, check_updates, measure, refuse_not_finite
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.given_by_hooks import check_nothing_given, tensors_given, what_is
 from commonground.engine.private.server import opened
@@ -22,7 +22,7 @@ from commonground.quoting import escaped, quoted
 from commonground.suggest import meant
 from commonground.user_code import failing_as
 
-__all__ = ["EXTREME", "Growth", "Outcome", "conclude"]
+__all__ = ["EXTREME", "Growth", "ServerRound", "conclude"]
 
 EXTREME = 1e3
 """What is so many times the size of the shared tensors before the round is of an extreme size."""
@@ -47,7 +47,7 @@ class Growth(NamedTuple):
         return f"the shared tensors had grown to {self.size:.3g} in round {self.round}; {self.cause}"
 
 
-class Outcome(NamedTuple):
+class ServerRound(NamedTuple):
     """A round that may count.
 
     Attributes:
@@ -65,7 +65,7 @@ class Outcome(NamedTuple):
     growth: Growth | None
 
 
-def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], round: int, before: Tensors) -> Outcome:
+def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], round: int, before: Tensors) -> ServerRound:
     """The method's server update and the server optimiser, and one look at all that came and all that was made.
 
     The server computes before anyone knows whether the updates are finite, so that a round waits for the device once.
@@ -108,7 +108,7 @@ def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], roun
     size = _size(measured, "shared")
     grown = size > EXTREME * max(1.0, _size(measured, "before"))
     growth = Growth(round, size, _cause(setup, measured)) if grown else None
-    return Outcome(measured.results, replies, figures, size, growth)
+    return ServerRound(measured.results, replies, figures, size, growth)
 
 
 def _update(
@@ -177,7 +177,7 @@ def _places(what: str, tensors: Tensors) -> list[tuple[Place, Tensor]]:
     return [(Place(what, None, name), value) for name, value in tensors.items()]
 
 
-def _size(measured: Measured, what: str) -> float:
+def _size(measured: RoundMagnitudes, what: str) -> float:
     return max((size for place, size in measured.sizes.items() if place.what == what), default=0.0)
 
 
@@ -189,12 +189,12 @@ def _named(setup: Setup, place: Place) -> str:
     return f"the new shared tensor {quoted(place.name)}"
 
 
-def _sentence(setup: Setup, measured: Measured, round: int, what: str) -> str:
+def _sentence(setup: Setup, measured: RoundMagnitudes, round: int, what: str) -> str:
     """What is wrong with a round, and the likely cause."""
     return f"round {round} does not count: of its clients' updates, {what}; {_cause(setup, measured)}"
 
 
-def _cause(setup: Setup, measured: Measured) -> str:
+def _cause(setup: Setup, measured: RoundMagnitudes) -> str:
     """Whose update is extreme, or that none is."""
     largest, config = _largest(setup, measured), setup.config
     if _size(measured, "update") > EXTREME * max(1.0, _size(measured, "before")):
@@ -203,7 +203,7 @@ def _cause(setup: Setup, measured: Measured) -> str:
     return f"no update is of an extreme size, the largest being {largest}{smaller}"
 
 
-def _largest(setup: Setup, measured: Measured) -> str:
+def _largest(setup: Setup, measured: RoundMagnitudes) -> str:
     """Whose update holds the largest magnitude."""
     sent: Callable[[Place], float] = measured.sizes.__getitem__
     place = max((p for p in measured.sizes if p.what == "update"), key=sent, default=None)

@@ -32,7 +32,7 @@ from commonground.engine.private.settings import check_privacy, examples_of, pri
 from commonground.engine.trial import Trial, try_model
 from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
-from commonground.models import FrozenBaseModel, Groups, KeyedDropout, Split, call, find_split, tensors_of
+from commonground.models import FrozenBaseModel, Groups, KeyedDropout, ModelCut, call, find_split, tensors_of
 from commonground.models.behaviour import Behaviour, held_generators
 from commonground.models.heads import head_module
 from commonground.precision import autocast, check_precision
@@ -79,7 +79,7 @@ class Setup:
     secret: SecretNoise | None = field(default=None, repr=False)
     init_from: Mapping[str, str] | None = None
     stacking_trial: list[str] = field(default_factory=list, repr=False)
-    _splits: dict[frozenset[str], Split | None] = field(default_factory=dict, repr=False)
+    _splits: dict[frozenset[str], ModelCut | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def build(
@@ -462,20 +462,20 @@ class Setup:
         """The module whose input is ``Output.features`` (:func:`~commonground.models.heads.head_module`)."""
         return head_module(self.model, self.groups)
 
-    def split(self, trained: frozenset[str]) -> Split | None:
+    def split(self, trained: frozenset[str]) -> ModelCut | None:
         """Where the model can be cut when only ``trained`` changes (see :func:`~commonground.models.find_split`)."""
         if trained not in self._splits:
             self._splits[trained] = self._find_split(trained)
         return self._splits[trained]
 
-    def training_split(self, trained: frozenset[str]) -> Split | None:
+    def training_split(self, trained: frozenset[str]) -> ModelCut | None:
         """As :meth:`split`, for training: none where images change from epoch to epoch, and features with them, or
         where the model itself draws or counts in every call.
         """
         once = self.config.augment == "none" and not self.behaviour.draws and not self.behaviour.counters
         return self.split(trained) if once else None
 
-    def _find_split(self, trained: frozenset[str]) -> Split | None:
+    def _find_split(self, trained: frozenset[str]) -> ModelCut | None:
         if self.behaviour.draws_tested or self.behaviour.joins_tested:
             return None  # a row's features are not the same in two calls, or not in other company
         with self.keyed("split"):

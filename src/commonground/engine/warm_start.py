@@ -25,10 +25,10 @@ from commonground.suggest import meant
 from commonground.tasks import tasks
 from commonground.user_code import is_code
 
-__all__ = ["FromFile", "FromRun", "Start", "start_for"]
+__all__ = ["FromFile", "FromRun", "InitialWeights", "start_for"]
 
 
-class Start:
+class InitialWeights:
     """How a run begins: of itself, with what its seed draws."""
 
     def fill(self, config: RunConfig) -> RunConfig:
@@ -58,7 +58,7 @@ class Start:
 
 
 @dataclass(frozen=True, eq=False)
-class FromFile(Start):
+class FromFile(InitialWeights):
     """A run that begins with the tensors of a file.
 
     Attributes:
@@ -176,7 +176,7 @@ class FromRun(FromFile):
         return told == (data.task.name, list(data.class_names)) and len(columns) < 2
 
 
-def start_for(config: RunConfig, model: nn.Module | None = None) -> Start:
+def start_for(config: RunConfig, model: nn.Module | None = None) -> InitialWeights:
     """How a run begins, by its configuration's ``init_from``: of another run with what its clients share, and of the
     body, where that is personal, their mean.
 
@@ -190,7 +190,7 @@ def start_for(config: RunConfig, model: nn.Module | None = None) -> Start:
         RunError: the run has no weights yet, or a file is damaged.
     """
     if (source := config.init_from) is None:
-        return Start()
+        return InitialWeights()
     path = Path(source).expanduser()
     if is_pretrained(config.model):
         raise ConfigError(

@@ -24,7 +24,7 @@ from commonground.models.groups import (
 from commonground.models.networks import MLP, ConvNet, Linear
 from commonground.models.recurrent import LSTM
 from commonground.models.resnet import ResNet18
-from commonground.models.split import Split, find_split
+from commonground.models.split import ModelCut, find_split
 from commonground.models.start import own_copy, reset_counters, restored, start_of
 
 __all__ = [
@@ -35,8 +35,8 @@ __all__ = [
     "Groups",
     "KeyedDropout",
     "Linear",
+    "ModelCut",
     "ResNet18",
-    "Split",
     "aliases_of",
     "arguments",
     "available_models",

@@ -17,11 +17,11 @@ from commonground.models.calling import call
 from commonground.models.dropout import KeyedDropout
 from commonground.models.groups import aliases_of, tensors_of
 
-__all__ = ["Split", "find_split"]
+__all__ = ["ModelCut", "find_split"]
 
 
 @dataclass(frozen=True)
-class Split:
+class ModelCut:
     """A model cut in two so that ``rest(first(x)) = model(x)``.
 
     Attributes:
@@ -55,7 +55,7 @@ class Split:
         return box[0]
 
 
-def find_split(model: nn.Module, trained: Collection[str], sample: dict[str, Tensor]) -> Split | None:
+def find_split(model: nn.Module, trained: Collection[str], sample: dict[str, Tensor]) -> ModelCut | None:
     """The latest cut before which nothing is trained and nothing is random, or None if there is none.
 
     Args:
@@ -76,7 +76,7 @@ def find_split(model: nn.Module, trained: Collection[str], sample: dict[str, Ten
             cut += 1
         first, rest = (nn.Sequential(OrderedDict(part)) for part in (layers[:cut], layers[cut:]))
         worth = any(True for _ in first.parameters())
-        return Split(first, rest, "", captured=False) if worth else None
+        return ModelCut(first, rest, "", captured=False) if worth else None
     if any(isinstance(m, KeyedDropout) and m.p > 0 for m in model.modules()):
         return None
     owners = [
@@ -85,13 +85,13 @@ def find_split(model: nn.Module, trained: Collection[str], sample: dict[str, Ten
         if name and {f"{name}.{t}" for t in tensors_of(module)} == set(trained)
     ]
     for name, module in owners:
-        split = Split(model, module, name + ".", captured=True)
+        split = ModelCut(model, module, name + ".", captured=True)
         if _is_last(split, model, sample):
             return split
     return None
 
 
-def _is_last(split: Split, model: nn.Module, sample: dict[str, Tensor]) -> bool:
+def _is_last(split: ModelCut, model: nn.Module, sample: dict[str, Tensor]) -> bool:
     """Whether the model returns just what ``rest`` returns, so that the cut is exact whatever the weights are."""
     training = model.training
     outputs: list[object] = []

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from commonground.data.described import Description, read_description
 from commonground.data.tables.agree import agreed_columns, agreed_readings, check_statistics, too_many
-from commonground.data.tables.told import Agreed, Asked, Columns, Statistics, read_told
+from commonground.data.tables.told import Agreed, Columns, Statistics, StatisticsRequest, read_told
 from commonground.errors import CommonGroundError, RunError, UpdateError
 from commonground.network.post import Letter, NoAnswerError, Post, said_of
 from commonground.quoting import quoted
@@ -49,7 +49,7 @@ def agree_on_tables(
             found[node] = told
         return found
 
-    def statistics(asked: Asked) -> list[Statistics]:
+    def statistics(asked: StatisticsRequest) -> list[Statistics]:
         found = []
         for node, body in ask("tell", asked).items():
             try:
@@ -62,9 +62,9 @@ def agree_on_tables(
 
     clients = list(tables.values())
     columns, dropped = agreed_readings(clients)
-    told = statistics(Asked(columns=columns))
+    told = statistics(StatisticsRequest(columns=columns))
     if many := too_many(columns, told):
-        told = statistics(Asked(columns=columns, counted=many))
+        told = statistics(StatisticsRequest(columns=columns, counted=many))
     agreed = agreed_columns(clients, columns, dropped, told)
     descriptions = [_of(tables[node].name, body) for node, body in ask("agree", agreed).items()]
     left = "".join(f"; left out: {quoted(name)} ({why})" for name, why in list(agreed.dropped.items())[:5])

@@ -32,10 +32,10 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.described import LONGEST_TEXT, as_agreed, describe_client
 from commonground.data.own_table import OwnTable
-from commonground.data.tables.told import Agreed, Asked, read_told
+from commonground.data.tables.told import Agreed, StatisticsRequest, read_told
 from commonground.data.validation import hold_out
 from commonground.engine.backends.message_client import MessageClient
-from commonground.engine.backends.message_kinds import Failed, Kept
+from commonground.engine.backends.message_kinds import Acknowledged, Failed
 from commonground.engine.backends.serialization import pack
 from commonground.engine.own_model import keep_own_model
 from commonground.engine.prepare import prepare_setup
@@ -45,7 +45,7 @@ from commonground.engine.state.client import ClientStates
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
-from commonground.network.tuning import Tuning, tuning_setup
+from commonground.network.tuning import HeadTuningStart, tuning_setup
 from commonground.precision import computing_with
 from commonground.quoting import escaped, quoted
 from commonground.tasks import Regression
@@ -80,7 +80,7 @@ class Begin(BaseModel):
     task_settings: dict[str, Any] = {}
     tokens: Annotated[int, Field(ge=1, le=LONGEST_TEXT)] | None = None
     table: Agreed | None = None
-    tuning: Tuning | None = None
+    tuning: HeadTuningStart | None = None
 
 
 class Answering:
@@ -180,7 +180,7 @@ class Answering:
         if not isinstance(self.data, OwnTable):
             raise UpdateError("this client has no table to agree on")
         if kind == "tell":
-            return self.data.statistics(read_told(Asked, text)).model_dump_json().encode()
+            return self.data.statistics(read_told(StatisticsRequest, text)).model_dump_json().encode()
         self._loaded = None
         return self._described(self._own(read_told(Agreed, text)))
 
@@ -258,7 +258,7 @@ class Answering:
             self._over(over, client.number)
         self._loaded = None
         self.note(f"the run is over; this client's model is in '{self.model_folder(run)}'")
-        return pack(Kept().model_dump(), {})
+        return pack(Acknowledged().model_dump(), {})
 
     def _over(self, run: str, number: int) -> None:
         """Answer nothing of a run again; then the secret of its noise may go."""

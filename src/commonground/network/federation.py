@@ -19,7 +19,7 @@ from commonground.config import RunConfig
 from commonground.counted import counted
 from commonground.data.described import Description, described_dataset, read_description
 from commonground.data.tables.told import Agreed, Columns, read_told
-from commonground.engine.backends.message_kinds import Evaluate, FailedError, Kept, read_answer
+from commonground.engine.backends.message_kinds import Acknowledged, Evaluate, FailedError, read_answer
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.observer import Observer
 from commonground.engine.prepare import prepare_setup
@@ -35,7 +35,7 @@ from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
 from commonground.network.post import Letter, NoAnswerError, Post, Questions, json_of, said_of
-from commonground.network.tuning import Tuning, tuning_of, tuning_run
+from commonground.network.tuning import HeadTuningStart, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
 __all__ = ["MEMBERS", "Members", "RefusedError", "gather", "train_over"]
@@ -287,7 +287,7 @@ def end_run(setup: Setup, post: Post, members: Members, out: Path, limits: Limit
         try:
             if isinstance(answer, UpdateError):
                 raise answer
-            read_answer(Kept, unpack(answer)[0])
+            read_answer(Acknowledged, unpack(answer)[0])
         except UpdateError as error:
             failed[client] = str(error)
     return failed
@@ -317,7 +317,7 @@ def _questions(
     return Questions(post, run, members.nodes, begin, again)
 
 
-def begin_of(setup: Setup, members: Members, client: int, tuning: Tuning | None = None) -> bytes:
+def begin_of(setup: Setup, members: Members, client: int, tuning: HeadTuningStart | None = None) -> bytes:
     """What a client is told first."""
     config = json.loads(setup.config.model_dump_json(exclude_none=True))
     data = setup.data

@@ -29,7 +29,7 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 ABOUT = "data.json"
 
 
-class About(BaseModel):
+class DataManifest(BaseModel):
     """What ``data.json`` may say of the arrays; it has to say the same at all clients.
 
     Attributes:
@@ -74,8 +74,8 @@ def own_data(
 
     Args:
         source: a folder with ``x_train.npy``, ``y_train.npy``, ``x_test.npy`` and ``y_test.npy``, and perhaps
-            ``data.json`` (:class:`About`), or ``file.py:function``, which returns a list of four such arrays or a
-            :class:`~commonground.data.FederatedDataset` with one client.
+            ``data.json`` (:class:`DataManifest`), or ``file.py:function``, which returns a list of four such arrays or
+            a :class:`~commonground.data.FederatedDataset` with one client.
         name: the client's.
         schema: of a table (:func:`~commonground.data.tables.read.is_table`), the ``schema.json`` of a run, which says
             for all clients alike how its columns become inputs and what they are scaled by.
@@ -162,17 +162,17 @@ def write_arrays(data: FederatedDataset, client: int, folder: Path) -> None:
     for field, values in zip(ARRAYS, parts, strict=True):
         np.save(folder / f"{field}.npy", values, allow_pickle=False)
     p = data.preprocess
-    about = About(
+    about = DataManifest(
         name=data.name, class_names=data.class_names, scale=p.scale, mean=p.mean, std=p.std, task=data.task.name
     )
     (folder / ABOUT).write_text(about.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
-def _about(path: Path) -> About:
+def _about(path: Path) -> DataManifest:
     if not path.is_file():
-        return About()
+        return DataManifest()
     try:
-        return About.model_validate_json(path.read_bytes())
+        return DataManifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "it"

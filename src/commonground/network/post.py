@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from commonground.engine.backends.message_kinds import Kept, read_answer
+from commonground.engine.backends.message_kinds import Acknowledged, read_answer
 from commonground.engine.backends.serialization import unpack
 from commonground.errors import UpdateError
 from commonground.quoting import quoted
@@ -142,7 +142,7 @@ def json_of(body: bytes) -> bytes | UpdateError:
     if body.startswith(b"{"):
         return body
     try:
-        read_answer(Kept, unpack(body)[0])
+        read_answer(Acknowledged, unpack(body)[0])
     except UpdateError as error:
         return error
     return UpdateError("its answer cannot be read")

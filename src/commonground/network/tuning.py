@@ -14,10 +14,10 @@ from commonground.engine.setup import Setup
 from commonground.errors import UpdateError
 from commonground.quoting import quoted
 
-__all__ = ["Tuning", "tuning_of", "tuning_run", "tuning_setup"]
+__all__ = ["HeadTuningStart", "tuning_of", "tuning_run", "tuning_setup"]
 
 
-class Tuning(BaseModel):
+class HeadTuningStart(BaseModel):
     """What a client has to know before it tunes; the body comes with the round.
 
     Attributes:
@@ -36,7 +36,7 @@ def tuning_run(run: str) -> str:
     return hashlib.sha256(f"{run} heads".encode()).hexdigest()[:32]
 
 
-def tuning_of(run: str, setup: Setup) -> Tuning:
+def tuning_of(run: str, setup: Setup) -> HeadTuningStart:
     """What clients are told.
 
     Args:
@@ -44,10 +44,10 @@ def tuning_of(run: str, setup: Setup) -> Tuning:
         setup: of the tuning.
     """
     head = {name: value for name, value in setup.initial.items() if name not in setup.shared_names}
-    return Tuning(run=run, head=base64.b64encode(pack({}, head)).decode())
+    return HeadTuningStart(run=run, head=base64.b64encode(pack({}, head)).decode())
 
 
-def tuning_setup(setup: Setup, tuning: Tuning) -> Setup:
+def tuning_setup(setup: Setup, tuning: HeadTuningStart) -> Setup:
     """A client's setup of the tuning.
 
     Args:

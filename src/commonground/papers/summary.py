@@ -21,7 +21,7 @@ from commonground.papers.tables.cells import CELLS, CellStore
 from commonground.papers.tables.differences import FAR, differences_table, far_cells
 from commonground.papers.tables.rerun_file import in_words, read_reruns
 from commonground.papers.tables.side_by_side import about_readings, side_by_side
-from commonground.report.format import Measured, show_with_interval
+from commonground.report.format import FormattedFloat, show_with_interval
 from commonground.report.read import read_json
 from commonground.report.summary import write_summary_page
 from commonground.table import Column, Table
@@ -313,7 +313,9 @@ def _cells(results: Results) -> Table:
                     "method": cell["method"],
                     "paper": cell["paper"],
                     **measured,
-                    "off by": None if off is None else Measured(off, f"{off:.{_decimals(measured['measured'])}f}"),
+                    "off by": None
+                    if off is None
+                    else FormattedFloat(off, f"{off:.{_decimals(measured['measured'])}f}"),
                     "seeds": cell["seeds"],
                     "scale": about["scale"] + _set(about),
                     "files": place,
@@ -351,10 +353,10 @@ def _measured(value: float | None, low: float | None, high: float | None, seeds:
     """What was measured and its interval, in as many decimals as the interval gives meaning."""
     text, least, most = show_with_interval(value, *((None, None) if seeds < 2 else (low, high)))
     within = "one seed" if seeds < 2 else f"{least} to {most}"
-    return {"measured": None if value is None else Measured(value, text), "95 %": within}
+    return {"measured": None if value is None else FormattedFloat(value, text), "95 %": within}
 
 
-def _decimals(measured: Measured) -> int:
+def _decimals(measured: FormattedFloat) -> int:
     return len(str(measured).partition(".")[2])
 
 

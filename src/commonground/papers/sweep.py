@@ -21,13 +21,13 @@ from commonground.papers.request import Request
 from commonground.report.format import slug
 from commonground.statistics import Values
 
-__all__ = ["Arm", "Measured", "RateChoice", "Result", "pooled_accuracy", "sweep"]
+__all__ = ["ArmResults", "RateChoice", "Result", "SweepArm", "pooled_accuracy", "sweep"]
 
 D = TypeVar("D")
 
 
 @dataclass(frozen=True)
-class Arm:
+class SweepArm:
     """A method under a condition.
 
     Attributes:
@@ -97,7 +97,7 @@ class Result(Generic[D]):
 
 
 @dataclass(frozen=True)
-class Measured(Generic[D]):
+class ArmResults(Generic[D]):
     """An arm, measured.
 
     Attributes:
@@ -131,13 +131,13 @@ class Measured(Generic[D]):
 
 
 def sweep(
-    arms: Sequence[Arm],
+    arms: Sequence[SweepArm],
     seeds: Sequence[int],
     request: Request,
     read: Callable[[Run, FederatedDataset], D],
     choice: RateChoice | None = None,
     notes: list[str] | None = None,
-) -> dict[tuple[str, str], Measured[D]]:
+) -> dict[tuple[str, str], ArmResults[D]]:
     """Train every arm with every seed; what is finished already is only read.
 
     Args:
@@ -162,7 +162,7 @@ class _Sweep(Generic[D]):
 
     def __init__(
         self,
-        arms: Sequence[Arm],
+        arms: Sequence[SweepArm],
         seeds: Sequence[int],
         request: Request,
         read: Callable[[Run, FederatedDataset], D],
@@ -194,17 +194,17 @@ class _Sweep(Generic[D]):
     def _tuning_seeds(self, choice: RateChoice) -> list[int]:
         return self.seeds[: choice.tuning_seeds]
 
-    def run(self) -> dict[tuple[str, str], Measured[D]]:
+    def run(self) -> dict[tuple[str, str], ArmResults[D]]:
         return {arm.key: self._measure(arm) for arm in self.arms}
 
-    def _measure(self, arm: Arm) -> Measured[D]:
+    def _measure(self, arm: SweepArm) -> ArmResults[D]:
         if self.choice is None:
             return self._plain(arm)
         if self.choice.by == "best-on-test":
             return self._best_on_test(arm, self.choice)
         return self._validated(arm, self.choice)
 
-    def _plain(self, arm: Arm) -> Measured[D]:
+    def _plain(self, arm: SweepArm) -> ArmResults[D]:
         results: list[Result[D]] = []
         diverged: dict[int, str] = {}
         for seed in self.seeds:
@@ -215,9 +215,9 @@ class _Sweep(Generic[D]):
                 diverged[seed] = str(error)
         if not results:
             raise UpdateError(f"{arm.title}: training diverged with every seed ({diverged[self.seeds[0]]})")
-        return Measured(results, diverged=diverged)
+        return ArmResults(results, diverged=diverged)
 
-    def _validated(self, arm: Arm, choice: RateChoice) -> Measured[D]:
+    def _validated(self, arm: SweepArm, choice: RateChoice) -> ArmResults[D]:
         scores: dict[float, float | None] = {}
         if len(choice.rates) > 1:
             for rate in choice.rates:
@@ -236,14 +236,14 @@ class _Sweep(Generic[D]):
                     self._tell(arm, rate, seed, error)
                     break
             if len(results) == len(self.seeds):
-                return Measured(results, rate, scores)
+                return ArmResults(results, rate, scores)
             self.notes.append(
                 f"{arm.title}: the rate {rate:g} chosen on validation data diverged with seed "
                 f"{self.seeds[len(results)]}; the next best one was taken."
             )
         raise UpdateError(f"{arm.title}: training diverged with every rate that validation allowed")
 
-    def _best_on_test(self, arm: Arm, choice: RateChoice) -> Measured[D]:
+    def _best_on_test(self, arm: SweepArm, choice: RateChoice) -> ArmResults[D]:
         found: dict[float, list[Result[D]]] = {}
         scores: dict[float, float | None] = {}
         for rate in choice.rates:
@@ -259,9 +259,9 @@ class _Sweep(Generic[D]):
         if not usable:
             raise UpdateError(f"{arm.title}: training diverged with every rate of the grid")
         rate = max(usable, key=lambda r: usable[r])
-        return Measured(found[rate], rate, scores, best_on_test=True)
+        return ArmResults(found[rate], rate, scores, best_on_test=True)
 
-    def _try(self, arm: Arm, choice: RateChoice, rate: float, seed: int) -> float | None:
+    def _try(self, arm: SweepArm, choice: RateChoice, rate: float, seed: int) -> float | None:
         """Accuracy on the validation samples after the last round; None if training diverged."""
         data = validation_split(arm.data(seed), choice.validation, seed)
         folder = arm.place(self.request.folder) / "tuning" / f"lr-{rate:g}"
@@ -272,7 +272,7 @@ class _Sweep(Generic[D]):
             return None
         return pooled_accuracy(run)
 
-    def _counted(self, arm: Arm, seed: int, rate: float | None) -> Result[D]:
+    def _counted(self, arm: SweepArm, seed: int, rate: float | None) -> Result[D]:
         data, folder = arm.data(seed), arm.place(self.request.folder)
         if rate is None:
             run = self._train(arm, data, seed, folder, {})
@@ -283,7 +283,7 @@ class _Sweep(Generic[D]):
         rounds, curve = [row["round"] for row in tested], [row[which] for row in tested]
         return Result(pooled_accuracy(run), rounds, curve, self.read(run, data))
 
-    def _train(self, arm: Arm, data: FederatedDataset, seed: int, folder: Path, changed: Mapping[str, Any]) -> Run:
+    def _train(self, arm: SweepArm, data: FederatedDataset, seed: int, folder: Path, changed: Mapping[str, Any]) -> Run:
         # Beyond the plan are the runs with the next best rate, after the best one diverged.
         step = next(self.steps, self.last[0])
         return train(
@@ -296,7 +296,7 @@ class _Sweep(Generic[D]):
             **{"device": str(self.request.device), **arm.settings, **changed},
         )
 
-    def _tell(self, arm: Arm, rate: float, seed: int, error: UpdateError) -> None:
+    def _tell(self, arm: SweepArm, rate: float, seed: int, error: UpdateError) -> None:
         self.observer.note(f"{arm.title}, rate {rate:g}, seed {seed}: {error}")
 
 

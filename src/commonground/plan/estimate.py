@@ -24,7 +24,7 @@ from commonground.plan.ledger import Bytes, fewest_rounds, ledger
 from commonground.plan.memory import Memory, available_bytes, resident_bytes
 from commonground.plan.parts import shortened
 from commonground.plan.rehearsal import Clock
-from commonground.plan.timing import Measured, Timing
+from commonground.plan.timing import TimedRun, Timing
 from commonground.precision import computing_with
 from commonground.privacy import CLIP
 
@@ -53,7 +53,7 @@ class Plan:
     setup: Setup
     engine: str
     sent: Bytes
-    measured: Measured
+    measured: TimedRun
     memory: Memory
     memory_free: int | None
     device_free: int | None
@@ -144,7 +144,7 @@ def _plan_of(setup: Setup, out: Path | None, clock: Clock) -> Plan:
     )
 
 
-def _memory(setup: Setup, engine: str, found: Measured, rounds_between: int) -> Memory:
+def _memory(setup: Setup, engine: str, found: TimedRun, rounds_between: int) -> Memory:
     """What was met in the rehearsal, and what comes to it in a whole run."""
     config, met = setup.config, found.memory
     asked = config.participants(setup.data.clients)
@@ -161,7 +161,7 @@ def _memory(setup: Setup, engine: str, found: Measured, rounds_between: int) -> 
     return Memory(peak, max(peak, met.together + more), met.workers, met.device)
 
 
-def _rows(setup: Setup, found: Measured) -> int:
+def _rows(setup: Setup, found: TimedRun) -> int:
     """Bytes of the largest client's rows as inputs that the rehearsal left out."""
     if found.batches is None:
         return 0
@@ -169,7 +169,7 @@ def _rows(setup: Setup, found: Measured) -> int:
     return int((setup.data.train_sizes - rehearsed).max()) * setup.data.numbers_per_sample * 4
 
 
-def _cohort(setup: Setup, found: Measured) -> int:
+def _cohort(setup: Setup, found: TimedRun) -> int:
     """Bytes of a cohort beyond the one that was rehearsed."""
     part = setup.data if found.batches is None else shortened(setup, found.batches).data
     asked = setup.config.participants(setup.data.clients)

@@ -19,7 +19,7 @@ from commonground.plan.memory import Memory, measured
 from commonground.plan.parts import shortened, work_of
 from commonground.plan.rehearsal import Clock, Rehearsal, Rehearsed
 
-__all__ = ["Measured", "Timing"]
+__all__ = ["TimedRun", "Timing"]
 
 BUDGET = 4.0  # seconds for the rounds of each kind, and for tests, beyond short ones
 SHORT = 2  # mini-batches of a client in the first, short rounds
@@ -28,7 +28,7 @@ LOOKED_AT = 200  # rounds whose participants are looked at; the others are taken
 
 
 @dataclass
-class Measured:
+class TimedRun:
     """What was found out of a run by computing a part of it.
 
     Attributes:
@@ -75,11 +75,11 @@ class Timing:
         self.kinds: dict[Kind, list[int]] = {}
         for round in range(1, setup.config.rounds + 1):
             self.kinds.setdefault(kind_of(setup, round), []).append(round)
-        self.found = Measured()
+        self.found = TimedRun()
         self._excess: dict[Kind, float] = {}  # seconds that the first round of a kind takes longer than the next
         self.scores: dict[Which, Scores] = {}  # of some clients
 
-    def measure(self) -> Measured:
+    def measure(self) -> TimedRun:
         """Short rounds first, which tell how much more can be afforded."""
         first = self._participants(1)
         chosen, batches = self._chosen(first, self._short_rounds())

@@ -13,11 +13,11 @@ from commonground.report.format import number
 from commonground.report.read import RunFiles, algorithm_title, headline_of, read_json, read_run
 from commonground.tasks import Headline
 
-__all__ = ["Comparison", "Method", "read_comparison"]
+__all__ = ["ComparisonFiles", "MethodFiles", "read_comparison"]
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodFiles:
     """One method of a comparison.
 
     Attributes:
@@ -50,13 +50,13 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonFiles:
     """A comparison as read from its folder; ``missing`` are runs it names that are not here."""
 
     folder: Path
     headline: Headline
     entry: Mapping[str, Any] = field(repr=False)
-    methods: list[Method] = field(repr=False)
+    methods: list[MethodFiles] = field(repr=False)
     missing: list[str] = field(repr=False)
 
     @property
@@ -88,13 +88,13 @@ class Comparison:
         same = [m.title for key in ("method", "algorithm") for m in self.methods if m.entry.get(key) == name]
         return next(iter(same), str(name))
 
-    def best(self, key: str) -> Method | None:
+    def best(self, key: str) -> MethodFiles | None:
         """The method that is best in a figure; the first of equally good ones."""
         best = self.headline.best(method.value(key) for method in self.methods)
         return next((method for method in self.methods if method.value(key) == best is not None), None)
 
     @property
-    def contrast(self) -> tuple[Method, Method] | None:
+    def contrast(self) -> tuple[MethodFiles, MethodFiles] | None:
         """The best method beside Local Only, and the one to ask whether it helps: Local Only, else the reference, else
         the next one.
         """
@@ -109,7 +109,7 @@ class Comparison:
         return own, [*alone, *reference, *others][0]
 
 
-def read_comparison(folder: Path) -> Comparison:
+def read_comparison(folder: Path) -> ComparisonFiles:
     """Read ``comparison.json`` and the runs beneath.
 
     Raises:
@@ -132,5 +132,5 @@ def read_comparison(folder: Path) -> Comparison:
                 runs.append(read_run(folder / str(run)))
             else:
                 missing.append(str(run))
-        methods.append(Method(str(one.get("title") or algorithm_title(str(name))), one, runs, index))
-    return Comparison(folder, headline, entry, methods, missing)
+        methods.append(MethodFiles(str(one.get("title") or algorithm_title(str(name))), one, runs, index))
+    return ComparisonFiles(folder, headline, entry, methods, missing)

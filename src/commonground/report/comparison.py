@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commonground.report.compared import Comparison, read_comparison
+from commonground.report.compared import ComparisonFiles, read_comparison
 from commonground.report.comparison_charts import comparison_charts
 from commonground.report.comparison_tables import (
     cost_table,
@@ -63,7 +63,7 @@ def write_comparison_report(folder: str | Path) -> Path:
     return page.write()
 
 
-def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None:
+def add_comparison(page: Page, comparison: ComparisonFiles, prefix: str = "") -> None:
     """Append a comparison's tables, remarks and figures to a page.
 
     Args:
@@ -96,7 +96,7 @@ def add_comparison(page: Page, comparison: Comparison, prefix: str = "") -> None
         page.add(gain_table(gains))
 
 
-def _gains(comparison: Comparison, place: str) -> Gains | None:
+def _gains(comparison: ComparisonFiles, place: str) -> Gains | None:
     """Clients of the best method against themselves with Local Only, or with whatever else there is."""
     if comparison.contrast is None:
         return None
@@ -109,7 +109,7 @@ def _gains(comparison: Comparison, place: str) -> Gains | None:
     return between_runs(comparison.headline, pairs, (own.title, other.title), source, same)
 
 
-def _tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
+def _tiles(comparison: ComparisonFiles) -> list[tuple[str, str, str]]:
     headline, unit = comparison.headline, unit_of(comparison.headline)
     tiles = []
     if (best := comparison.best(headline.personal)) is not None:

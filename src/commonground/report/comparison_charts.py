@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from commonground.report.charts import Chart, Interval, IntervalChart, Line, LineChart
-from commonground.report.compared import Comparison, Method
+from commonground.report.compared import ComparisonFiles, MethodFiles
 from commonground.report.format import number, unit_of, unit_of_change
 from commonground.report.metrics import extra_metrics
 from commonground.report.read import RunFiles
@@ -20,7 +20,7 @@ __all__ = ["comparison_charts"]
 Curve = tuple[list[float], list[float]]
 
 
-def comparison_charts(comparison: Comparison, place: str, prefix: str) -> Iterable[Chart]:
+def comparison_charts(comparison: ComparisonFiles, place: str, prefix: str) -> Iterable[Chart]:
     """The figures, one after the other.
 
     Args:
@@ -92,7 +92,7 @@ def comparison_charts(comparison: Comparison, place: str, prefix: str) -> Iterab
         yield type(chart)(**{**vars(chart), "name": f"{prefix}split", "sources": (path,), "reads": chart.reads + seed})
 
 
-def _says_nothing_new(comparison: Comparison) -> bool:
+def _says_nothing_new(comparison: ComparisonFiles) -> bool:
     """Whether the global model's figure is only there where it is the personal one."""
     own, shared = comparison.headline.personal, comparison.headline.shared
     for run in (run for method in comparison.methods for run in method.runs):
@@ -102,7 +102,7 @@ def _says_nothing_new(comparison: Comparison) -> bool:
     return True
 
 
-def _final(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Chart:
+def _final(comparison: ComparisonFiles, sources: tuple[str, ...], prefix: str) -> Chart:
     headline, intervals = comparison.headline, []
     for method in comparison.methods:
         mean, std = method.value(headline.personal), method.value(headline.personal, "std")
@@ -122,7 +122,7 @@ def _final(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Cha
     )
 
 
-def _differences(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Chart:
+def _differences(comparison: ComparisonFiles, sources: tuple[str, ...], prefix: str) -> Chart:
     intervals = []
     for method in comparison.methods:
         difference = method.entry.get("differences") or {}
@@ -145,7 +145,7 @@ def _differences(comparison: Comparison, sources: tuple[str, ...], prefix: str) 
     )
 
 
-def _lines(methods: Sequence[Method], curve: Callable[[RunFiles], Curve]) -> list[Line]:
+def _lines(methods: Sequence[MethodFiles], curve: Callable[[RunFiles], Curve]) -> list[Line]:
     """A line per method: the mean over its runs where all have a value, with a band of one standard deviation."""
     lines = []
     for method in methods:
@@ -166,7 +166,7 @@ def _band(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[list[float] | 
     return (mean - std).tolist(), (mean + std).tolist()
 
 
-def _against_bytes(comparison: Comparison, sources: tuple[str, ...], prefix: str, band: str) -> Iterable[Chart]:
+def _against_bytes(comparison: ComparisonFiles, sources: tuple[str, ...], prefix: str, band: str) -> Iterable[Chart]:
     lines: list[Line] = []
     headline = comparison.headline
     own = headline.personal
@@ -201,7 +201,7 @@ def _against_bytes(comparison: Comparison, sources: tuple[str, ...], prefix: str
     )
 
 
-def _client_curves(comparison: Comparison, sources: tuple[str, ...], prefix: str) -> Iterable[Chart]:
+def _client_curves(comparison: ComparisonFiles, sources: tuple[str, ...], prefix: str) -> Iterable[Chart]:
     lines, headline = [], comparison.headline
     for method in comparison.methods:
         counts = [len(run.values(headline)) for run in method.runs]

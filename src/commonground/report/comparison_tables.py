@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from commonground.report.compared import Comparison, Method
+from commonground.report.compared import ComparisonFiles, MethodFiles
 from commonground.report.format import Unit, number, unit_of, unit_of_change
 from commonground.report.page import Cell, escape, table
 from commonground.table import Column
@@ -16,7 +16,7 @@ from commonground.tasks import Metric, Target
 __all__ = ["cost_table", "difference_table", "headline_table", "metric_table", "rows_table", "settings_table"]
 
 
-def _spreads(metric: Metric, methods: Sequence[Method], key: str, best: float | None = None) -> list[Cell]:
+def _spreads(metric: Metric, methods: Sequence[MethodFiles], key: str, best: float | None = None) -> list[Cell]:
     """A column: a figure of every method, all in one notation."""
     cells = []
     texts = metric.spreads([{part: method.value(key, part) for part in ("mean", "std")} for method in methods])
@@ -28,7 +28,7 @@ def _spreads(metric: Metric, methods: Sequence[Method], key: str, best: float | 
     return cells
 
 
-def headline_table(comparison: Comparison, place: str) -> str:
+def headline_table(comparison: ComparisonFiles, place: str) -> str:
     """The headline metric over clients, of the last rounds and of the global model; each column's best is bold, where
     it is the best of several.
     """
@@ -50,7 +50,7 @@ def headline_table(comparison: Comparison, place: str) -> str:
     return table(name, columns, rows, [f"{place}comparison.json"])
 
 
-def metric_table(comparison: Comparison, place: str) -> str:
+def metric_table(comparison: ComparisonFiles, place: str) -> str:
     """The task's other metrics, if it has any."""
     others = comparison.headline.others(comparison.methods[0].entry)
     if not others:
@@ -71,7 +71,7 @@ def metric_table(comparison: Comparison, place: str) -> str:
     return table("Other metrics, means over clients", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
-def rows_table(comparison: Comparison, place: str) -> str:
+def rows_table(comparison: ComparisonFiles, place: str) -> str:
     """Every metric over all clients' rows as one set, as far as the file tells."""
     metrics = [comparison.headline, *comparison.headline.others(comparison.methods[0].entry)]
     told = [method.entry.get("over_rows") or {} for method in comparison.methods]
@@ -89,7 +89,7 @@ def rows_table(comparison: Comparison, place: str) -> str:
     return table("Over all rows of all clients as one set", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
-def difference_table(comparison: Comparison, place: str) -> str:
+def difference_table(comparison: ComparisonFiles, place: str) -> str:
     """Differences to the reference, with their intervals and tests; nothing where there is no reference."""
     found = [(i, m, d) for i, m in enumerate(comparison.methods) if (d := m.entry.get("differences"))]
     if not found:
@@ -118,7 +118,7 @@ def difference_table(comparison: Comparison, place: str) -> str:
     return table("Differences", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
-def cost_table(comparison: Comparison, place: str) -> str:
+def cost_table(comparison: ComparisonFiles, place: str) -> str:
     """Bytes and seconds of a run, and what it costs to reach the target; nothing where none was measured."""
     costs: list[tuple[str, str, Unit]] = [
         ("bytes_up", "Sent by clients", "bytes"),
@@ -148,7 +148,7 @@ def cost_table(comparison: Comparison, place: str) -> str:
     return table("Costs", columns, rows, [f"{place}comparison.json"], titled=True)
 
 
-def settings_table(comparison: Comparison) -> str:
+def settings_table(comparison: ComparisonFiles) -> str:
     """What the methods were run with, their folders, the command, the machine."""
     rows = []
     for method in comparison.methods:

@@ -12,7 +12,7 @@ from commonground.tasks.headline import in_figures, in_percent
 from commonground.terminal import human_bytes
 
 __all__ = [
-    "Measured",
+    "FormattedFloat",
     "Unit",
     "number",
     "show",
@@ -86,12 +86,12 @@ def show_alike(values: Sequence[Any]) -> list[str]:
     return [f"{count:.{max(decimals)}f}" if isinstance(count, float) else text for count, text in counts]
 
 
-class Measured(float):
+class FormattedFloat(float):
     """A measured number beside the text that it is read as; ``str`` gives the text."""
 
     text: str
 
-    def __new__(cls, value: float, text: str) -> Measured:
+    def __new__(cls, value: float, text: str) -> FormattedFloat:
         """A number and its text."""
         made = super().__new__(cls, value)
         made.text = text

@@ -9,7 +9,7 @@ from typing import Any
 from commonground.report.format import Unit, number, unit_of
 from commonground.tasks import Headline
 
-__all__ = ["Metric", "extra_metrics"]
+__all__ = ["ChartSpec", "extra_metrics"]
 
 # Columns that have a figure of their own, or say something about the round and not about learning.
 _SHOWN = {
@@ -20,7 +20,7 @@ MOST = 8
 
 
 @dataclass(frozen=True)
-class Metric:
+class ChartSpec:
     """A column.
 
     Attributes:
@@ -43,11 +43,13 @@ _NC2 = (
     "NC2; Liu et al. 2024, App. C.2): 0 is the perfect arrangement, "
 )
 _OF_HEADS = (
-    Metric("global_nc2", "Global NC2", _NC2 + "here as part of one simplex of all classes.", "global NC2"),
-    Metric("local_nc2", "Local NC2", _NC2 + "here of each client's own classes, averaged over clients.", "local NC2"),
+    ChartSpec("global_nc2", "Global NC2", _NC2 + "here as part of one simplex of all classes.", "global NC2"),
+    ChartSpec(
+        "local_nc2", "Local NC2", _NC2 + "here of each client's own classes, averaged over clients.", "local NC2"
+    ),
 )
 _OF_FACTORS = (
-    Metric(
+    ChartSpec(
         "aggregation_error",
         "What averaging LoRA factors costs",
         "How far the product of the participants' averaged factors lies from the average of their products, relative "
@@ -57,21 +59,21 @@ _OF_FACTORS = (
     ),
 )
 _OF_BODIES = (
-    Metric(
+    ChartSpec(
         "body_drift",
         "Drift of the bodies",
         "How far the participants' bodies lie from their average, relative to its length; large values mean that "
         "clients pull the shared body apart.",
         "relative distance",
     ),
-    Metric(
+    ChartSpec(
         "body_angle_mean",
         "Turn of the representation",
         "Mean principal angle, in radians, between the outputs of the shared body before and after the round: 0 "
         "when the representation has settled.",
         "radians",
     ),
-    Metric(
+    ChartSpec(
         "body_angle_max",
         "Largest turn of the representation",
         "Largest principal angle, in radians, between the outputs of the shared body before and after the round; "
@@ -81,12 +83,12 @@ _OF_BODIES = (
 )
 
 
-def _judged(headline: Headline) -> tuple[Metric, ...]:
+def _judged(headline: Headline) -> tuple[ChartSpec, ...]:
     """Columns in the unit of the headline metric."""
     up, name, unit = headline.higher_is_better, headline.name, unit_of(headline)
     reach, falls, below = ("exceed", "falls behind", "below") if up else ("stay below", "rises above", "above")
     return (
-        Metric(
+        ChartSpec(
             "worst_decile",
             "Worst tenth of clients",
             f"The {name} that nine clients in ten reach or {reach}; it {falls} the mean where a method serves "
@@ -94,7 +96,7 @@ def _judged(headline: Headline) -> tuple[Metric, ...]:
             f"{headline.percentile} of {name}",
             unit,
         ),
-        Metric(
+        ChartSpec(
             f"before_local_{headline.key}",
             "Participants before local training",
             f"{headline.title} of the round's participants, on their own test samples, with what they have just "
@@ -102,7 +104,7 @@ def _judged(headline: Headline) -> tuple[Metric, ...]:
             name,
             unit,
         ),
-        Metric(
+        ChartSpec(
             f"after_local_{headline.key}",
             "Participants after local training",
             f"The same participants right after their local training, before anything is averaged; {below} the figure "
@@ -113,7 +115,7 @@ def _judged(headline: Headline) -> tuple[Metric, ...]:
     )
 
 
-def extra_metrics(rounds: Iterable[Mapping[str, Any]], headline: Headline) -> list[Metric]:
+def extra_metrics(rounds: Iterable[Mapping[str, Any]], headline: Headline) -> list[ChartSpec]:
     """The columns with numbers that have no figure yet, known ones first, at most MOST."""
     shown = _SHOWN | {headline.personal, headline.shared}
     if headline.counted != "classes":  # neural collapse is told of heads with one direction for each class
@@ -125,8 +127,8 @@ def extra_metrics(rounds: Iterable[Mapping[str, Any]], headline: Headline) -> li
     return (known + other)[:MOST]
 
 
-def _unknown(key: str) -> Metric:
+def _unknown(key: str) -> ChartSpec:
     name = key.replace("_", " ")
     title = name[:1].upper() + name[1:]
     unit: Unit = "percent" if "accuracy" in key else "bytes" if "bytes" in key else "number"
-    return Metric(key, title, f"The column '{key}' after each round.", name, unit)
+    return ChartSpec(key, title, f"The column '{key}' after each round.", name, unit)

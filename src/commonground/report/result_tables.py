@@ -9,7 +9,7 @@ from typing import Any
 from commonground.access import reason
 from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError
-from commonground.report.compared import Comparison, Method
+from commonground.report.compared import ComparisonFiles, MethodFiles
 from commonground.report.format import number, show
 from commonground.report.page import escape, measured_cell
 from commonground.report.typeset import TypesetTable
@@ -17,7 +17,7 @@ from commonground.report.typeset import TypesetTable
 __all__ = ["cells_to_typeset", "comparison_to_typeset", "copied", "write_typeset"]
 
 
-def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
+def comparison_to_typeset(comparison: ComparisonFiles) -> TypesetTable:
     """The methods with their figures (± one standard deviation over seeds) and their differences to the reference."""
     headline, entry = comparison.headline, comparison.entry
     keys = {
@@ -58,11 +58,11 @@ def comparison_to_typeset(comparison: Comparison) -> TypesetTable:
     return TypesetTable(caption, heads, rows, frozenset(bold))
 
 
-def _figure(method: Method, key: str) -> dict[str, float | None]:
+def _figure(method: MethodFiles, key: str) -> dict[str, float | None]:
     return {part: method.value(key, part) for part in ("mean", "std")}
 
 
-def _difference(comparison: Comparison, method: Method) -> list[str]:
+def _difference(comparison: ComparisonFiles, method: MethodFiles) -> list[str]:
     """The difference with its interval, and its p; dashes for the reference."""
     found = method.entry.get("differences")
     if not found:

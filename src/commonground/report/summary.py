@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commonground.report.format import Measured
+from commonground.report.format import FormattedFloat
 from commonground.report.page import Cell, Page, escape, measured_cell, measured_cells, table
 from commonground.table import Column, Table
 
@@ -59,9 +59,10 @@ def _column(name: str, values: Sequence[Any], beside: Sequence[str]) -> list[Cel
     if name == "files":
         links = [f'<a href="{escape(str(value))}/">{escape(str(value).rsplit("/", 1)[-1])}</a>' for value in values]
         return [Cell(link, html=True) for link in links]
-    if any(isinstance(value, Measured) for value in values):
+    if any(isinstance(value, FormattedFloat) for value in values):
         return [
-            Cell(str(value), float(value)) if isinstance(value, Measured) else measured_cell(value) for value in values
+            Cell(str(value), float(value)) if isinstance(value, FormattedFloat) else measured_cell(value)
+            for value in values
         ]
     # Claims are of many things, and papers print as many decimals as they do.
     if name == "paper" or "claim" in beside:

@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from commonground.errors import RunError
-from commonground.serve.bodies import Added, Examples, Health, Predictions, Rows, Said
+from commonground.serve.bodies import Added, Examples, Health, Predictions, RowsBody, Said
 from commonground.serve.models import RunModels
 from commonground.serve.page import page
 from commonground.serve.refusals import REFUSALS, refuse_in_sentences
@@ -100,7 +100,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         return page(models.rows.example)
 
     @app.post("/v1/predict", responses=REFUSALS, response_model_exclude_unset=True)
-    async def predict(body: Rows, client: Annotated[str, Depends(client_of)], request: Request) -> Predictions:
+    async def predict(body: RowsBody, client: Annotated[str, Depends(client_of)], request: Request) -> Predictions:
         """What the asking client's own model says of rows."""
         answers = await models.asked(client, body.rows, int(request.headers["content-length"]))
         rows_seen.inc(len(answers))

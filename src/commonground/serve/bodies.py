@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-__all__ = ["Added", "Examples", "Health", "Predictions", "Rows", "Said"]
+__all__ = ["Added", "Examples", "Health", "Predictions", "RowsBody", "Said"]
 
 MOST_ROWS = 10_000
 
@@ -26,7 +26,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Rows(_Strict):
+class RowsBody(_Strict):
     """Rows to be judged: objects by column name for tables, lists of numbers otherwise."""
 
     rows: list[dict[str, Cell] | list[Any]] = Field(min_length=1, max_length=MOST_ROWS)

@@ -24,13 +24,13 @@ from commonground.quoting import quoted
 from commonground.serve.joining import Joining
 from commonground.serve.rows import SERVED, Row, reader_of
 
-__all__ = ["Answer", "RunModels"]
+__all__ = ["Prediction", "RunModels"]
 
 SMALL = 16 * 1024  # bytes of requests that are answered together; longer ones would keep others waiting
 
 
 @dataclass(frozen=True)
-class Answer:
+class Prediction:
     """What a model says of one row.
 
     Attributes:
@@ -64,14 +64,14 @@ class RunModels:
         self._models: OrderedDict[int, PortableModel] = OrderedDict()
         self._lock = threading.Lock()
         self._adding = threading.Lock()
-        self._joining: Joining[Sequence[Any], list[Answer]] = Joining(self._answers, SMALL)
+        self._joining: Joining[Sequence[Any], list[Prediction]] = Joining(self._answers, SMALL)
 
     @property
     def columns(self) -> list[str]:
         """What rows consist of: a table's columns; empty where samples are plain numbers."""
         return list(self.rows.columns)
 
-    def predict(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Answer]:
+    def predict(self, client: str, rows: Sequence[Row] | Sequence[Any]) -> list[Prediction]:
         """What a client's own model says.
 
         Args:
@@ -88,7 +88,7 @@ class RunModels:
             raise said
         return said
 
-    async def asked(self, client: str, rows: Sequence[Row] | Sequence[Any], size: int) -> list[Answer]:
+    async def asked(self, client: str, rows: Sequence[Row] | Sequence[Any], size: int) -> list[Prediction]:
         """As :meth:`predict`, for many who ask at once, in one event loop; ``size`` is the request's, in bytes.
 
         Requests of one client that come while others are answered are answered together (:mod:`.joining`); the answers
@@ -96,11 +96,11 @@ class RunModels:
         """
         return await self._joining.ask(client, rows, size)
 
-    def _answers(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Answer] | Exception]:
+    def _answers(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Prediction] | Exception]:
         """Answers to several requests of one client: those of one form in one pass, each alone if that fails, so that a
         request fails by its own rows only.
         """
-        answers: dict[int, list[Answer] | Exception] = {}
+        answers: dict[int, list[Prediction] | Exception] = {}
         forms: dict[Any, list[int]] = {}
         for place, rows in enumerate(asked):
             forms.setdefault(_form(rows), []).append(place)
@@ -112,7 +112,7 @@ class RunModels:
             answers |= dict(zip(places, said, strict=True))
         return [answers[place] for place in range(len(asked))]
 
-    def _pass(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Answer] | Exception]:
+    def _pass(self, client: str, asked: Sequence[Sequence[Any]]) -> list[list[Prediction] | Exception]:
         """Answers to requests whose rows have one form."""
         self.heed_others()
         trained = self.run.trained
@@ -135,7 +135,9 @@ class RunModels:
         ends = np.cumsum([0, *(len(each) for each in asked)])
         return [self._in_words(said[a:b], notes[a:b]) for a, b in pairwise(ends)]
 
-    def _in_words(self, said: npt.NDArray[np.float64], notes: Sequence[tuple[str, ...]]) -> list[Answer] | Exception:
+    def _in_words(
+        self, said: npt.NDArray[np.float64], notes: Sequence[tuple[str, ...]]
+    ) -> list[Prediction] | Exception:
         """What the model says of one request's rows."""
         if not np.isfinite(said).all():
             return DataError("the model gives no finite numbers for these rows")
@@ -144,7 +146,7 @@ class RunModels:
         columns = names if trained.task.softmax else trained.task.columns(names)
         answers = trained.task.choose(said, names)
         return [
-            Answer(answer, {name: float(v) for name, v in zip(columns, row, strict=True)}, about)
+            Prediction(answer, {name: float(v) for name, v in zip(columns, row, strict=True)}, about)
             for answer, row, about in zip(answers, said, notes, strict=True)
         ]
 

@@ -17,7 +17,7 @@ from commonground.data.tables.features import known_features
 from commonground.data.tables.options import table_options
 from commonground.data.tables.raw import RawTable, raw_of_frame
 from commonground.data.tables.read import read_raw
-from commonground.data.tables.told import Agreed, Asked
+from commonground.data.tables.told import Agreed, StatisticsRequest
 from commonground.errors import DataError
 
 ROWS = 40
@@ -99,7 +99,7 @@ def test_a_client_of_a_network_says_that_its_truths_are_numbers(tmp_path: Path) 
     table = OwnTable(tmp_path / "t.parquet", "one", "label", options=table_options({"kinds": "smokes=number"}))
     asked = table.columns.columns
     assert [column.kind for column in asked] == ["number", "number"]
-    told = table.statistics(Asked(columns=asked))
+    told = table.statistics(StatisticsRequest(columns=asked))
     features = [{**column.model_dump(), "fill": one.mean} for column, one in zip(asked, told.columns, strict=True)]
     own = table.columns
     agreed = Agreed.model_validate({

@@ -14,7 +14,7 @@ from commonground.errors import DivergenceError
 from commonground.papers.fedrep import fig7
 from commonground.papers.fedrep.fig3 import Fig3Settings
 from commonground.papers.fedrep.fig7 import Fig7Settings
-from commonground.papers.fedrep.linear import Case, choose_step, first_round, show_rounds
+from commonground.papers.fedrep.linear import LinearCase, choose_step, first_round, show_rounds
 from commonground.theory.linear import Alternation, Trajectory
 
 TINY = {
@@ -215,7 +215,7 @@ def test_a_seed_that_overflows_from_both_starts_has_not_got_as_far() -> None:
             (torch.tensor([[1.0], [1.0], [1e12]]), [-1, -1, 2]),
         )
     )
-    row = fig7._row(Case(Fig7Settings(), 20, 5), Alternation(1, 1.0, 0.25), "gaussian", run, near)
+    row = fig7._row(LinearCase(Fig7Settings(), 20, 5), Alternation(1, 1.0, 0.25), "gaussian", run, near)
     assert row["_arrived"] == [True, False, False]
     assert row["seeds that diverge"] == "2 of 3"
 
@@ -251,7 +251,7 @@ def test_figure_3_with_tied_steps(tmp_path: Path) -> None:
 
 
 def test_steps_from_afar_are_those_with_which_the_fewest_seeds_go_astray() -> None:
-    case = Case(Fig3Settings(), 20, 5)
+    case = LinearCase(Fig3Settings(), 20, 5)
     kind = Alternation(1, 1.0, orthonormalise=False)
     grid, seeds, window = (0.25, 1.0, 0.125), range(8), (10, 50)
     with pytest.raises(DivergenceError, match="GD-GD without QR diverges at every step size"):

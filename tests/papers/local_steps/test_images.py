@@ -16,7 +16,7 @@ from commonground.errors import ConfigError, DataError, UpdateError
 from commonground.papers import experiments
 from commonground.papers.local_steps.fig1 import distinctness
 from commonground.papers.local_steps.images import (
-    Case,
+    ImageCase,
     ImageSettings,
     deal,
     measure,
@@ -79,7 +79,7 @@ def test_images_are_as_many_of_each_class_and_others_for_every_seed(tmp_path: Pa
 
 def test_what_is_measured_is_what_training_gives(tmp_path: Path) -> None:
     settings = ImageSettings(**TINY)
-    arms = [Case(1, 0.5), Case(3, 0.5)]
+    arms = [ImageCase(1, 0.5), ImageCase(3, 0.5)]
     found = measure(settings, arms, [4], request(tmp_path), [])
     data = deal(settings, request(tmp_path), 0.5, 0.0, 4)
     own = train(
@@ -113,7 +113,7 @@ def test_a_seed_that_diverges_is_left_out_of_every_case_and_counted(
         return train(algorithm, data, **settings)
 
     monkeypatch.setattr("commonground.papers.sweep.train", diverging)
-    settings, cases, notes = ImageSettings(**TINY), [Case(1, 0.5), Case(3, 0.5)], list[str]()
+    settings, cases, notes = ImageSettings(**TINY), [ImageCase(1, 0.5), ImageCase(3, 0.5)], list[str]()
     found = measure(settings, cases, [4, 5, 6], request(tmp_path), notes)
     alone = measure(settings, cases, [4, 6], request(tmp_path), [])
     for case in cases:
@@ -178,7 +178,7 @@ def test_training_accuracies_are_claimed_equal_where_the_papers_are(
     interval: int, augment: Any, steps: int, equal: bool
 ) -> None:
     """The first four are rows of the paper's tables: 100, 95.3, 99.7 and 98.6 %."""
-    assert is_equal_in_training(Case(interval, 0.5, augment), steps) is equal
+    assert is_equal_in_training(ImageCase(interval, 0.5, augment), steps) is equal
 
 
 def test_fewer_than_three_seeds_leave_claims_open(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from commonground.cli import main
 from commonground.errors import ConfigError
 from commonground.papers.request import Request
-from commonground.papers.rolora.glue import PAPER_ROUNDS, GlueSettings, Tasks, paper_settings, rounds_for
+from commonground.papers.rolora.glue import PAPER_ROUNDS, GlueSettings, GlueTasks, paper_settings, rounds_for
 from commonground.papers.rolora.table1 import ROWS, SMALL, ClientNumbers
 from tests.language import SPECIAL, WORDS, tiny_model
 
@@ -221,7 +221,7 @@ def test_rounds_keep_the_number_of_samples() -> None:
 
 def test_equal_test_texts_for_every_number_of_clients(made: tuple[str, Path], tmp_path: Path) -> None:
     settings = GlueSettings(model=made[0], train_samples=30, test_samples=11, max_length=32)
-    tasks = Tasks(settings, Request(tmp_path, data_dir=str(made[1])))
+    tasks = GlueTasks(settings, Request(tmp_path, data_dir=str(made[1])))
     few, many = tasks.dealt("rte", 2)(5), tasks.dealt("rte", 4)(5)
     assert np.array_equal(few.x_test, many.x_test)
     assert len(few.y_train) == 30

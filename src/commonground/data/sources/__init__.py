@@ -7,7 +7,7 @@ from typing import Any
 
 from commonground.data.sources.base import Source, data_directory
 from commonground.data.sources.instructions import load_instructions
-from commonground.data.sources.kinds import Asked, kind_of
+from commonground.data.sources.kinds import ReadRequest, kind_of
 from commonground.data.sources.named import SourceInfo, available_sources
 from commonground.data.sources.text_table import load_text_table
 from commonground.data.sources.texts import tokenised
@@ -74,7 +74,7 @@ def load_source(
         DataError: the name is unknown, or its files are missing or damaged.
     """
     kind = kind_of(name).as_read(tokenizer)
-    asked = Asked(data_directory(data_dir), download, seed, label, client_column, task, options, schema, owner)
+    asked = ReadRequest(data_directory(data_dir), download, seed, label, client_column, task, options, schema, owner)
     kind.check(asked, tokenizer)
     read = kind.load(asked)
     if task not in (None, read.task.name):

@@ -27,11 +27,11 @@ from commonground.data.text.samples import TextData
 from commonground.errors import ConfigError
 from commonground.quoting import quoted
 
-__all__ = ["Asked", "DataKind", "kind_of"]
+__all__ = ["DataKind", "ReadRequest", "kind_of"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadRequest:
     """What is asked of a kind of data; see :func:`~commonground.data.sources.load_source`."""
 
     data_dir: Path
@@ -95,7 +95,7 @@ class DataKind(ABC):
             )
         return self.model
 
-    def check(self, asked: Asked, tokenizer: Any) -> None:
+    def check(self, asked: ReadRequest, tokenizer: Any) -> None:
         """Refuse what this kind has no use for.
 
         Raises:
@@ -104,7 +104,7 @@ class DataKind(ABC):
         for why in self._refused(asked, asked.options or TableOptions(), tokenizer):
             raise ConfigError(f"the data '{self.name}' are {why}")
 
-    def _refused(self, asked: Asked, options: TableOptions, tokenizer: Any) -> Iterator[str]:
+    def _refused(self, asked: ReadRequest, options: TableOptions, tokenizer: Any) -> Iterator[str]:
         if tokenizer is None and self.needs_tokenizer:
             yield (
                 "texts and need a tokenizer: choose a Hugging Face model, as in --model hf:roberta-base (in Python, "
@@ -120,11 +120,11 @@ class DataKind(ABC):
             yield f"no table, so that there is no target column {quoted(asked.label)}"
 
     @abstractmethod
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """Read them; of texts what is not tokenised yet."""
 
 
-class Named(DataKind):
+class NamedSource(DataKind):
     """A source that has a name."""
 
     def __init__(self, name: str) -> None:
@@ -133,12 +133,12 @@ class Named(DataKind):
         self.model, self.partition = self.info.model, self.info.partition
         self.texts = self.needs_tokenizer = self.takes_tokenizer = self.info.text
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return self.info.load(asked.data_dir, asked.download)
 
 
-class Pictures(DataKind):
+class ImageFolder(DataKind):
     """A folder of pictures."""
 
     columns = resized = True
@@ -148,17 +148,17 @@ class Pictures(DataKind):
         super().__init__(name)
         self.partition = f"column:{CLIENT}" if has_clients(self.path) else "iid"
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_images(self.path, seed=asked.seed, options=asked.with_clients)
 
 
-class Instructions(DataKind):
+class InstructionFile(DataKind):
     """A file of instructions and answers."""
 
     texts = needs_tokenizer = takes_tokenizer = True
 
-    def _refused(self, asked: Asked, options: TableOptions, tokenizer: Any) -> Iterator[str]:
+    def _refused(self, asked: ReadRequest, options: TableOptions, tokenizer: Any) -> Iterator[str]:
         if replace(options, client_column=None) != TableOptions():
             yield (
                 "instructions and answers, of which the fields instruction, input and output are read; there are no "
@@ -166,12 +166,12 @@ class Instructions(DataKind):
             )
         yield from super()._refused(asked, options, tokenizer)
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_instructions(self.path, client_column=asked.client_column, seed=asked.seed, owner=asked.owner)
 
 
-class Table(DataKind):
+class TableFile(DataKind):
     """A table of numbers and categories; with a tokenizer its texts are read."""
 
     columns = targets = takes_tokenizer = True
@@ -180,12 +180,12 @@ class Table(DataKind):
         """See :meth:`DataKind.as_read`."""
         return self if tokenizer is None else TextTable(self.name)
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return self.read(self.path, asked)
 
     @staticmethod
-    def read(table: Path | RawTable, asked: Asked) -> Source:
+    def read(table: Path | RawTable, asked: ReadRequest) -> Source:
         """From a file, or from one that was read."""
         return load_table(
             table,
@@ -204,7 +204,7 @@ class TextTable(DataKind):
     texts = needs_tokenizer = takes_tokenizer = True
     columns = targets = True
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_text_table(
             self.path,
@@ -227,15 +227,15 @@ class Hub(DataKind):
         """See :meth:`DataKind.as_read`."""
         return self if tokenizer is None else HubTexts(self.name)
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
-        return Table.read(raw_of_dataset(hub_dataset(self.name, asked.download), Path(self.name)), asked)
+        return TableFile.read(raw_of_dataset(hub_dataset(self.name, asked.download), Path(self.name)), asked)
 
 
 class HubTexts(Hub):
     """Texts of the hub."""
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_hub(
             self.name,
@@ -252,7 +252,7 @@ class HubTexts(Hub):
 class Unknown(DataKind):
     """A name that says nothing."""
 
-    def check(self, asked: Asked, tokenizer: Any) -> None:
+    def check(self, asked: ReadRequest, tokenizer: Any) -> None:
         """Refuse it.
 
         Raises:
@@ -260,7 +260,7 @@ class Unknown(DataKind):
         """
         raise unknown_data(self.name)
 
-    def load(self, asked: Asked) -> Source | TextData:
+    def load(self, asked: ReadRequest) -> Source | TextData:
         """Never: it is refused before."""
         raise AssertionError(self.name)
 
@@ -274,22 +274,22 @@ def kind_of(name: str | os.PathLike[str]) -> DataKind:
     text = os.fspath(name)
     path, ending = Path(text).expanduser(), text.lower()
     if text in NAMED:
-        return Named(text)
+        return NamedSource(text)
     if text.startswith(PREFIX):
         return Hub(text)
     if ending.endswith(".json"):
-        return Instructions(text)
+        return InstructionFile(text)
     if ending.endswith((".tsv", ".jsonl")):
         return _of_lines(path, ending)(text)
     if is_table(text):
-        return Table(text)
-    return (Pictures if is_image_folder(path) else Unknown)(text)
+        return TableFile(text)
+    return (ImageFolder if is_image_folder(path) else Unknown)(text)
 
 
 def _of_lines(path: Path, ending: str) -> type[DataKind]:
     """By the fields of the first row; a file without any says so when it is read."""
     fields = first_fields(path)
     if ending.endswith(".jsonl") and (not fields or "instruction" in fields):
-        return Instructions
+        return InstructionFile
     texts = not fields or "instruction" in fields or any(set(names) <= set(fields) for names in TEXT_COLUMNS)
-    return TextTable if texts else Table
+    return TextTable if texts else TableFile

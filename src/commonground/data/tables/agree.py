@@ -19,7 +19,15 @@ from commonground.data.tables.cells import one_spelling, spelt_like
 from commonground.data.tables.encode import MOST_CATEGORIES
 from commonground.data.tables.features import WHY_NOT
 from commonground.data.tables.kinds import WRITTEN, Reading, kind_of
-from commonground.data.tables.told import Agreed, Asked, Columns, ColumnStatistics, ColumnTold, Feature, Statistics
+from commonground.data.tables.told import (
+    Agreed,
+    Columns,
+    ColumnStatistics,
+    ColumnTold,
+    Feature,
+    Statistics,
+    StatisticsRequest,
+)
 from commonground.errors import DataError
 from commonground.name_lists import option
 from commonground.quoting import quoted
@@ -164,7 +172,7 @@ def _shown(reading: Reading) -> str:
     return reading.order or _NOTATION[reading.decimal]
 
 
-def check_statistics(told: Statistics, asked: Asked, train: int) -> None:
+def check_statistics(told: Statistics, asked: StatisticsRequest, train: int) -> None:
     """Refuse what cannot be.
 
     Args:

@@ -21,7 +21,7 @@ from commonground.data.tables.targets import Targets, full_words, lacks_target
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
-__all__ = ["Rows", "complete_rows", "divided", "names_of_nothing", "owners_of", "split_column"]
+__all__ = ["DividedRows", "complete_rows", "divided", "names_of_nothing", "owners_of", "split_column"]
 
 LONGEST_NAME = 200  # characters of a client's name
 
@@ -29,7 +29,7 @@ Marks = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class DividedRows:
     """Whose the rows are, and what each is for.
 
     Attributes:
@@ -172,7 +172,7 @@ def divided(
     options: TableOptions,
     seed: int,
     owner: str | None = None,
-) -> Rows:
+) -> DividedRows:
     """Whose the rows are, and which of them are test rows.
 
     Args:
@@ -200,7 +200,7 @@ def divided(
     if not train.any() or not test.any():
         raise DataError(f"{raw.path} has {train.sum()} training rows and {test.sum()} test rows; both need at least 1")
     told = () if column is not None else _groups_on_both_sides(raw, options, train, test)
-    return Rows(owners, train, test, how, told, times)
+    return DividedRows(owners, train, test, how, told, times)
 
 
 def _groups_on_both_sides(raw: RawTable, options: TableOptions, train: Marks, test: Marks) -> tuple[str, ...]:

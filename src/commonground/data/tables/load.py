@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commonground.data.arrays import Array
 from commonground.data.sources.base import Source
 from commonground.data.tables import scale
-from commonground.data.tables.divide import Rows, complete_rows, divided, names_of_nothing, split_column
+from commonground.data.tables.divide import DividedRows, complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.encode import encode
 from commonground.data.tables.features import (
     check_columns,
@@ -195,7 +195,7 @@ def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
 
 
 def _as_in_run(
-    raw: RawTable, about: TableSchema, rows: Rows, schema: TableSchema, options: TableOptions
+    raw: RawTable, about: TableSchema, rows: DividedRows, schema: TableSchema, options: TableOptions
 ) -> tuple[TableSchema, npt.NDArray[np.float32]]:
     """All rows as a run's inputs, and its schema for these rows."""
     here = schema.written(options.readings)
@@ -223,7 +223,7 @@ def _as_in_run(
 def _learnt(
     raw: RawTable,
     about: TableSchema,
-    rows: Rows,
+    rows: DividedRows,
     learnt_from: Marks,
     options: TableOptions,
     features: dict[str, Column],
@@ -264,7 +264,7 @@ def _said(about: TableSchema) -> list[str]:
     return [f"{len(about.features)} columns ({', '.join(kinds)}) make {len(about.inputs)} inputs{more}{left}{whose}"]
 
 
-def _columns(options: TableOptions, rows: Rows, chosen: Marks) -> dict[str, Array]:
+def _columns(options: TableOptions, rows: DividedRows, chosen: Marks) -> dict[str, Array]:
     if options.client_column is None:
         return {}
     return {options.client_column: np.array(rows.owners.names)[rows.owners.codes[chosen]]}

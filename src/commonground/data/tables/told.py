@@ -1,8 +1,8 @@
 """What clients with tables and their server say to each other, until all read their tables alike: typed, of no row.
 
 1. A client says which columns it has and what they look like (:class:`Columns`): names and kinds, no cell.
-2. The server says how all are to be read (:class:`Asked`), and the client tells sums over its training rows and which
-   categories it has (:class:`Statistics`).
+2. The server says how all are to be read (:class:`StatisticsRequest`), and the client tells sums over its training rows
+   and which categories it has (:class:`Statistics`).
 3. The server says what all columns become (:class:`Agreed`), from which every client makes the same schema.
 """
 
@@ -20,12 +20,12 @@ from commonground.quoting import escaped, quoted
 __all__ = [
     "MOST_WORDS",
     "Agreed",
-    "Asked",
     "ColumnStatistics",
     "ColumnTold",
     "Columns",
     "Feature",
     "Statistics",
+    "StatisticsRequest",
     "read_told",
 ]
 
@@ -105,7 +105,7 @@ class Columns(_Told):
         return self
 
 
-class Asked(_Told):
+class StatisticsRequest(_Told):
     """What the server asks then.
 
     Attributes:

@@ -27,8 +27,8 @@ from commonground.quoting import quoted
 
 __all__ = [
     "LARGEST_FIGURE",
-    "Measured",
     "Place",
+    "RoundMagnitudes",
     "check_scores",
     "check_tensor",
     "check_updates",
@@ -52,7 +52,7 @@ class Place(NamedTuple):
     name: str
 
 
-class Measured(NamedTuple):
+class RoundMagnitudes(NamedTuple):
     """A round's results with the losses read, and the largest magnitude of every tensor (infinite or NaN if one is)."""
 
     results: list[ClientResult]
@@ -153,7 +153,9 @@ def settle(setup: Setup, results: Sequence[ClientResult], round: int) -> list[Cl
     return measured.results
 
 
-def measure(setup: Setup, results: Sequence[ClientResult], others: Iterable[tuple[Place, Tensor]] = ()) -> Measured:
+def measure(
+    setup: Setup, results: Sequence[ClientResult], others: Iterable[tuple[Place, Tensor]] = ()
+) -> RoundMagnitudes:
     """Wait for a round's results, and whatever else is to be looked at with them, in one transfer.
 
     Args:
@@ -180,7 +182,7 @@ def measure(setup: Setup, results: Sequence[ClientResult], others: Iterable[tupl
         settled = [
             r if r.loss is None or abs(float(r.loss)) <= LARGEST_FIGURE else replace(r, loss=None) for r in settled
         ]
-    return Measured(settled, sizes)
+    return RoundMagnitudes(settled, sizes)
 
 
 def _ends(values: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
@@ -210,7 +212,7 @@ def _read(numbers: Sequence[Tensor], device: torch.device) -> list[float]:
     return values
 
 
-def refuse_not_finite(setup: Setup, measured: Measured, round: int) -> None:
+def refuse_not_finite(setup: Setup, measured: RoundMagnitudes, round: int) -> None:
     """Refuse updates and personal states with a value that is not finite, weights of an extreme size, and losses that
     are not finite.
 

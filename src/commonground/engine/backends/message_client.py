@@ -12,15 +12,15 @@ from pathlib import Path
 from commonground.algorithms import Tensors
 from commonground.engine.backends.fine_answers import fine_tensors
 from commonground.engine.backends.message_kinds import (
+    Acknowledged,
     Answer,
     Digest,
     Digested,
     Evaluate,
-    Kept,
     Reply,
     Tested,
     Train,
-    Trained,
+    TrainAnswer,
     read_question,
 )
 from commonground.engine.backends.received import check_question, check_tensors
@@ -110,12 +110,12 @@ class MessageClient:
         personal = self._newest(question.round + 1, None if isinstance(question, Reply) else question.last)
         if isinstance(question, Reply):
             self.states.keep(question.round, {**personal, **sent})
-            return Kept(), {}
+            return Acknowledged(), {}
         if isinstance(question, Evaluate):
             return self._test(question, sent, personal)
         return Digested(digest=digest(personal)), {}
 
-    def _train(self, task: Train, shared: Tensors) -> tuple[Trained, Tensors]:
+    def _train(self, task: Train, shared: Tensors) -> tuple[TrainAnswer, Tensors]:
         personal = self._newest(task.round, task.last)  # first, so that nothing goes if it is not there
         once = self.answers if self.setup.clients_add_noise and self.noise is not None else None
         given = None if once is None else once.given(task.round, shared, personal)
@@ -131,7 +131,7 @@ class MessageClient:
             if once is not None:
                 once.keep(task.round, shared, personal, given)
         self.states.keep(task.round, given.own)
-        done = Trained(client=self.number, round=task.round, samples=given.samples, loss=given.loss)
+        done = TrainAnswer(client=self.number, round=task.round, samples=given.samples, loss=given.loss)
         return done, parts_of(self.setup.algorithm, given.sent, self.number)
 
     def _test(self, task: Evaluate, shared: Tensors, personal: Tensors) -> tuple[Tested, Tensors]:

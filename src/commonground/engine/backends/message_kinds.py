@@ -16,17 +16,17 @@ from commonground.errors import UpdateError
 from commonground.quoting import escaped, quoted
 
 __all__ = [
+    "Acknowledged",
     "Answer",
     "Digest",
     "Digested",
     "Evaluate",
     "Failed",
-    "Kept",
     "Question",
     "Reply",
     "Tested",
     "Train",
-    "Trained",
+    "TrainAnswer",
     "read_answer",
     "read_question",
 ]
@@ -43,7 +43,7 @@ class _Fields(BaseModel):
 
 
 class Train(_Fields):
-    """Train for a round, with the shared tensors as this message has them; answered by :class:`Trained`.
+    """Train for a round, with the shared tensors as this message has them; answered by :class:`TrainAnswer`.
 
     Attributes:
         round: 1-based round.
@@ -67,7 +67,7 @@ class Train(_Fields):
 
 
 class Reply(_Fields):
-    """Replace personal tensors after a round by these; answered by :class:`Kept`."""
+    """Replace personal tensors after a round by these; answered by :class:`Acknowledged`."""
 
     kind: Literal["reply"] = "reply"
     round: Count
@@ -112,7 +112,7 @@ class Answer(_Fields):
     """What a client answers."""
 
 
-class Trained(Answer):
+class TrainAnswer(Answer):
     """A client's round, with the update's tensors.
 
     Attributes:
@@ -128,7 +128,7 @@ class Trained(Answer):
     loss: float | None
 
 
-class Kept(Answer):
+class Acknowledged(Answer):
     """A reply's tensors are kept."""
 
 

@@ -29,15 +29,15 @@ from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.fine_answers import fine_of_answer
 from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import (
+    Acknowledged,
     Answer,
     Digest,
     Digested,
     Evaluate,
-    Kept,
     Reply,
     Tested,
     Train,
-    Trained,
+    TrainAnswer,
     read_answer,
 )
 from commonground.engine.backends.serialization import pack, unpack
@@ -105,7 +105,7 @@ class MessageEngine(Engine):
             news = parts_of(self.setup.algorithm, news, client)
             return pack(task.model_dump(), {**news, **known.steps, **(extra or {}).get(client, {})})
 
-        def result(client: int, done: Trained, tensors: Tensors) -> ClientResult:
+        def result(client: int, done: TrainAnswer, tensors: Tensors) -> ClientResult:
             if (done.client, done.round) != (client, round):
                 whose = f"the answer of {who(self.setup, client, round)}"
                 raise UpdateError(f"{whose} cannot be used: it is that of client {done.client} in round {done.round}")
@@ -113,7 +113,7 @@ class MessageEngine(Engine):
             whole = with_zeros(setup.algorithm, tensors, setup.initial | setup.initial_shared, client, whose)
             return self._admitted(ClientResult(Update(client, done.samples, setup.moved(whole)), done.loss), round)
 
-        results = self._ask(clients, question, Trained, round, result)
+        results = self._ask(clients, question, TrainAnswer, round, result)
         self._round = round
         self._before = dict(self._counted)
         self._counted |= dict.fromkeys(results, round)
@@ -122,7 +122,9 @@ class MessageEngine(Engine):
     def commit(self, round: int, results: Sequence[ClientResult], replies: Mapping[int, Tensors] | None = None) -> None:
         """Send the replies; the clients keep their own state, and a repeated round replaces it."""
         tensors = dict(replies or {})
-        self._ask(list(tensors), lambda c: pack(Reply(round=round).model_dump(), tensors[c]), Kept, round, _plain)
+        self._ask(
+            list(tensors), lambda c: pack(Reply(round=round).model_dump(), tensors[c]), Acknowledged, round, _plain
+        )
         for client in self.missing:
             self._uncount(client)
 
@@ -250,7 +252,7 @@ class MessageEngine(Engine):
         try:
             fields, tensors = unpack(answer)
             read = read_answer(kind, fields)
-            if tensors and kind not in (Trained, Tested):
+            if tensors and kind not in (TrainAnswer, Tested):
                 raise UpdateError(f"it holds the tensor {quoted(next(iter(tensors)))}, and needs none")
         except UpdateError as error:
             raise UpdateError(f"the answer of {whose} cannot be used: {error}") from None

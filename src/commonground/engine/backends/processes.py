@@ -27,7 +27,7 @@ from commonground.engine.backends.base import StoreEngine, Which
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.backends.worker import (
     Arrays,
-    Trained,
+    RoundArrays,
     Worker,
     answered,
     joined,
@@ -106,9 +106,9 @@ def _serve(pipe: Connection, others: Sequence[Connection], setup: Setup, threads
                 pipe.send(("fault", f"what the worker found cannot be sent to the run's process: {error}"))
 
 
-def _train(worker: Worker, round: int, client: int, personal: Arrays, extra: Arrays) -> Trained:
+def _train(worker: Worker, round: int, client: int, personal: Arrays, extra: Arrays) -> RoundArrays:
     result = worker.train(round, client, to_tensors(personal), to_tensors(extra), key=client)
-    return Trained.of(result)
+    return RoundArrays.of(result)
 
 
 def _evaluate(
@@ -197,7 +197,7 @@ class ProcessEngine(StoreEngine):
             alone = to_arrays((extra or {}).get(client, {}))
             return "train", lambda: (round, client, to_arrays(self.store.get(client)), alone)
 
-        answers: list[Trained] = self._map(shared, [task(clients[i]) for i in order])
+        answers: list[RoundArrays] = self._map(shared, [task(clients[i]) for i in order])
         by_place = dict(zip(order, answers, strict=True))
         return [by_place[i].result() for i in range(len(clients))]
 

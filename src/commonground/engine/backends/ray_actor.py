@@ -18,7 +18,7 @@ from commonground.algorithms import Tensors
 from commonground.data.part import part_of
 from commonground.engine.backends.base import Which
 from commonground.engine.backends.client_result import ClientResult
-from commonground.engine.backends.worker import Answer, Arrays, Trained, Worker, answered, to_arrays
+from commonground.engine.backends.worker import Answer, Arrays, RoundArrays, Worker, answered, to_arrays
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.store import PersonalStore
@@ -88,7 +88,7 @@ class Share:
         self._worker.shared = _copied(shared)
         self._version = version
 
-    def train(self, version: int, round: int, client: int, extra: Arrays, quiet: bool = False) -> Trained | None:
+    def train(self, version: int, round: int, client: int, extra: Arrays, quiet: bool = False) -> RoundArrays | None:
         """A client's round; its new state waits until the round counts.
 
         Args:
@@ -104,11 +104,11 @@ class Share:
         self._trained[client] = dict(result.personal or {})
         return None if quiet else self._sent(client, result)
 
-    def _sent(self, client: int, result: ClientResult) -> Trained:
+    def _sent(self, client: int, result: ClientResult) -> RoundArrays:
         kept = dict(result.personal or {})
         if self.setup.config.metrics != "full":  # which needs the states themselves
             kept = {name: _ends(value) for name, value in kept.items() if value.is_floating_point() and value.numel()}
-        return Trained.of(replace(result, personal=kept))._replace(client=client)
+        return RoundArrays.of(replace(result, personal=kept))._replace(client=client)
 
     def commit(self, clients: Sequence[int], replies: Mapping[int, Arrays]) -> None:
         """The last round of these clients counts; the server's replies overwrite what they name."""

@@ -23,8 +23,8 @@ from commonground.engine.backends.ray_actor import numerics_here
 from commonground.engine.backends.ray_crew import CPU_SECONDS, Crew, Member
 from commonground.engine.backends.ray_log import LoggedRound, RoundLog, array_bytes
 from commonground.engine.backends.ray_session import Session
-from commonground.engine.backends.ray_tasks import Task, Tasks, copies
-from commonground.engine.backends.worker import Arrays, Trained, joined, largest_first, to_arrays, to_tensors
+from commonground.engine.backends.ray_tasks import WorkerTask, WorkerTasks, copies
+from commonground.engine.backends.worker import Arrays, RoundArrays, joined, largest_first, to_arrays, to_tensors
 from commonground.engine.scores import Scores
 from commonground.engine.setup import Setup
 from commonground.engine.state.segment import Segment
@@ -54,7 +54,7 @@ class RayEngine(StoreEngine):
         self._log = RoundLog(setup.data.clients)
         self._round = 0
         self._extra: dict[int, Arrays] = {}
-        self._tasks: Tasks | None = None
+        self._tasks: WorkerTasks | None = None
         self._at_once = max(1, ROWS_BYTES // max(1, payload_bytes(setup.initial_personal)))
         most = setup.config.participants(setup.data.clients)
         self._session = Session.join(setup.config.ray_address, min(setup.config.workers or default_workers(), most))
@@ -92,13 +92,15 @@ class RayEngine(StoreEngine):
         owner = {client: member for member in tasks.crew.members for client in member.clients}
         order = [clients[i] for i in largest_first(self.setup, clients)]
         wanted = [
-            Task(owner[client], "train", (tasks.version, round, client, self._extra.get(client, {})), self._result)
+            WorkerTask(
+                owner[client], "train", (tasks.version, round, client, self._extra.get(client, {})), self._result
+            )
             for client in order
         ]
         results = dict(zip(order, tasks.do(wanted, round), strict=True))
         return [results[client] for client in clients]
 
-    def _result(self, answer: Trained) -> ClientResult:
+    def _result(self, answer: RoundArrays) -> ClientResult:
         """A client's round, copied: the memory of Ray's object store is given back at once."""
         sent, kept = ({n: np.array(v) for n, v in arrays.items()} for arrays in (answer.sent, answer.kept))
         self.bytes["updates"] += array_bytes(sent)
@@ -115,7 +117,7 @@ class RayEngine(StoreEngine):
         # From here on the round counts: the successor of a worker that is lost now has repeated it.
         self._log.add(LoggedRound(round, clients, tasks.shared, self._extra, answers))
         wanted = [
-            Task(member, "commit", (theirs, {c: answers[c] for c in theirs if c in answers}))
+            WorkerTask(member, "commit", (theirs, {c: answers[c] for c in theirs if c in answers}))
             for member, theirs in self._by_member(clients)
         ]
         tasks.do(wanted, round, again=False)
@@ -135,7 +137,7 @@ class RayEngine(StoreEngine):
         tasks = self._staff()
         tasks.offer(shared)
         wanted = [
-            Task(member, "evaluate", (tasks.version, some, which, round, detailed))
+            WorkerTask(member, "evaluate", (tasks.version, some, which, round, detailed))
             for member, theirs in self._by_member(clients)
             for some in _parts(theirs, TESTED_AT_ONCE)
         ]
@@ -159,7 +161,7 @@ class RayEngine(StoreEngine):
             return
         tasks = self._staff()
         wanted = [
-            Task(member, "rows", (some,), partial(self._keep, some), beside=True)
+            WorkerTask(member, "rows", (some,), partial(self._keep, some), beside=True)
             for member, theirs in self._by_member(unsafe)
             for some in _parts(theirs, self._at_once)
         ]
@@ -187,7 +189,7 @@ class RayEngine(StoreEngine):
         self._log.start(round)
         self._round = round
         if self._tasks is not None:
-            wanted = [task for m in self.members for task in (Task(m, "reset", ()), *self._filling(m))]
+            wanted = [task for m in self.members for task in (WorkerTask(m, "reset", ()), *self._filling(m))]
             self._tasks.do(wanted, round, again=False)
 
     def states(self) -> Callable[[int], Tensors]:
@@ -195,12 +197,12 @@ class RayEngine(StoreEngine):
         self._make_safe()
         return super().states()
 
-    def _filling(self, member: Member) -> Iterator[Task]:
+    def _filling(self, member: Member) -> Iterator[WorkerTask]:
         """What sends a worker the safe state of its clients, as far as it is not the initial one."""
         for some in _parts(self.store.kept(member.clients), self._at_once):
             rows = to_arrays(self.store.gather(some))
             self.bytes["state to workers"] += array_bytes(rows)
-            yield Task(member, "put", (some, rows))
+            yield WorkerTask(member, "put", (some, rows))
 
     def _refill(self, member: Member) -> None:
         """Bring a new worker's clients to where they are: from the safe state, by the rounds since.
@@ -226,13 +228,13 @@ class RayEngine(StoreEngine):
         """The workers there are at the moment."""
         return [] if self._tasks is None else self._tasks.crew.members
 
-    def _staff(self) -> Tasks:
+    def _staff(self) -> WorkerTasks:
         """The workers, with their clients' state; those that had to give up their places start again."""
         if self._tasks is None:
             if self._session.holder is not None:
                 self._session.holder.rest()
             crew = Crew(self._session, self.setup, self._workers, self._check, self.bytes)
-            self._tasks, self._session.holder = Tasks(crew, self._refill, self._check, self._tell), self
+            self._tasks, self._session.holder = WorkerTasks(crew, self._refill, self._check, self._tell), self
             wanted = [task for member in crew.members for task in self._filling(member)]
             self._tasks.do(wanted, self._round, again=False)
         return self._tasks

@@ -14,14 +14,14 @@ from commonground.engine.backends.ray_log import array_bytes
 from commonground.engine.backends.worker import Arrays, to_arrays
 from commonground.errors import RunError
 
-__all__ = ["Task", "Tasks", "copies"]
+__all__ = ["WorkerTask", "WorkerTasks", "copies"]
 
 AHEAD = 2  # tasks that a worker has at a time: the next one is there when it has done the first
 MOST_LOSSES = 3  # of one worker while the same tasks are done
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """Something that a worker is asked for.
 
     Attributes:
@@ -44,7 +44,7 @@ def copies(tensors: Tensors) -> Arrays:
     return {name: value.copy() for name, value in to_arrays(tensors).items()}
 
 
-class Tasks:
+class WorkerTasks:
     """Gives tasks to the workers of a crew.
 
     Args:
@@ -90,7 +90,7 @@ class Tasks:
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
-    def do(self, tasks: Sequence[Task], round: int, *, again: bool = True, stoppable: bool = True) -> list[Any]:
+    def do(self, tasks: Sequence[WorkerTask], round: int, *, again: bool = True, stoppable: bool = True) -> list[Any]:
         """Answers to tasks, in their order.
 
         Args:
@@ -136,7 +136,7 @@ class Tasks:
                 self._check_stop()
         return answers
 
-    def _send(self, task: Task) -> Any:
+    def _send(self, task: WorkerTask) -> Any:
         if task.beside:
             return self.crew.look(task.member, task.what, *task.given)
         self.hand(task.member)

@@ -31,7 +31,7 @@ LONGEST_NUMBER = 40  # characters
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
-class Entry(BaseModel):
+class TensorEntry(BaseModel):
     """What the header says of one tensor."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -41,7 +41,7 @@ class Entry(BaseModel):
     data_offsets: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
-class About(BaseModel):
+class MessageHeader(BaseModel):
     """What the header says of the whole message."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -50,7 +50,7 @@ class About(BaseModel):
     sha256: str
 
 
-ENTRIES = TypeAdapter(dict[str, Entry])
+ENTRIES = TypeAdapter(dict[str, TensorEntry])
 
 
 def pack(fields: dict[str, Any], tensors: Tensors) -> bytes:
@@ -69,7 +69,7 @@ def unpack(message: bytes) -> tuple[dict[str, Any], Tensors]:
         raise UpdateError(f"something was received that is not a message but of type {type(message).__name__}")
     try:
         header, content = _header(message)
-        about = About.model_validate(header.pop("__metadata__", {}))
+        about = MessageHeader.model_validate(header.pop("__metadata__", {}))
         _check_layout(ENTRIES.validate_python(header), content)
         fields = _read_json(about.fields)
         tensors: Tensors = load_tensors(message)
@@ -146,7 +146,7 @@ def _is_deeper(value: Any, depth: int) -> bool:
     return depth == 0 or any(_is_deeper(part, depth - 1) for part in inner)
 
 
-def _check_layout(entries: dict[str, Entry], content: int) -> None:
+def _check_layout(entries: dict[str, TensorEntry], content: int) -> None:
     """Refuse tensors that leave gaps, overlap, are not of their shape's size, or do not fill the content."""
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):

@@ -21,7 +21,7 @@ from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError
 from commonground.registration import is_ours
 
-__all__ = ["Answer", "Arrays", "Trained", "Worker", "answered", "joined", "largest_first", "taken", "to_arrays",
+__all__ = ["Answer", "Arrays", "RoundArrays", "Worker", "answered", "joined", "largest_first", "taken", "to_arrays",
            "to_tensors"]  # fmt: skip
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -40,7 +40,7 @@ def to_tensors(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Tensors:
     return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
 
-class Trained(NamedTuple):
+class RoundArrays(NamedTuple):
     """A client's round, as it travels between processes; see :class:`ClientResult`."""
 
     client: int
@@ -50,7 +50,7 @@ class Trained(NamedTuple):
     kept: Arrays
 
     @classmethod
-    def of(cls, result: ClientResult) -> Trained:
+    def of(cls, result: ClientResult) -> RoundArrays:
         """A round of :meth:`Worker.train`."""
         update, loss = result.update, None if result.loss is None else float(result.loss)
         return cls(update.client, update.samples, to_arrays(update.tensors), loss, to_arrays(result.personal or {}))

@@ -30,7 +30,7 @@ from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, S
 from commonground.engine.clients.step_graphs import RecordedStep, StepGraphs, alike_steps
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
-from commonground.models import Split
+from commonground.models import ModelCut
 from commonground.privacy import ExamplePrivacy
 from commonground.quoting import quoted
 from commonground.suggest import meant
@@ -61,7 +61,7 @@ class Pool:
     rows: Inputs
     labels: Tensor
     starts: Tensor
-    split: Split | None = None
+    split: ModelCut | None = None
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ class LocalTraining(Hiding):
         """While open, verbs leave clients alone that have no batch at this step."""
 
     @abstractmethod
-    def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
+    def _pool(self, split: ModelCut | None, names: Sequence[str]) -> Pool:
         """What batches are drawn from, with the first part of a split done if it can be."""
 
     @abstractmethod

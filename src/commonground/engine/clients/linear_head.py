@@ -16,7 +16,7 @@ from commonground.algorithms import Tensors
 from commonground.engine.clients.batches import CohortSchedule
 from commonground.engine.clients.optimizers import Rates, StackedOptimizer
 from commonground.engine.clients.step_graphs import RecordedStep, StepGraphs
-from commonground.models import Split
+from commonground.models import ModelCut
 
 __all__ = ["fit_linear_heads", "is_linear_head"]
 
@@ -142,7 +142,7 @@ class _HeadPhase:
         return self._total / (self._counts * self._recorded)[self._record_from :].sum(0).clamp(min=1)
 
 
-def is_linear_head(split: Split, names: Sequence[str]) -> bool:
+def is_linear_head(split: ModelCut, names: Sequence[str]) -> bool:
     """Whether what is trained is exactly one linear layer at the end of the model, on vectors."""
     rest = split.rest
     if isinstance(rest, nn.Sequential) and len(rest) == 1:

@@ -22,7 +22,7 @@ from commonground.engine.clients.optimizers import Rates, SequentialOptimizer, g
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
 from commonground.errors import LoneSampleError, ModelError
-from commonground.models import Split, call, tensors_of
+from commonground.models import ModelCut, call, tensors_of
 from commonground.privacy import is_private_part, noisy_means
 
 __all__ = ["SequentialClient", "feature_chunk"]
@@ -123,7 +123,7 @@ class SequentialClient(LocalTraining):
     def _only(self, schedule: CohortSchedule, step: int) -> Iterator[None]:
         yield
 
-    def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
+    def _pool(self, split: ModelCut | None, names: Sequence[str]) -> Pool:
         rows, y = self._rows()
         if split is None:
             return Pool(self.model, {}, rows, y, self._starts())

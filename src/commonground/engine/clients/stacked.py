@@ -35,7 +35,7 @@ from commonground.engine.clients.turns import Turns
 from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
 from commonground.errors import ModelError
-from commonground.models import Split, call_with
+from commonground.models import ModelCut, call_with
 from commonground.privacy import is_private_part, noisy_means
 
 __all__ = ["StackedClients"]
@@ -244,7 +244,7 @@ class StackedClients(LocalTraining):
     def _only(self, schedule: CohortSchedule, step: int) -> AbstractContextManager[None]:
         return self._turns.taken(schedule.active(step), schedule.counts[:, step] > 0)
 
-    def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
+    def _pool(self, split: ModelCut | None, names: Sequence[str]) -> Pool:
         outside = () if split is None else [name for name in self.values if name not in split.rest_names]
         if split is not None and split.captured and any(name in self._stacked for name in outside):
             split = None
@@ -379,7 +379,7 @@ class StackedClients(LocalTraining):
 
     # -- forward ------------------------------------------------------------------------------------------------
 
-    def _features(self, split: Split) -> Tensor:
+    def _features(self, split: ModelCut) -> Tensor:
         """Outputs of the frozen first part for every client, padded [C, n_max, …].
 
         While the first part is common to all, every sample of the cohort goes through it in one pass.

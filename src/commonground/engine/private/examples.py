@@ -25,7 +25,7 @@ from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.sampling import sample_clients
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError
-from commonground.models import FrozenBaseModel, Split, tensors_of
+from commonground.models import FrozenBaseModel, ModelCut, tensors_of
 from commonground.privacy import Budget, ExamplePrivacy, noise_for
 from commonground.user_code import failing_as
 
@@ -76,7 +76,7 @@ class Counting(SequentialClient):
         self.lengths.append(Length(length, start is not None))
         return super()._schedule(length, start, epochs, share)
 
-    def _pool(self, split: Split | None, names: Sequence[str]) -> Pool:
+    def _pool(self, split: ModelCut | None, names: Sequence[str]) -> Pool:
         return Pool(self.model, {}, {}, self._zero, self._zero)
 
     def _descend_privately(self, phase: Phase, privacy: ExamplePrivacy) -> None:

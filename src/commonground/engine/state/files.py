@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "Column",
+    "TensorColumn",
     "raw_bytes",
     "remove_parts",
     "sync_file",
@@ -43,7 +43,7 @@ _DTYPES = {
 MOST_LINKS = 40  # that are followed, as the kernel has it
 
 
-class Column(NamedTuple):
+class TensorColumn(NamedTuple):
     """A tensor that is written part by part, so that it need not be in memory as a whole.
 
     Attributes:
@@ -70,7 +70,9 @@ def write_atomically(path: Path, content: str | bytes | Iterable[bytes]) -> None
             _write(descriptor, part)
 
 
-def tensor_file(tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+def tensor_file(
+    tensors: Mapping[str, Tensor | TensorColumn], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
     """A safetensors file, part by part. The same tensors and strings are the same bytes, which the format's own library
     does not promise.
 
@@ -78,7 +80,9 @@ def tensor_file(tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, s
         tensors: by name.
         metadata: strings for its header.
     """
-    columns = {n: t if isinstance(t, Column) else Column(t.dtype, tuple(t.shape), (t,)) for n, t in tensors.items()}
+    columns = {
+        n: t if isinstance(t, TensorColumn) else TensorColumn(t.dtype, tuple(t.shape), (t,)) for n, t in tensors.items()
+    }
     # Wide numbers first, as the format wants it, so that every tensor is aligned in the file.
     order = sorted(columns, key=lambda name: (-columns[name].dtype.itemsize, name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}
@@ -95,7 +99,7 @@ def tensor_file(tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, s
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor | Column], metadata: Mapping[str, str], *, durable: bool = True
+    path: Path, tensors: Mapping[str, Tensor | TensorColumn], metadata: Mapping[str, str], *, durable: bool = True
 ) -> None:
     """Write a safetensors file as :func:`write_atomically` writes others, part by part.
 

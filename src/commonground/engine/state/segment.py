@@ -22,7 +22,7 @@ from torch import Tensor
 from commonground.access import reason
 from commonground.algorithms import Tensors
 from commonground.engine.state.digests import digest_rows
-from commonground.engine.state.files import Column, write_tensors
+from commonground.engine.state.files import TensorColumn, write_tensors
 from commonground.errors import RunError
 
 __all__ = ["CHUNK_BYTES", "Segment"]
@@ -78,13 +78,15 @@ class Segment:
             durable: see :func:`~commonground.engine.state.files.write_tensors`.
         """
 
-        def column(name: str, start: Tensor) -> Column:
+        def column(name: str, start: Tensor) -> TensorColumn:
             size = max(1, CHUNK_BYTES // max(1, start.numel() * start.element_size()))
             parts = (read(name, np.arange(i, min(i + size, len(clients)))) for i in range(0, len(clients), size))
-            return Column(start.dtype, (len(clients), *start.shape), parts)
+            return TensorColumn(start.dtype, (len(clients), *start.shape), parts)
 
         sha256 = _sha256(round, clients, digests, initial)
-        tensors: dict[str, Tensor | Column] = {f"rows/{name}": column(name, start) for name, start in initial.items()}
+        tensors: dict[str, Tensor | TensorColumn] = {
+            f"rows/{name}": column(name, start) for name, start in initial.items()
+        }
         tensors |= {"clients": torch.from_numpy(clients), "digests": torch.from_numpy(digests)}
         metadata = {"format": FORMAT, "round": str(round), "sha256": sha256}
         write_tensors(path, tensors, metadata, durable=durable)

@@ -14,9 +14,9 @@ from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     SEEDS,
-    Case,
     Count,
     Counts,
+    LinearCase,
     LinearSettings,
     Positive,
     at_its_start,
@@ -83,7 +83,7 @@ def run(request: Request) -> Outcome:
     table = []
     step, signal, floor = 0.0, torch.zeros(0, device="cpu"), torch.zeros(0, device="cpu")
     for m in request.progress(grid, "samples per client"):
-        case = Case(settings, settings.n, m, device=request.device)
+        case = LinearCase(settings, settings.n, m, device=request.device)
         problem, data, start = case.draw(seeds)
         if m == grid[0]:
             step = settings.step or safe_step(problem, count)

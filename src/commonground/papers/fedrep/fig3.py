@@ -12,10 +12,10 @@ from commonground.papers.claims import claim, most
 from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
-    Case,
     Count,
     Counts,
     GridSettings,
+    LinearCase,
     Positive,
     choose_step,
     common_step,
@@ -151,7 +151,7 @@ def _at_best_steps(
     runs: Runs = {}
     used = []
     for n in request.progress(settings.n, "tied steps" if far else "own best steps"):
-        case = Case(settings, n, settings.m, settings.samples, request.device)
+        case = LinearCase(settings, n, settings.m, settings.samples, request.device)
         drawn = case.draw(seeds, "random" if far else None)
         runs[n] = {}
         for kind in settings.kinds:
@@ -165,7 +165,9 @@ def _at_best_steps(
     return runs, used
 
 
-def _ranked(settings: Fig3Settings, case: Case, kind: Alternation, tied: bool, far: bool = False) -> list[Alternation]:
+def _ranked(
+    settings: Fig3Settings, case: LinearCase, kind: Alternation, tied: bool, far: bool = False
+) -> list[Alternation]:
     """A method with its step sizes, the best first; ``tied``: GD-GD's heads take the representation's step.
 
     The representation of kGD-GD then takes GD-GD's step, and its heads one of the grid.
@@ -188,7 +190,7 @@ def _from_afar(
     """The methods from a random representation and random heads, with the step sizes they have from the other start."""
     runs: Runs = {}
     for n in dict.fromkeys((min(settings.n), max(settings.n))):
-        case = Case(settings, n, settings.m, settings.samples, request.device)
+        case = LinearCase(settings, n, settings.m, settings.samples, request.device)
         drawn = case.draw(seeds, "random")
         steps = {row["method"]: row["_method"] for row in used if row["n"] == n}
         runs[n] = {kind.name: case.run(drawn, steps[kind.name], on_divergence="record") for kind in settings.kinds}
@@ -201,7 +203,7 @@ def _at_one_step(
     runs: Runs = {}
     used = []
     for n in request.progress(settings.n, "one step size"):
-        case = Case(settings, n, settings.m, settings.samples, request.device)
+        case = LinearCase(settings, n, settings.m, settings.samples, request.device)
         drawn = case.draw(seeds)
         runs[n] = {}
         for kind in settings.kinds:

@@ -11,9 +11,9 @@ from commonground.papers.claims import claim, fraction
 from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
-    Case,
     Count,
     Counts,
+    LinearCase,
     LinearSettings,
     Positive,
     at_its_start,
@@ -95,7 +95,7 @@ def run(request: Request) -> Outcome:
     seeds = request.seed_range(SEEDS)
     count = clients_per_round(settings.n, settings.r)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
-    case = Case(settings, settings.n, settings.m, device=request.device)
+    case = LinearCase(settings, settings.n, settings.m, device=request.device)
     problem, data, start = case.draw(seeds)
     step = settings.step or safe_step(problem, count)
     method = Alternation(None, step)

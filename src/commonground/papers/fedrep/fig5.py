@@ -12,7 +12,7 @@ from commonground.papers.figures import Curve, Figure
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.judge import run_table
 from commonground.papers.tables.readings import reported
-from commonground.papers.tables.table import Comparison, PaperTable, Row, cifar_column
+from commonground.papers.tables.table import PaperTable, Row, RowClaim, cifar_column
 from commonground.statistics import student_interval
 
 __all__ = ["TABLE"]
@@ -44,21 +44,21 @@ def _rows() -> Iterator[Row]:
         yield Row(_own(E), "fedavg", settings=local, reads="trained", printed=_name("FedAvg", E))
 
 
-def _comparisons() -> Iterator[Comparison]:
+def _comparisons() -> Iterator[RowClaim]:
     """FedRep with more epochs of the head above the same with fewer; FedAvg with one local epoch above more."""
     for fewer, more in pairwise(EPOCHS):
         text = f"FedRep with {more} head epochs is not below FedRep with {fewer}"
-        yield Comparison(_name("FedRep", more), _name("FedRep", fewer), text)
+        yield RowClaim(_name("FedRep", more), _name("FedRep", fewer), text)
     least, *others = EPOCHS
     most = others[-1]
-    yield Comparison(
+    yield RowClaim(
         _name("FedRep", most), _name("FedRep", least), f"FedRep with {most} head epochs above FedRep with {least}"
     )
     texts = {more: f"does not gain from {more} local epochs over {least} (positive: {least} better)" for more in others}
     for more, text in texts.items():
-        yield Comparison(_name("FedAvg", least), _name("FedAvg", more), f"FedAvg {text}")
+        yield RowClaim(_name("FedAvg", least), _name("FedAvg", more), f"FedAvg {text}")
     for more, text in texts.items():
-        yield Comparison(_own(least), _own(more), f"FedAvg, {OWN}, {text}")
+        yield RowClaim(_own(least), _own(more), f"FedAvg, {OWN}, {text}")
 
 
 def _drawn(table: PaperTable, store: CellStore) -> dict[str, Figure]:

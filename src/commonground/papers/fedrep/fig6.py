@@ -12,7 +12,7 @@ from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.table1 import FEMNIST, L2GD
 from commonground.papers.request import Request
 from commonground.papers.tables.judge import run_table
-from commonground.papers.tables.table import COMMON, Comparison, PaperTable, Row
+from commonground.papers.tables.table import COMMON, PaperTable, Row, RowClaim
 from commonground.statistics import Values
 
 __all__ = ["TABLE", "new_clients"]
@@ -54,7 +54,7 @@ TABLE = PaperTable(
     columns=(replace(FEMNIST, label="FEMNIST letters, then digits"),),
     champions=(),
     comparisons=tuple(
-        Comparison(
+        RowClaim(
             "FedRep",
             row.name,
             f"FedRep's body serves new clients better than {row.name}'s after {counted(epoch, 'epoch')} of their heads",

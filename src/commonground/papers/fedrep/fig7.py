@@ -13,9 +13,9 @@ from commonground.papers.experiment import Experiment
 from commonground.papers.fedrep.linear import (
     HEAD_LIMIT,
     SEEDS,
-    Case,
     Counts,
     GridSettings,
+    LinearCase,
     Positives,
     choose_step,
     common_step,
@@ -80,7 +80,7 @@ def run(request: Request) -> Outcome:
     settings.check(settings.n)
     seeds = request.seed_range(SEEDS)
     outcome = Outcome(settings=settings.model_dump(mode="json"))
-    cases = [Case(settings, n, m, device=request.device) for m in settings.m for n in settings.n]
+    cases = [LinearCase(settings, n, m, device=request.device) for m in settings.m for n in settings.n]
     common = settings.step or common_step(settings, settings.n, settings.tuned_on, request.device)
     how = "own best steps" if settings.step is None else f"step size {common:g}"
     runs: Runs = {}
@@ -158,7 +158,7 @@ def _lead(settings: Fig7Settings, runs: dict[str, Trajectory], name: str) -> tor
     return (_logs(runs[name]) - _logs(runs["FedRep"]))[:, low : high + 1].mean(1)
 
 
-def _methods(settings: Fig7Settings, case: Case) -> dict[str, list[Alternation]]:
+def _methods(settings: Fig7Settings, case: LinearCase) -> dict[str, list[Alternation]]:
     if settings.step is not None:
         return {kind.name: [_at(kind, settings.step, settings.head_step)] for kind in settings.kinds}
     heads = settings.head_step_grid if settings.head_step is None else (settings.head_step,)
@@ -175,7 +175,7 @@ def _at(kind: Alternation, step: float, head_step: float | None) -> Alternation:
 
 
 def _same_step(
-    settings: Fig7Settings, case: Case, drawn: Any, step: float, head_step: float | None
+    settings: Fig7Settings, case: LinearCase, drawn: Any, step: float, head_step: float | None
 ) -> dict[str, Trajectory]:
     found = {}
     for kind in settings.kinds:
@@ -186,7 +186,7 @@ def _same_step(
 
 
 def _row(
-    case: Case, method: Alternation, start: str, run: Trajectory, other: Trajectory | None = None
+    case: LinearCase, method: Alternation, start: str, run: Trajectory, other: Trajectory | None = None
 ) -> dict[str, Any]:
     """Where a start leads; ``other`` is the same method from the start of the figure.
 

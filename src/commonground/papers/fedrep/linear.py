@@ -39,10 +39,10 @@ from commonground.theory.linear import (
 __all__ = [
     "HEAD_LIMIT",
     "SEEDS",
-    "Case",
     "Count",
     "Counts",
     "GridSettings",
+    "LinearCase",
     "LinearSettings",
     "NotNegative",
     "Positive",
@@ -172,7 +172,7 @@ def at_its_start(samples: Sequence[int], k: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Case:
+class LinearCase:
     """One problem of a figure: its number of clients and of samples per client, and how rounds see them."""
 
     settings: LinearSettings
@@ -214,7 +214,7 @@ class Case:
 
 
 def choose_step(
-    case: Case,
+    case: LinearCase,
     kind: Alternation,
     steps: Sequence[float],
     head_step_grid: Sequence[float | None],
@@ -263,7 +263,7 @@ def choose_step(
 
 
 def run_best(
-    case: Case, drawn: tuple[Problem, Samples, Start], ranked: Sequence[Alternation]
+    case: LinearCase, drawn: tuple[Problem, Samples, Start], ranked: Sequence[Alternation]
 ) -> tuple[Alternation, Trajectory]:
     """Run the first of these that does not diverge here: what suits other seeds may be too large for one of these.
 
@@ -296,7 +296,9 @@ def safe_step(problem: Problem, count: int) -> float:
     return float(step_limit(subset_extremes(problem, count).largest).min())
 
 
-def refuse_divergence(run: Trajectory, method: Alternation, case: Case, drawn: tuple[Problem, Samples, Start]) -> None:
+def refuse_divergence(
+    run: Trajectory, method: Alternation, case: LinearCase, drawn: tuple[Problem, Samples, Start]
+) -> None:
     """End an experiment whose representation ends far from where it started in most seeds.
 
     Raises:
@@ -312,7 +314,7 @@ def refuse_divergence(run: Trajectory, method: Alternation, case: Case, drawn: t
         )
 
 
-def refuse_rise(model: SingleModel, step: float, case: Case, problem: Problem) -> None:
+def refuse_rise(model: SingleModel, step: float, case: LinearCase, problem: Problem) -> None:
     """End an experiment in which FedSGD's training loss more than doubles in most seeds.
 
     Raises:

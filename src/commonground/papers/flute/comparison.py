@@ -10,7 +10,7 @@ import numpy as np
 
 from commonground.papers.claims import claim, tally
 from commonground.papers.figures import Curve, Figure, mean_curve, median_curve
-from commonground.papers.flute.linear import EQUAL, Cell, ComparisonSettings
+from commonground.papers.flute.linear import EQUAL, ComparisonSettings, ProblemCell
 from commonground.papers.outcome import Claim, Outcome
 from commonground.statistics import Values, as_array, median_interval, student_interval
 from commonground.theory.flute.trajectory import Trajectory
@@ -25,7 +25,7 @@ READS = (
 )
 
 
-def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, source: str) -> Outcome:
+def report_comparison(cells: Sequence[ProblemCell], settings: ComparisonSettings, source: str) -> Outcome:
     """Figures, tables and claims about all cells."""
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     _figures(outcome, cells, settings)
@@ -83,7 +83,7 @@ def report_comparison(cells: Sequence[Cell], settings: ComparisonSettings, sourc
     return outcome
 
 
-def _where(cells: Sequence[Cell], claims: Sequence[Claim]) -> str:
+def _where(cells: Sequence[ProblemCell], claims: Sequence[Claim]) -> str:
     """How many cells' claims hold, and in which rows and columns of the grid."""
     held = [cell for cell, one in zip(cells, claims, strict=True) if one.holds]
     if not 0 < len(held) < len(cells):
@@ -94,7 +94,7 @@ def _where(cells: Sequence[Cell], claims: Sequence[Claim]) -> str:
     return f"{tally(claims)} (those that hold: {', '.join(parts)})"
 
 
-def _by_cell(cells: Sequence[Cell], settings: ComparisonSettings) -> dict[str, list[Claim]]:
+def _by_cell(cells: Sequence[ProblemCell], settings: ComparisonSettings) -> dict[str, list[Claim]]:
     """The paper's two statements judged in every cell: for the table and for counts, since single ones are near 0."""
     gains = [claim(cell.name, "", None, cell.gain(cell.fedrep), "above") for cell in cells]
     saved = [
@@ -107,7 +107,7 @@ def _by_cell(cells: Sequence[Cell], settings: ComparisonSettings) -> dict[str, l
     }
 
 
-def _cell_rows(cells: Sequence[Cell], judged: dict[str, list[Claim]]) -> list[dict[str, Any]]:
+def _cell_rows(cells: Sequence[ProblemCell], judged: dict[str, list[Claim]]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"M": cell.clients, "N": cell.samples, "k": cell.k} for cell in cells]
     for what, claims in judged.items():
         for row, one in zip(rows, claims, strict=True):
@@ -117,7 +117,7 @@ def _cell_rows(cells: Sequence[Cell], judged: dict[str, list[Claim]]) -> list[di
     return rows
 
 
-def _claims(cells: Sequence[Cell], settings: ComparisonSettings, source: str) -> list[Claim]:
+def _claims(cells: Sequence[ProblemCell], settings: ComparisonSettings, source: str) -> list[Claim]:
     last = f"after {settings.rounds} rounds"
     horizons = settings.judged
     claims: list[Claim] = []
@@ -194,7 +194,7 @@ def _claims(cells: Sequence[Cell], settings: ComparisonSettings, source: str) ->
     return claims + _claims_about_clients(cells, settings, last)
 
 
-def _claims_about_clients(cells: Sequence[Cell], settings: ComparisonSettings, last: str) -> list[Claim]:
+def _claims_about_clients(cells: Sequence[ProblemCell], settings: ComparisonSettings, last: str) -> list[Claim]:
     few, many = min(settings.clients), max(settings.clients)
     claims: list[Claim] = []
     if few == many:
@@ -220,7 +220,7 @@ def _claims_about_clients(cells: Sequence[Cell], settings: ComparisonSettings, l
     return claims
 
 
-def _figures(outcome: Outcome, cells: Sequence[Cell], settings: ComparisonSettings) -> None:
+def _figures(outcome: Outcome, cells: Sequence[ProblemCell], settings: ComparisonSettings) -> None:
     error = "(1/M) Σ ‖Bw_i − φ_i‖"
     for cell in cells:
         shown, kept = thinned(cell.rounds), cell.finished
@@ -260,7 +260,7 @@ def short(curve: Curve) -> Curve:
     return curve.changed(lambda values: [float(f"{v:.5g}") for v in values])
 
 
-def _row(cell: Cell) -> dict[str, Any]:
+def _row(cell: ProblemCell) -> dict[str, Any]:
     row: dict[str, Any] = {"M": cell.clients, "N": cell.samples, "k": cell.k, "rank-k floor": _rounded(cell.floor)}
     for name, path in (("FLUTE", cell.flute), ("FedRep", cell.fedrep), ("FedRep(RI)", cell.random)):
         mean, low, high = (float(v) for v in student_interval(_last(path)[cell.finished]))
@@ -280,7 +280,7 @@ def _row(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _horizon_row(cell: Cell, settings: ComparisonSettings) -> dict[str, Any]:
+def _horizon_row(cell: ProblemCell, settings: ComparisonSettings) -> dict[str, Any]:
     row: dict[str, Any] = {"M": cell.clients, "N": cell.samples, "k": cell.k}
     for round_ in settings.judged:
         mean, low, high = (float(v) for v in student_interval(cell.gain(cell.fedrep, round_)))

@@ -21,7 +21,7 @@ from commonground.theory.flute.problem import Generator, models, random_start, s
 from commonground.theory.flute.references import local_least_squares, mean_client_error, rank_k_floor
 from commonground.theory.flute.trajectory import Trajectory
 
-__all__ = ["EQUAL", "LETTERS", "Cell", "ComparisonSettings", "check_rank", "compare_all", "effective_step"]
+__all__ = ["EQUAL", "LETTERS", "ComparisonSettings", "ProblemCell", "check_rank", "compare_all", "effective_step"]
 
 AT_ONCE = 20  # seeds whose moments fit into a core's cache
 SEEDS = 80  # differences between the methods are a tenth of what they vary over seeds
@@ -96,7 +96,7 @@ class ComparisonSettings(Settings):
 
 
 @dataclass(frozen=True)
-class Cell:
+class ProblemCell:
     """One (M, N, k): every method on the same problems, of S seeds."""
 
     clients: int
@@ -157,7 +157,7 @@ def check_rank(name: str, k: int, d: int, clients: int, hint: str = "") -> None:
         raise ConfigError(f"{holds} {k}, with M = {clients}; it must be at most min(d, M) = min({d}, {clients}){hint}")
 
 
-def compare_all(request: Request, settings: ComparisonSettings) -> list[Cell]:
+def compare_all(request: Request, settings: ComparisonSettings) -> list[ProblemCell]:
     """Run every (M, N, k) for the request's seeds.
 
     Raises:
@@ -183,7 +183,7 @@ def compare_all(request: Request, settings: ComparisonSettings) -> list[Cell]:
         best = losses.index(min(losses))
         references = (rank_k_floor(phi, k), torch.cat(locals_), mean_client_error(torch.zeros_like(phi), phi))
         cells.append(
-            Cell(
+            ProblemCell(
                 m,
                 n,
                 k,

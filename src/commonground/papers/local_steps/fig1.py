@@ -14,7 +14,7 @@ from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment
 from commonground.papers.local_steps.images import (
     SEEDS,
-    Case,
+    ImageCase,
     ImageSettings,
     image_notes,
     measure,
@@ -72,7 +72,7 @@ def _run(request: Request) -> Outcome:
     intervals = settings.with_parallel()
     seeds = list(request.seed_range(SEEDS))
     h, way = settings.heterogeneity[0], settings.augment[0]
-    arms = [Case(i, h, way) for i in intervals]
+    arms = [ImageCase(i, h, way) for i in intervals]
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     found = measure(settings, arms, seeds, request, outcome.notes)
     numbers = {arm: [distinctness(f) for f in found[arm].filters] for arm in arms}
@@ -113,7 +113,7 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def _draw(folder: Path, arms: Sequence[Case], filters: Sequence[Tensor]) -> None:
+def _draw(folder: Path, arms: Sequence[ImageCase], filters: Sequence[Tensor]) -> None:
     panels = {
         name_of(arm.interval): torch.sigmoid(CONTRAST * f.detach()).movedim(1, -1).contiguous().numpy()
         for arm, f in zip(arms, filters, strict=True)

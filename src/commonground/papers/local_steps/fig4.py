@@ -16,13 +16,13 @@ from commonground.papers.local_steps.pictures import write_pictures
 from commonground.papers.outcome import Outcome
 from commonground.papers.request import Request
 
-__all__ = ["Pictures"]
+__all__ = ["PictureSettings"]
 
 SOURCE = "Bao, Crawshaw, Liu 2024, Figure 4"
 KEPT = 0.9  # correlation, ours: the paper says "overall the images retain their original signal"
 
 
-class Pictures(NoiseSettings):
+class PictureSettings(NoiseSettings):
     """What the pictures are made with.
 
     Attributes:
@@ -35,7 +35,7 @@ class Pictures(NoiseSettings):
 
 
 def _run(request: Request) -> Outcome:
-    settings = request.choose(Pictures(), Pictures())
+    settings = request.choose(PictureSettings(), PictureSettings())
     settings.check()
     noises = sorted(settings.noises)
     seeds = list(request.seed_range(SEEDS))

@@ -10,7 +10,7 @@ from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.local_steps.images import (
     SEEDS,
-    Case,
+    ImageCase,
     NoiseSettings,
     image_notes,
     measure,
@@ -43,7 +43,7 @@ def _run(request: Request) -> Outcome:
         raise ConfigError(f"intervals is {list(settings.intervals)}; it must be 1 (Parallel SGD) and one more")
     seeds = list(request.seed_range(SEEDS))
     h, way, interval = settings.heterogeneity[0], settings.augment[0], max(settings.intervals)
-    arms = {(i, noise): Case(i, h, way, noise) for noise in noises for i in (1, interval)}
+    arms = {(i, noise): ImageCase(i, h, way, noise) for noise in noises for i in (1, interval)}
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     found = measure(settings, list(arms.values()), seeds, request, outcome.notes)
     test = {key: found[arm].test for key, arm in arms.items()}

@@ -23,12 +23,12 @@ from commonground.engine.scores import Scores
 from commonground.errors import ConfigError, UpdateError
 from commonground.keys import numpy_stream
 from commonground.papers.request import Request, Settings, value_for
-from commonground.papers.sweep import Arm, Measured, sweep
+from commonground.papers.sweep import ArmResults, SweepArm, sweep
 from commonground.statistics import Values, detectable_difference
 
 __all__ = [
     "Accuracies",
-    "Case",
+    "ImageCase",
     "ImageSettings",
     "NoiseSettings",
     "deal",
@@ -168,7 +168,7 @@ def small_settings(settings: type[Any], **changed: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Case:
+class ImageCase:
     """A method (its interval I) under a condition: heterogeneity h, augmentation and feature noise ρ."""
 
     interval: int
@@ -230,8 +230,8 @@ def _source(settings: ImageSettings, data_dir: str | None, seed: int) -> Source:
 
 
 def measure(
-    settings: ImageSettings, cases: Sequence[Case], seeds: Sequence[int], request: Request, notes: list[str]
-) -> dict[Case, Accuracies]:
+    settings: ImageSettings, cases: Sequence[ImageCase], seeds: Sequence[int], request: Request, notes: list[str]
+) -> dict[ImageCase, Accuracies]:
     """Train and test every case with every seed; finished runs in the folder are taken as they are.
 
     Seeds stay paired: one with which some case diverges is left out of all of them, and a note says so.
@@ -256,7 +256,7 @@ def measure(
     return {case: _joined(of_case, seeds, kept) for case, of_case in measured.items()}
 
 
-def _arm(settings: ImageSettings, case: Case, data: Callable[[int], FederatedDataset]) -> Arm:
+def _arm(settings: ImageSettings, case: ImageCase, data: Callable[[int], FederatedDataset]) -> SweepArm:
     """A case as a sweep trains it."""
     total = settings.steps_of(case.augment)
     rounds = math.ceil(total / case.interval)
@@ -275,7 +275,7 @@ def _arm(settings: ImageSettings, case: Case, data: Callable[[int], FederatedDat
     }
     algorithm = "local-sgd" if case.interval > 1 else "parallel-sgd"
     folder = f"h-{case.heterogeneity:g}-{case.augment}-noise-{case.noise:g}-interval-{case.interval}"
-    return Arm(case.condition, name_of(case.interval), algorithm, data, run, folder)
+    return SweepArm(case.condition, name_of(case.interval), algorithm, data, run, folder)
 
 
 def _read(run: Run, data: FederatedDataset) -> _Figures:
@@ -287,7 +287,7 @@ def _read(run: Run, data: FederatedDataset) -> _Figures:
     return test, training_accuracy(run, data), first, float(run.summary["seconds"])
 
 
-def _joined(measured: Measured[_Figures], seeds: Sequence[int], kept: list[int]) -> Accuracies:
+def _joined(measured: ArmResults[_Figures], seeds: Sequence[int], kept: list[int]) -> Accuracies:
     """One case with the seeds that no case has lost."""
     runs = dict(zip([seed for seed in seeds if seed not in measured.diverged], measured.details, strict=True))
     test, train, filters, seconds = zip(*(runs[seed] for seed in kept), strict=True)

@@ -12,7 +12,7 @@ from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.images import (
     SEEDS,
     Accuracies,
-    Case,
+    ImageCase,
     ImageSettings,
     image_notes,
     measure,
@@ -41,7 +41,7 @@ ROWS = {
 }
 
 
-def _paper(arm: Case, column: str = "test_accuracy_percent") -> float | None:
+def _paper(arm: ImageCase, column: str = "test_accuracy_percent") -> float | None:
     row = ROWS.get((arm.interval, arm.augment, arm.heterogeneity))
     return None if row is None else float(row[column])
 
@@ -52,28 +52,28 @@ def _run(request: Request) -> Outcome:
     intervals = settings.with_parallel()
     seeds = request.seed_range(SEEDS)
     columns = [(way, h) for way in settings.augment for h in settings.heterogeneity]
-    arms = [Case(i, h, way) for way, h in columns for i in intervals]
+    arms = [ImageCase(i, h, way) for way, h in columns for i in intervals]
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     found = measure(settings, arms, list(seeds), request, outcome.notes)
     for arm in arms:
         outcome.cells.append(Cell.over_seeds(_column(arm), name_of(arm.interval), _paper(arm), found[arm].test))
     for way, h in columns:
-        _judge(outcome, [Case(i, h, way) for i in intervals], found, settings.steps_of(way))
+        _judge(outcome, [ImageCase(i, h, way) for i in intervals], found, settings.steps_of(way))
     outcome.add_table("training accuracy (%)", [_training(arm, found[arm]) for arm in arms])
     outcome.add_table(
         "differences from Parallel SGD (points of test accuracy) and what so many seeds can show",
         [
             {"setting": _column(arm), "method": name_of(arm.interval)}
-            | power_row(found[arm].test - found[Case(1, arm.heterogeneity, arm.augment)].test)
+            | power_row(found[arm].test - found[ImageCase(1, arm.heterogeneity, arm.augment)].test)
             for arm in arms
             if arm.interval > 1
         ],
     )
     for which in ("test", "train"):
         lines = {
-            _column(Case(1, h, way)): mean_curve(
+            _column(ImageCase(1, h, way)): mean_curve(
                 [float(i) for i in intervals],
-                np.stack([getattr(found[Case(i, h, way)], which) for i in intervals], 1) / 100,
+                np.stack([getattr(found[ImageCase(i, h, way)], which) for i in intervals], 1) / 100,
             )
             for way, h in columns
         }
@@ -83,16 +83,16 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def is_equal_in_training(arm: Case, steps: int) -> bool:
+def is_equal_in_training(arm: ImageCase, steps: int) -> bool:
     """Whether the paper's training accuracies are those of Parallel SGD where so few of so many steps are averaged."""
     return steps >= (AVERAGES if arm.augment == "none" else AUGMENTED_AVERAGES) * arm.interval
 
 
-def _column(arm: Case) -> str:
+def _column(arm: ImageCase) -> str:
     return f"{'with' if arm.augment != 'none' else 'no'} augmentation, h = {arm.heterogeneity:g}"
 
 
-def _training(arm: Case, measured: Accuracies) -> dict[str, object]:
+def _training(arm: ImageCase, measured: Accuracies) -> dict[str, object]:
     theirs = _paper(arm, "train_accuracy_percent")
     return {
         "setting": _column(arm),
@@ -103,12 +103,14 @@ def _training(arm: Case, measured: Accuracies) -> dict[str, object]:
     }
 
 
-def _judge(outcome: Outcome, arms: list[Case], found: dict[Case, Accuracies], steps: int) -> None:
+def _judge(outcome: Outcome, arms: list[ImageCase], found: dict[ImageCase, Accuracies], steps: int) -> None:
     """One column's claims; the first arm is Parallel SGD."""
     parallel, *local = arms
     where = _column(parallel)
 
-    def compare(text: str, one: Case, other: Case, side: Side, which: Literal["test", "train"] = "test") -> None:
+    def compare(
+        text: str, one: ImageCase, other: ImageCase, side: Side, which: Literal["test", "train"] = "test"
+    ) -> None:
         theirs = printed_lead(*(_paper(arm, f"{which}_accuracy_percent") for arm in (one, other)))
         ours = getattr(found[one], which) - getattr(found[other], which)
         judge(outcome, text, SOURCE, theirs, ours, side, tolerance=EQUAL if side == "within" else 0.0)

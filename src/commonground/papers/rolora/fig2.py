@@ -16,7 +16,7 @@ from commonground.papers.outcome import Outcome
 from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions, cell, curves, paired
 from commonground.papers.rolora.protocol import METHODS, Protocol, measure, names_of
-from commonground.papers.sweep import Arm
+from commonground.papers.sweep import SweepArm
 
 __all__: list[str] = []
 
@@ -93,12 +93,12 @@ def _run(request: Request) -> Outcome:
         "batch_size": settings.batch_size,
     }
     every = [
-        Arm(f"{n} clients", name, ours, partial(dealt, n), run)
+        SweepArm(f"{n} clients", name, ours, partial(dealt, n), run)
         for n in settings.clients
         for name, ours in names.items()
     ]
     if settings.centralised:
-        every.append(Arm("1 client", CENTRAL, METHODS["LoRA"], partial(dealt, 1), run))
+        every.append(SweepArm("1 client", CENTRAL, METHODS["LoRA"], partial(dealt, 1), run))
     outcome = Outcome(settings=settings.model_dump(mode="json"))
     measured = measure(every, seeds, settings, request, outcome.notes)
     found = Conditions(measured, SOURCE, outcome)

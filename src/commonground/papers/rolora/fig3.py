@@ -10,7 +10,7 @@ from commonground.papers.rolora.findings import Conditions, cell, curves, paired
 from commonground.papers.rolora.glue import (
     LABELS,
     GlueSettings,
-    Tasks,
+    GlueTasks,
     arms,
     glue_notes,
     paper_settings,
@@ -36,7 +36,7 @@ def _run(request: Request) -> Outcome:
     paper = paper_settings(GlueSettings, tasks=tasks_of_figure, clients=(50,), rounds=30, eval_every=1)
     settings = request.choose(SMALL, paper)
     settings.check()
-    tasks = Tasks(settings, request)
+    tasks = GlueTasks(settings, request)
     names = list(names_of(settings.methods))
     conditions = {f"{LABELS[task]}, {n} clients": (task, n) for task in settings.tasks for n in settings.clients}
     every = [arm for where, (task, n) in conditions.items() for arm in arms(where, settings, tasks, task, n)]

@@ -16,8 +16,8 @@ from commonground.papers.rolora.glue import (
     SMALL_FIGURES,
     THREE,
     GlueSettings,
+    GlueTasks,
     Layers,
-    Tasks,
     arms,
     glue_notes,
     of,
@@ -26,14 +26,14 @@ from commonground.papers.rolora.glue import (
 )
 from commonground.papers.rolora.protocol import measure, names_of
 
-__all__ = ["Budget", "Budgets"]
+__all__ = ["Budgets", "LayerBudget"]
 
 SOURCE = "Chen et al. 2025, Figure 4"
 SEEDS = 3
 COMPARABLE = 1.0  # points, ours: the paper says "comparable"
 
 
-class Budget(BaseModel):
+class LayerBudget(BaseModel):
     """One set of adapted layers.
 
     Attributes:
@@ -54,23 +54,25 @@ class Budgets(GlueSettings):
         budgets: by name, the smallest first, as in ``budgets={P1={layers="5"},P2={layers="4-5"}}``.
     """
 
-    budgets: dict[str, Budget] = Field(default_factory=dict)
+    budgets: dict[str, LayerBudget] = Field(default_factory=dict)
 
 
 # Table 7; P1 of SST-2 is W_v alone.
 _TABLE7 = {
-    "P1": Budget(layers="21-23", target_modules={"sst2": "value", **dict.fromkeys(["qnli", "mnli", "qqp", "rte"], "")}),
-    "P2": Budget(layers=dict(PAPER_LAYERS)),
-    "P3": Budget(layers={"sst2": "0-23", **dict.fromkeys(["qnli", "mnli", "qqp", "rte"], "12-23")}),
+    "P1": LayerBudget(
+        layers="21-23", target_modules={"sst2": "value", **dict.fromkeys(["qnli", "mnli", "qqp", "rte"], "")}
+    ),
+    "P2": LayerBudget(layers=dict(PAPER_LAYERS)),
+    "P3": LayerBudget(layers={"sst2": "0-23", **dict.fromkeys(["qnli", "mnli", "qqp", "rte"], "12-23")}),
 }
 
 SMALL = small_settings(
     Budgets,
     **SMALL_FIGURES,
     budgets={
-        "P1": Budget(layers="5", target_modules="value"),
-        "P2": Budget(layers="5"),
-        "P3": Budget(layers="3-5"),
+        "P1": LayerBudget(layers="5", target_modules="value"),
+        "P2": LayerBudget(layers="5"),
+        "P3": LayerBudget(layers="3-5"),
     },
 )
 
@@ -80,7 +82,7 @@ def _run(request: Request) -> Outcome:
     settings.check()
     if not settings.budgets:
         raise ConfigError('budgets is empty; name at least one, as in --set budgets={P1={layers="5"}}')
-    tasks = Tasks(settings, request)
+    tasks = GlueTasks(settings, request)
     names = list(names_of(settings.methods))
     clients = min(settings.clients)
     where = {(task, budget): f"{LABELS[task]}, {budget}" for task in settings.tasks for budget in settings.budgets}
@@ -117,7 +119,7 @@ def _run(request: Request) -> Outcome:
     return outcome
 
 
-def _says(budget: Budget) -> str:
+def _says(budget: LayerBudget) -> str:
     return f"{budget.layers} ({budget.target_modules})" if budget.target_modules else str(budget.layers)
 
 

@@ -15,8 +15,8 @@ from commonground.papers.rolora.glue import (
     SMALL_FIGURES,
     THREE,
     GlueSettings,
+    GlueTasks,
     Layers,
-    Tasks,
     arms,
     glue_notes,
     of,
@@ -73,7 +73,7 @@ def _run(request: Request) -> Outcome:
     settings.check()
     if not settings.budgets:
         raise ConfigError('budgets is empty; name at least one, as in --set budgets={small={both="5",one="4-5"}}')
-    tasks = Tasks(settings, request)
+    tasks = GlueTasks(settings, request)
     names = names_of(settings.methods)
     where = {(task, budget): f"{LABELS[task]}, {budget}" for task in settings.tasks for budget in settings.budgets}
     every = [

@@ -22,7 +22,7 @@ from commonground.errors import ConfigError
 from commonground.keys import numpy_stream
 from commonground.papers.request import Request, value_for
 from commonground.papers.rolora.protocol import Protocol, names_of
-from commonground.papers.sweep import Arm
+from commonground.papers.sweep import SweepArm
 
 __all__ = [
     "LABELS",
@@ -31,8 +31,8 @@ __all__ = [
     "SMALL_FIGURES",
     "THREE",
     "GlueSettings",
+    "GlueTasks",
     "Layers",
-    "Tasks",
     "arms",
     "glue_notes",
     "of",
@@ -205,7 +205,7 @@ def rounds_for(rounds: int, fewest: int, clients: int) -> int:
     return max(1, round(rounds * fewest / clients))
 
 
-class Tasks:
+class GlueTasks:
     """Tokenised tasks, each read once.
 
     Args:
@@ -269,12 +269,12 @@ def _part(samples: TextSamples, wanted: int, seed: int, split: str, task: str) -
 def arms(
     condition: str,
     settings: GlueSettings,
-    tasks: Tasks,
+    tasks: GlueTasks,
     task: str,
     clients: int,
     methods: Sequence[str] | None = None,
     **changed: Any,
-) -> list[Arm]:
+) -> list[SweepArm]:
     """All methods under one condition.
 
     Args:
@@ -305,11 +305,11 @@ def arms(
         "batch_size": settings.batch_of(task),
     }
     named = names_of(settings.methods if methods is None else methods)
-    return [Arm(condition, name, ours, tasks.dealt(task, clients), run) for name, ours in named.items()]
+    return [SweepArm(condition, name, ours, tasks.dealt(task, clients), run) for name, ours in named.items()]
 
 
 def glue_notes(
-    settings: GlueSettings, tasks: Tasks, request: Request, layers: Mapping[str, Any] | None = None
+    settings: GlueSettings, tasks: GlueTasks, request: Request, layers: Mapping[str, Any] | None = None
 ) -> list[str]:
     """What was reduced and what the paper leaves open, in sentences.
 

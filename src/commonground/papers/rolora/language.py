@@ -22,9 +22,9 @@ from commonground.extras import pip_install
 from commonground.keys import numpy_stream
 from commonground.models import keyed_weights
 from commonground.papers.rolora.protocol import After, Protocol, names_of
-from commonground.papers.sweep import Arm
+from commonground.papers.sweep import SweepArm
 
-__all__ = ["Instructions", "LanguageSettings", "arms", "kept", "tiny_llama"]
+__all__ = ["InstructionTasks", "LanguageSettings", "arms", "kept", "tiny_llama"]
 
 Row = Mapping[str, Any]
 
@@ -153,7 +153,7 @@ def tiny_llama(folder: Path, texts: Sequence[str], max_length: int) -> str:
     return f"hf:{folder}"
 
 
-class Instructions:
+class InstructionTasks:
     """Tokenised instructions, read once, dealt in equal parts for every seed.
 
     Args:
@@ -189,7 +189,7 @@ class Instructions:
         return deal(source, IID(), self.settings.clients, seed)
 
 
-def arms(condition: str, settings: LanguageSettings, data: Instructions, rank: int) -> list[Arm]:
+def arms(condition: str, settings: LanguageSettings, data: InstructionTasks, rank: int) -> list[SweepArm]:
     """All methods with one rank."""
     run: Mapping[str, Any] = {
         "model": data.model,
@@ -207,7 +207,7 @@ def arms(condition: str, settings: LanguageSettings, data: Instructions, rank: i
         "local_steps": settings.steps,
         "batch_size": settings.batch_size,
     }
-    return [Arm(condition, name, ours, data.dealt, run) for name, ours in names_of(settings.methods).items()]
+    return [SweepArm(condition, name, ours, data.dealt, run) for name, ours in names_of(settings.methods).items()]
 
 
 def kept(judge: Callable[[Run], dict[str, float]], asked: Mapping[str, Any]) -> After:

@@ -15,7 +15,7 @@ from commonground.engine import Run
 from commonground.engine.backends.base import payload_bytes
 from commonground.errors import ConfigError
 from commonground.papers.request import Request, Settings
-from commonground.papers.sweep import Arm, Measured, RateChoice, sweep
+from commonground.papers.sweep import ArmResults, RateChoice, SweepArm, sweep
 
 __all__ = ["METHODS", "After", "Costs", "Found", "Protocol", "measure", "names_of"]
 
@@ -107,7 +107,7 @@ class Costs:
     scores: dict[str, float]
 
 
-Found = Measured[Costs]
+Found = ArmResults[Costs]
 """What the sweeps of these experiments give for a method under a condition."""
 After = Callable[[Run, FederatedDataset], dict[str, float]]
 
@@ -129,7 +129,7 @@ def names_of(methods: Sequence[str]) -> dict[str, str]:
 
 
 def measure(
-    arms: Sequence[Arm],
+    arms: Sequence[SweepArm],
     seeds: Sequence[int],
     protocol: Protocol,
     request: Request,

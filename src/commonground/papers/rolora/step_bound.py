@@ -17,7 +17,7 @@ from commonground.papers.outcome import Outcome
 from commonground.papers.request import Request
 from commonground.papers.rolora.findings import cell, curves
 from commonground.papers.rolora.protocol import Found, Protocol, measure
-from commonground.papers.sweep import Arm
+from commonground.papers.sweep import SweepArm
 from commonground.statistics import Values
 from commonground.theory.rolora import contracts, homogeneous, rolora_steps
 from commonground.theory.threads import one_thread
@@ -142,7 +142,9 @@ def _network(outcome: Outcome, settings: StepBound, request: Request) -> None:
     for rate in settings.rates:
         condition = f"rate {rate:g}"
         arms = [
-            Arm(condition, name, "rolora", partial(dealt), _settings(settings, bound), f"{condition}/bound-{bound}")
+            SweepArm(
+                condition, name, "rolora", partial(dealt), _settings(settings, bound), f"{condition}/bound-{bound}"
+            )
             for name, bound in names.items()
         ]
         single = settings.model_copy(update={"rates": (rate,)})

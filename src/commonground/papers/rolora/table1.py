@@ -16,14 +16,14 @@ from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
     LABELS,
     GlueSettings,
-    Tasks,
+    GlueTasks,
     arms,
     glue_notes,
     paper_settings,
     small_settings,
 )
 from commonground.papers.rolora.protocol import METHODS, Found, measure, names_of
-from commonground.papers.sweep import Arm
+from commonground.papers.sweep import SweepArm
 
 __all__ = ["SMALL", "ClientNumbers"]
 
@@ -64,9 +64,9 @@ def _run(request: Request) -> Outcome:
     settings = request.choose(SMALL, paper_settings(ClientNumbers, ranks=(4, 8)))
     settings.check()
     cells = settings.cells()
-    tasks = Tasks(settings, request)
+    tasks = GlueTasks(settings, request)
     seeds = request.seed_range(SEEDS)
-    every: list[Arm] = []
+    every: list[SweepArm] = []
     for task in settings.tasks:
         for clients, rank in cells:
             every += arms(condition(task, clients, rank), settings, tasks, task, clients, rank=rank)
@@ -162,7 +162,7 @@ def _averages(
     found.outcome.add_table(f"average over {', '.join(LABELS[t] for t in settings.tasks)} (%)", rows)
 
 
-def _notes(settings: ClientNumbers, tasks: Tasks, request: Request) -> list[str]:
+def _notes(settings: ClientNumbers, tasks: GlueTasks, request: Request) -> list[str]:
     majority = ", ".join(f"{LABELS[task]} {tasks.majority(task, request.seed):.1f} %" for task in settings.tasks)
     return [
         *glue_notes(settings, tasks, request),

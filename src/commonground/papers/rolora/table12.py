@@ -26,7 +26,7 @@ from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer
 from commonground.papers.rolora.language import (
     LLAMA,
-    Instructions,
+    InstructionTasks,
     LanguageSettings,
     Row,
     arms,
@@ -37,7 +37,7 @@ from commonground.papers.rolora.language import (
 )
 from commonground.papers.rolora.mmlu import KINDS, LETTERS, Question, kind_of, prompt_of, read_questions
 from commonground.papers.rolora.protocol import Found, measure, names_of
-from commonground.papers.sweep import Arm
+from commonground.papers.sweep import SweepArm
 
 __all__ = ["Generation"]
 
@@ -108,7 +108,7 @@ def _run(request: Request) -> Outcome:
     settings.check()
     files = (settings.train, settings.train_code, settings.mmlu, settings.humaneval, settings.model)
     made_up = request.scale == "small" and not any(files)
-    every: list[Arm] = []
+    every: list[SweepArm] = []
     judges: dict[str, Callable[[Run], dict[str, float]]] = {}
     model = settings.model
     if made_up:
@@ -189,7 +189,7 @@ def _scores(
                 judge(outcome, text, SOURCE, paper, values["RoLoRA", score] - values[name, score], "above")
 
 
-def _held_out(settings: Generation, model: str, rows: Sequence[Row], origin: Path, seed: int) -> Instructions:
+def _held_out(settings: Generation, model: str, rows: Sequence[Row], origin: Path, seed: int) -> InstructionTasks:
     """Instructions of which some are followed and not trained on."""
     if len(rows) <= settings.watched:
         raise DataError(f"{origin} has {len(rows)} objects; more than the {settings.watched} watched ones are needed")
@@ -197,7 +197,7 @@ def _held_out(settings: Generation, model: str, rows: Sequence[Row], origin: Pat
     watched, train = order[: settings.watched], sorted(order[settings.watched :])
     fields = ("instruction", "input", "output")
     kept_rows = [{f: r[f] for f in fields if f in r} for r in rows]
-    return Instructions(settings, model, [kept_rows[i] for i in train], [kept_rows[i] for i in watched], origin)
+    return InstructionTasks(settings, model, [kept_rows[i] for i in train], [kept_rows[i] for i in watched], origin)
 
 
 def _right(

@@ -23,7 +23,7 @@ from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer
 from commonground.papers.rolora.language import (
     LLAMA,
-    Instructions,
+    InstructionTasks,
     LanguageSettings,
     Row,
     arms,
@@ -109,7 +109,7 @@ def _run(request: Request) -> Outcome:
     watched = part([row for task in settings.tasks for row in tests[task]], settings.watched, request.seed, "watched")
     fields = ("instruction", "input", "output", "answer")
     train_rows, watched_rows = ([_only(row, fields) for row in some] for some in (rows, watched))
-    data = Instructions(settings, model, train_rows, watched_rows, origin)
+    data = InstructionTasks(settings, model, train_rows, watched_rows, origin)
 
     def scores(run: Run) -> dict[str, float]:
         return answer_accuracy(Writer(run, settings.max_length), tests, settings.new_tokens)

@@ -23,7 +23,7 @@ from commonground.errors import BusyError, ConfigError, DataError, RunError, Upd
 from commonground.papers.provenance import commit, version
 from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellKey, CellStore, Curves, Measurement
-from commonground.papers.tables.table import Arm, PaperColumn, PaperTable, Row
+from commonground.papers.tables.table import CellRun, PaperColumn, PaperTable, Row
 from commonground.papers.tables.variants import Variant
 from commonground.processor import processor
 from commonground.report.format import slug
@@ -44,11 +44,11 @@ class Work:
         seed: of the run.
     """
 
-    arms: tuple[Arm, ...]
+    arms: tuple[CellRun, ...]
     seed: int
 
     @property
-    def arm(self) -> Arm:
+    def arm(self) -> CellRun:
         """What is trained."""
         return self.arms[0]
 
@@ -90,7 +90,7 @@ def work_for(
     for seed in seeds:
         for column in columns:
             for one in variants:
-                runs: dict[str, list[Arm]] = {}
+                runs: dict[str, list[CellRun]] = {}
                 wanted = set()
                 for row in table.rows:
                     settings = table.arm(column, row, **overrides).settings
@@ -331,7 +331,7 @@ def check_settings(work: Sequence[Work], request: Request) -> None:
         RunConfig.make({**_settings(one, request), "algorithm": one.arm.row.algorithm, "data": one.arm.column.data})
 
 
-def _other_weights(kept: Measurement, arm: Arm, run: Run | None, request: Request) -> list[str]:
+def _other_weights(kept: Measurement, arm: CellRun, run: Run | None, request: Request) -> list[str]:
     """A sentence about a cell that stays although its run, trained once more for others, ended otherwise."""
     now = "" if run is None else str(run.summary["weights_sha256"])
     if kept.precision != arm.settings.get("precision", request.precision) or kept.weights_sha256 == now:
@@ -355,7 +355,7 @@ class _Found:
     curves: Curves = field(default_factory=dict)
 
 
-def _of_training(run: Run, arm: Arm) -> _Found:
+def _of_training(run: Run, arm: CellRun) -> _Found:
     """Of the clients that the run has trained."""
     summary = run.summary
     figures = {
@@ -378,7 +378,7 @@ def _of_new_clients(served: Sequence[Values]) -> _Found:
 
 def _cell(
     table: PaperTable,
-    arm: Arm,
+    arm: CellRun,
     seed: int,
     run: Run | None,
     found: _Found,
@@ -413,7 +413,7 @@ def _cell(
     )
 
 
-def _command(table: PaperTable, arm: Arm, seed: int, request: Request) -> str:
+def _command(table: PaperTable, arm: CellRun, seed: int, request: Request) -> str:
     """What measures this cell alone."""
     parts = ["commonground", "reproduce", table.name, "--scale", request.scale, "--columns", arm.column.label]
     parts += ["--methods", arm.row.key, "--seed", str(seed), "--seeds", "1"]
@@ -424,7 +424,7 @@ def _command(table: PaperTable, arm: Arm, seed: int, request: Request) -> str:
     return shlex.join([*parts, "--out", "OUT"])
 
 
-def _curves(run: Run, arm: Arm) -> Curves:
+def _curves(run: Run, arm: CellRun) -> Curves:
     """What was tested, by round. Fine-tuned models are tested once, after the last round."""
     reads = "after_local" if arm.row.reads == "trained" else arm.row.reads
     names = {

@@ -9,7 +9,7 @@ from commonground.papers.claims import FEWEST
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.readings import Which, reported
 from commonground.papers.tables.table import PaperColumn, PaperTable, Row
-from commonground.report.format import Measured
+from commonground.report.format import FormattedFloat
 from commonground.table import Column, Table
 
 __all__ = ["about_readings", "side_by_side"]
@@ -47,10 +47,10 @@ def about_readings(table: PaperTable) -> str:
     return f"Percent; ours are means over seeds.{own}"
 
 
-def _mean(store: CellStore, column: PaperColumn, row: Row, which: Which) -> Measured | None:
+def _mean(store: CellStore, column: PaperColumn, row: Row, which: Which) -> FormattedFloat | None:
     values = list(reported(store, column, row, which=which).values())
     if not values:
         return None
     mean, seeds = 100 * sum(values) / len(values), len(values)
     few = f" ({seeds} seed{'s' if seeds > 1 else ''})" if seeds < FEWEST else ""
-    return Measured(mean, f"{mean:.1f}{few}")
+    return FormattedFloat(mean, f"{mean:.1f}{few}")

@@ -13,7 +13,7 @@ from commonground.errors import RunError
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.fill import Work, work_for
 from commonground.papers.tables.folder import table_in
-from commonground.papers.tables.table import Arm, PaperTable
+from commonground.papers.tables.table import CellRun, PaperTable
 from commonground.papers.tables.variants import PAPER
 from commonground.table import Column, Table
 
@@ -133,7 +133,7 @@ def _minutes(one: Work, fastest: Mapping[tuple[str, str], float], rates: Mapping
     return _size(one.arm) * median(beside or rates.values())
 
 
-def _size(arm: Arm) -> float:
+def _size(arm: CellRun) -> float:
     """Passes of whole models over the training data in a run, times the data; those of heads alone cost little."""
     settings = arm.settings
     share = settings["participation"] * settings["rounds"] * settings.get("local_epochs", 1)

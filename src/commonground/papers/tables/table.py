@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from commonground.papers.tables.cells import CellStore
     from commonground.statistics import Values
 
-__all__ = ["COMMON", "SMALL", "Arm", "Comparison", "FromColumn", "PaperColumn", "PaperTable", "Row", "cifar_column"]
+__all__ = ["COMMON", "SMALL", "CellRun", "FromColumn", "PaperColumn", "PaperTable", "Row", "RowClaim", "cifar_column"]
 
 # Collins et al. 2021, App. A.2.
 COMMON: dict[str, Any] = {
@@ -107,7 +107,7 @@ class PaperColumn:
 
 
 @dataclass(frozen=True)
-class Arm:
+class CellRun:
     """What is trained for one cell: a method in a column, as the paper has it or with one thing changed.
 
     Attributes:
@@ -135,7 +135,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RowClaim:
     """A claim about two rows, where a table's champions do not say it: one above the other, in every column.
 
     Attributes:
@@ -184,7 +184,7 @@ class PaperTable:
     small: int = 2
     seeds: int = 5
     notes: Sequence[str] = ()
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[RowClaim] = ()
     served: Callable[[Run, int, Request], Sequence[Values]] | None = None
     drawn: Callable[[PaperTable, CellStore], Mapping[str, Figure]] | None = None
     needs: Callable[[int, Request], object] | None = None
@@ -246,7 +246,7 @@ class PaperTable:
             found.update({row.name: row for row in known[key]})
         return list(found.values()) or [*self.rows]
 
-    def arm(self, column: PaperColumn, row: Row, variant: Variant = PAPER, **overrides: Any) -> Arm:
+    def arm(self, column: PaperColumn, row: Row, variant: Variant = PAPER, **overrides: Any) -> CellRun:
         """How a cell is trained.
 
         Args:
@@ -270,7 +270,7 @@ class PaperTable:
         ):
             for key, value in changes.items():
                 (options if key in known else settings)[key] = value
-        return Arm(column, row, variant, options, settings)
+        return CellRun(column, row, variant, options, settings)
 
 
 def _known(key: str, text: str, known: Mapping[str, Any], what: str, names: Sequence[str]) -> str:
