@@ -94,7 +94,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="a hyperparameter of the algorithm, or model.KEY=VALUE for one of the model"),
         click.option("--config", "config_file", type=click.Path(path_type=Path), help="settings from a TOML file"),
         click.option("--data-dir", help="folder of the data files  [default: $COMMONGROUND_DATA or a cache folder]"),
-        click.option("--track", multiple=True, type=NameChoice(TRACKERS), help="where figures are sent, too; repeatable"),
+        click.option("--track", multiple=True, type=NameChoice(TRACKERS), help="where figures go, too; repeatable"),
         click.option("--quiet", is_flag=True, help="print nothing but errors"),
     ]  # fmt: skip
     for option in reversed(extra):
