@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commonground.compare.grid import validation_split
 from commonground.data import (
     FederatedDataset,
     Preprocess,
@@ -18,6 +17,7 @@ from commonground.data import (
     tokenize,
 )
 from commonground.data.text import pad_tokens
+from commonground.data.validation import validation_split
 from commonground.errors import ConfigError, DataError
 from commonground.tasks import AnswerTokens, Classification
 from tests.token_rows import ID, numbers, pairs, singles, tokenizer

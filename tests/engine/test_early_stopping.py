@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from commonground import FederatedDataset, compare, load_run, train
-from commonground.compare.grid import validation_split
 from commonground.console import result_table
 from commonground.data import hold_out
+from commonground.data.validation import validation_split
 from commonground.engine.backends.base import Engine
 from commonground.engine.keeper import Keeper
 from commonground.errors import ConfigError, DataError, RunError

@@ -17,7 +17,7 @@ from torch import nn
 
 from commonground.algorithms import Algorithm
 from commonground.compare.adapting import OF_MODEL, check_spelling, is_adapting, of_all, without_defaults
-from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge, validation_split
+from commonground.compare.grid import candidates, check_grid, edge_notes, on_edge
 from commonground.compare.methods import COMMON, FINE_TUNING, Method, as_text, shown
 from commonground.compare.observer import ComparisonObserver, Step
 from commonground.compare.reaching import asked_target
@@ -25,6 +25,7 @@ from commonground.compare.results import Diverged, GridResult
 from commonground.config import RunConfig, with_usual_names
 from commonground.counted import counted
 from commonground.data import FederatedDataset
+from commonground.data.validation import validation_split
 from commonground.engine import Run, run_training
 from commonground.engine.interrupt import more_runs
 from commonground.engine.loop import OnRound, as_one

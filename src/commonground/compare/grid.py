@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from commonground.compare.adapting import OF_MODEL
 from commonground.compare.methods import Method
-from commonground.data import FederatedDataset, Source
-from commonground.data.validation import held_rows, relearnt
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError
 from commonground.literals import literal
 
-__all__ = ["candidates", "edge_notes", "on_edge", "parse_grid", "validation_split"]
+__all__ = ["candidates", "edge_notes", "on_edge", "parse_grid"]
 
 _NO_SCALE = {"workers", "threads"}  # numbers that no model depends on
 
@@ -110,55 +104,3 @@ def edge_notes(found: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         many = f" with {len(values)} of {len(seeds)} seeds" if len(seeds) > 1 else ""
         notes.append(f"{title}: the best value of {key} lies on the grid's edge ({named}){many}: widen it.")
     return notes
-
-
-def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 0) -> FederatedDataset:
-    """A data set whose test samples are taken out of the training samples; the true test samples are not in it.
-
-    Which they are says :func:`~commonground.data.validation.held_rows`. Clients with a single training sample are left
-    out. No array is copied; a table's encoders and scales are learnt anew, from the rows that stay.
-
-    Args:
-        data: the federated data set.
-        fraction: between 0 and 1.
-        seed: keys the draw, one stream for every client.
-
-    Raises:
-        ConfigError: the fraction is not between 0 and 1.
-        DataError: no client has two training samples.
-    """
-    clients = [client for client in range(data.clients) if len(data.train_indices(client)) > 1]
-    parts = held_rows(data, clients, fraction, seed)
-    if not clients:
-        raise DataError(
-            f"no client of {data.name!r} has two training samples; tuning needs one to train and one to judge"
-        )
-    kept, taken = [k for k, _ in parts], [h for _, h in parts]
-    learnt = relearnt(data, np.concatenate(taken))
-    unseen = np.concatenate([*taken, *([] if data.validation_index is None else [data.validation_index])])
-    return FederatedDataset(
-        name=data.name,  # defaults of model and learning rate hang on it
-        x_train=learnt.x_train,
-        y_train=data.y_train,
-        x_test=learnt.x_train,
-        y_test=data.y_train,
-        classes=data.classes,
-        class_names=data.class_names,
-        train_index=np.concatenate(kept),
-        train_offsets=np.cumsum([0, *map(len, kept)]),
-        test_index=np.concatenate(taken),
-        test_offsets=np.cumsum([0, *map(len, taken)]),
-        client_names=tuple(data.client_name(client) for client in clients),
-        preprocess=learnt.preprocess,
-        task=learnt.task,
-        noise=None if data.noise is None else data.noise.of(clients),
-        relearn=None if data.relearn is None else partial(_without, data.relearn, unseen),
-    )
-
-
-def _without(relearn: Callable[[Any], Source], taken: Any, held: Any) -> Source:
-    """A table read anew, whose rows taken and held teach nothing; those taken are the test rows here."""
-    marks = held.copy()
-    marks[taken] = True
-    source = relearn(marks)
-    return replace(source, x_test=source.x_train, y_test=source.y_train, test_names=None)

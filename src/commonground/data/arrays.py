@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from commonground.errors import ConfigError
 from commonground.single_precision import rounding_shows
 
-__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Split"]
+__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Split", "offsets_of"]
 
 Array = npt.NDArray[Any]
 """Samples: uint8, float32 or float64; int32 for tokens."""
@@ -22,6 +22,15 @@ Indices = npt.NDArray[np.int64]
 """Row numbers, labels, offsets or counts."""
 Marks = npt.NDArray[np.bool_]
 """Which of some rows are meant."""
+
+
+def offsets_of(sizes: Iterable[int]) -> Indices:
+    """Where each of several parts begins that follow one another, and where the last one ends: [parts + 1].
+
+    >>> offsets_of([2, 0, 3]).tolist()
+    [0, 2, 2, 5]
+    """
+    return np.cumsum([0, *sizes], dtype=np.int64)
 
 
 @dataclass(frozen=True)

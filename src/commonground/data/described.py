@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from commonground.data.arrays import Array, Preprocess
+from commonground.data.arrays import Array, Preprocess, offsets_of
 from commonground.data.federated import FederatedDataset
 from commonground.data.names import sorted_names
 from commonground.data.tables.cells import one_spelling, places_of
@@ -176,7 +176,7 @@ def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
         )
     x_train, x_test = _zeros(longest.fields, train, 0), _zeros(longest.fields, test, train)
     y_train, y_test = (task.neutral_targets(n, len(class_names)) for n in (train, test))
-    offsets = {s: np.cumsum([0, *(getattr(d, s) for d in descriptions)]) for s in ("train", "test")}
+    offsets = {s: offsets_of(getattr(d, s) for d in descriptions) for s in ("train", "test")}
     return FederatedDataset(
         name=first.data,
         x_train=x_train,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Marks, Preprocess
+from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Marks, Preprocess, offsets_of
 from commonground.data.checks import (
     check_classes,
     check_clients,
@@ -204,9 +204,9 @@ class FederatedDataset:
             classes=classes,
             class_names=tuple(class_names) if class_names is not None else tuple(map(str, range(classes))),
             train_index=np.arange(len(x_train)),
-            train_offsets=_offsets([len(x) for x in columns[0]]),
+            train_offsets=offsets_of([len(x) for x in columns[0]]),
             test_index=np.arange(len(x_test)),
-            test_offsets=_offsets([len(x) for x in columns[2]]),
+            test_offsets=offsets_of([len(x) for x in columns[2]]),
             client_names=None if client_names is None else tuple(client_names),
             preprocess=preprocess or AS_STORED,
             task=task,
@@ -471,10 +471,6 @@ def _sizes(offsets: Indices) -> Indices:
     sizes = np.diff(offsets)
     sizes.setflags(write=False)  # kept, and given to everybody
     return sizes
-
-
-def _offsets(sizes: Sequence[int] | Indices) -> Indices:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
 def _hash_array(digest: hashlib._Hash, field: str, values: Array) -> None:

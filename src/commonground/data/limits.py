@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from commonground.data.arrays import offsets_of
 from commonground.data.federated import FederatedDataset
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
@@ -63,7 +64,7 @@ def limit_samples(
         kept = index[rank < samples] if per_class else index[np.argsort(rank, kind="stable")[:samples]]
         chosen.append(np.sort(kept))
     joined = np.concatenate(chosen)
-    offsets = np.concatenate([[0], np.cumsum([len(kept) for kept in chosen])])
+    offsets = offsets_of(map(len, chosen))
     if split == "train":
         return replace(data, train_index=joined, train_offsets=offsets)
     return replace(data, test_index=joined, test_offsets=offsets)
@@ -89,9 +90,9 @@ def with_enough(data: FederatedDataset, samples: int, *, per_class: bool = False
     fewer = replace(
         data,
         train_index=np.concatenate(train),
-        train_offsets=np.cumsum([0, *map(len, train)]),
+        train_offsets=offsets_of(map(len, train)),
         test_index=np.concatenate(test),
-        test_offsets=np.cumsum([0, *map(len, test)]),
+        test_offsets=offsets_of(map(len, test)),
         client_names=names,
         noise=noise,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from commonground.data.arrays import Array, Indices
+from commonground.data.arrays import Array, offsets_of
 from commonground.data.federated import FederatedDataset
 
 __all__ = ["part_of"]
@@ -39,9 +39,9 @@ def part_of(data: FederatedDataset, clients: Sequence[int]) -> FederatedDataset:
     return replace(
         own,
         train_index=np.concatenate(spans[0::2]),
-        train_offsets=_offsets(sizes[0::2]),
+        train_offsets=offsets_of(sizes[0::2]),
         validation_index=np.concatenate(spans[1::2]),
-        validation_offsets=_offsets(sizes[1::2]),
+        validation_offsets=offsets_of(sizes[1::2]),
     )
 
 
@@ -49,7 +49,3 @@ def _samples(data: FederatedDataset, client: int) -> tuple[Array, Array, Array, 
     rows = np.concatenate([data.train_indices(client), data.validation_indices(client)])
     test = data.test_indices(client)
     return data.x_train[rows], data.y_train[rows], data.x_test[test], data.y_test[test]
-
-
-def _offsets(sizes: Sequence[int]) -> Indices:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from commonground.data.arrays import Indices, Split
+from commonground.data.arrays import Indices, Split, offsets_of
 from commonground.data.sources.base import Source
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
@@ -44,7 +44,7 @@ def split_of(train_owner: Indices, test_owner: Indices, clients: int, names: tup
 def _rows_by_owner(owner: Indices, clients: int) -> tuple[Indices, Indices]:
     rows = np.argsort(owner, kind="stable")
     sizes = np.bincount(owner[owner >= 0], minlength=clients)
-    return rows[len(rows) - sizes.sum() :], np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    return rows[len(rows) - sizes.sum() :], offsets_of(sizes)
 
 
 def split_by_counts(source: Source, train_counts: Indices, test_counts: Indices, seed: int) -> Split:

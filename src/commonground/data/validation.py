@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from commonground.data.arrays import offsets_of
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
 if TYPE_CHECKING:
     from commonground.data.federated import FederatedDataset
+    from commonground.data.sources.base import Source
 
-__all__ = ["held_rows", "hold_out", "relearnt"]
+__all__ = ["held_rows", "hold_out", "relearnt", "validation_split"]
 
 
 def held_rows(
@@ -82,9 +85,9 @@ def hold_out(
     return replace(
         relearnt(data, np.concatenate(held)),
         train_index=np.concatenate(kept),
-        train_offsets=np.cumsum([0, *map(len, kept)]),
+        train_offsets=offsets_of(map(len, kept)),
         validation_index=np.concatenate(held),
-        validation_offsets=np.cumsum([0, *map(len, held)]),
+        validation_offsets=offsets_of(map(len, held)),
     )
 
 
@@ -120,3 +123,57 @@ def _stratified(labels: Any, fraction: float, rng: np.random.Generator) -> Any:
     for label, number in zip(present, take, strict=True):
         chosen[rng.permutation(np.flatnonzero(labels == label))[:number]] = True
     return chosen
+
+
+def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 0) -> FederatedDataset:
+    """A data set whose test samples are taken out of the training samples; the true test samples are not in it.
+
+    Which they are says :func:`held_rows`. Clients with a single training sample are left
+    out. No array is copied; a table's encoders and scales are learnt anew, from the rows that stay.
+
+    Args:
+        data: the federated data set.
+        fraction: between 0 and 1.
+        seed: keys the draw, one stream for every client.
+
+    Raises:
+        ConfigError: the fraction is not between 0 and 1.
+        DataError: no client has two training samples.
+    """
+    from commonground.data.federated import FederatedDataset
+
+    clients = [client for client in range(data.clients) if len(data.train_indices(client)) > 1]
+    parts = held_rows(data, clients, fraction, seed)
+    if not clients:
+        raise DataError(
+            f"no client of {data.name!r} has two training samples; tuning needs one to train and one to judge"
+        )
+    kept, taken = [k for k, _ in parts], [h for _, h in parts]
+    learnt = relearnt(data, np.concatenate(taken))
+    unseen = np.concatenate([*taken, *([] if data.validation_index is None else [data.validation_index])])
+    return FederatedDataset(
+        name=data.name,  # defaults of model and learning rate follow from it
+        x_train=learnt.x_train,
+        y_train=data.y_train,
+        x_test=learnt.x_train,
+        y_test=data.y_train,
+        classes=data.classes,
+        class_names=data.class_names,
+        train_index=np.concatenate(kept),
+        train_offsets=offsets_of(map(len, kept)),
+        test_index=np.concatenate(taken),
+        test_offsets=offsets_of(map(len, taken)),
+        client_names=tuple(data.client_name(client) for client in clients),
+        preprocess=learnt.preprocess,
+        task=learnt.task,
+        noise=None if data.noise is None else data.noise.of(clients),
+        relearn=None if data.relearn is None else partial(_without, data.relearn, unseen),
+    )
+
+
+def _without(relearn: Callable[[Any], Source], taken: Any, held: Any) -> Source:
+    """A table read anew, whose rows taken and held teach nothing; those taken are the test rows here."""
+    marks = held.copy()
+    marks[taken] = True
+    source = relearn(marks)
+    return replace(source, x_test=source.x_train, y_test=source.y_train, test_names=None)

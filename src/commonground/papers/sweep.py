@@ -12,9 +12,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from commonground.compare.grid import validation_split
 from commonground.compare.progress import ComparisonProgress, Step
 from commonground.data import FederatedDataset
+from commonground.data.validation import validation_split
 from commonground.engine import Run, train
 from commonground.errors import UpdateError
 from commonground.papers.request import Request

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from commonground.data import FederatedDataset
+from commonground.data.arrays import offsets_of
 from commonground.engine.backends.pooled import pooled_steps
 from commonground.engine.setup import Setup
 
@@ -34,7 +35,7 @@ def shortened(setup: Setup, batches: int) -> Setup:
 def _first_rows(data: FederatedDataset, rows: int) -> FederatedDataset:
     sizes = data.train_sizes
     place = np.arange(len(data.train_index)) - np.repeat(data.train_offsets[:-1], sizes)
-    offsets = np.concatenate([[0], np.cumsum(np.minimum(sizes, rows))])
+    offsets = offsets_of(np.minimum(sizes, rows))
     return replace(data, train_index=data.train_index[place < rows], train_offsets=offsets)
 
 

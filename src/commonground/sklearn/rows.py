@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from commonground.data import FederatedDataset, Preprocess
+from commonground.data.arrays import offsets_of
 from commonground.errors import DataError
 
 __all__ = ["InputError", "client_names", "dealt", "standardised", "without_clients"]
@@ -87,7 +88,7 @@ def dealt(
         about: further fields of :class:`~commonground.data.FederatedDataset`.
     """
     order = np.argsort(owner, kind="stable")
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(names)))])
+    offsets = offsets_of(np.bincount(owner, minlength=len(names)))
     return FederatedDataset(
         name="arrays",
         x_train=X,

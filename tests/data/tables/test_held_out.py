@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commonground.compare.grid import validation_split
 from commonground.data import FederatedDataset, hold_out, load_data
+from commonground.data.validation import validation_split
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
