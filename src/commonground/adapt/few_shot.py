@@ -8,7 +8,8 @@ from __future__ import annotations
 import operator
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.algorithms.local import LocalOnly
 from commonground.counted import counted
 from commonground.data import FederatedDataset, limit_samples
+from commonground.engine.backends.base import Engine
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
 from commonground.engine.network import plain_network
@@ -30,7 +32,16 @@ from commonground.quoting import quoted
 from commonground.ranges import LARGEST, SMALLEST
 from commonground.tasks import Task
 
-__all__ = ["Adaptation", "adapt", "as_new_clients", "check_has_head", "head_curve", "head_setup", "known_clients"]
+__all__ = [
+    "Adaptation",
+    "adapt",
+    "as_new_clients",
+    "check_has_head",
+    "head_curve",
+    "head_setup",
+    "known_clients",
+    "trained_once",
+]
 
 Results = npt.NDArray[np.float64]
 
@@ -258,12 +269,17 @@ def head_setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) ->
 def _tested(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Results:
     """[clients] the headline metric on test samples after every client has trained once from ``initial``."""
     setup = setup.with_algorithm(algorithm, initial)
-    engine = make_engine("auto", setup)
-    everyone = range(setup.data.clients)
+    with trained_once(setup) as engine:
+        return engine.evaluate(range(setup.data.clients), setup.initial_shared).headline
+
+
+@contextmanager
+def trained_once(setup: Setup) -> Iterator[Engine]:
+    """An engine in which every client has trained one round, from where the setup begins."""
+    engine, everyone = make_engine("auto", setup), range(setup.data.clients)
     try:
-        results = settle(setup, engine.train(1, everyone, setup.initial_shared), 1)
-        engine.commit(1, results)
-        return engine.evaluate(everyone, setup.initial_shared).headline
+        engine.commit(1, settle(setup, engine.train(1, everyone, setup.initial_shared), 1))
+        yield engine
     finally:
         engine.close()
 

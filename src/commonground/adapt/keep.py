@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commonground.adapt.few_shot import as_new_clients, head_setup
+from commonground.adapt.few_shot import as_new_clients, head_setup, trained_once
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.data import FederatedDataset
-from commonground.engine.backends.checks import settle
-from commonground.engine.backends.factory import make_engine
 from commonground.engine.read_trained import weights_in
 from commonground.engine.run import Run, as_run, at_hand
 from commonground.engine.state.folder import RunFolder
@@ -102,15 +100,10 @@ def keep_clients(
     setup = head_setup(run, data, seed, lr)
     body = trained.body()
     setup = setup.with_algorithm(HeadTuning(epochs), setup.initial | body)
-    engine, everyone = make_engine("auto", setup), range(data.clients)
-    try:
-        results = settle(setup, engine.train(1, everyone, setup.initial_shared), 1)
-        engine.commit(1, results)
-        headline = engine.evaluate(everyone, setup.initial_shared).headline
+    with trained_once(setup) as engine:
+        headline = engine.evaluate(range(data.clients), setup.initial_shared).headline
         state = engine.states()
-        heads = [{name: state(client)[name] for name in setup.initial_personal} for client in everyone]
-    finally:
-        engine.close()
+        heads = [{name: state(client)[name] for name in setup.initial_personal} for client in range(data.clients)]
     with locked(run.folder, wait=WAIT):
         if weights_in(RunFolder(run.folder)) != trained.weights_digest:
             raise RunError(
