@@ -10,7 +10,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -159,7 +159,7 @@ def known_clients(trained: Trained, data: FederatedDataset) -> list[str]:
 def _alone(setup: Setup, epochs: int) -> Results:
     """A whole model of each client, trained on its samples alone."""
     update = {"local_epochs": epochs, "local_steps": None}
-    alone = replace(setup, config=setup.config.model_copy(update=update), _splits={})
+    alone = setup.on(setup.data, setup.config.model_copy(update=update))
     return _tested(alone, LocalOnly(), setup.initial)
 
 

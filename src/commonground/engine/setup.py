@@ -462,6 +462,19 @@ class Setup:
         """The module whose input is ``Output.features`` (:func:`~commonground.models.heads.head_module`)."""
         return head_module(self.model, self.groups)
 
+    def on(self, data: FederatedDataset, config: RunConfig | None = None, *, same_rows: bool = False) -> Setup:
+        """The same run on other data of the same form.
+
+        Args:
+            data: the data.
+            config: of the run there; by default its own.
+            same_rows: whether rows keep their positions, so that inputs which are made of them are these.
+        """
+        other = replace(self, data=data, config=config or self.config, _splits={})
+        if same_rows:
+            vars(other)["inputs"] = self.inputs
+        return other
+
     def split(self, trained: frozenset[str]) -> ModelCut | None:
         """Where the model can be cut when only ``trained`` changes (see :func:`~commonground.models.find_split`)."""
         if trained not in self._splits:

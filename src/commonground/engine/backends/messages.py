@@ -15,7 +15,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -86,7 +85,7 @@ class MessageEngine(Engine):
 
     def _to_client(self, number: int, message: bytes) -> bytes:
         data = part_of(self.setup.data, [number])
-        setup = replace(self.setup, data=data, _splits={})
+        setup = self.setup.on(data)
         setup.prepare_model()
         folder = self.folder / f"client-{number}"
         return MessageClient(setup, number, folder, durable=self._remove is None).handle(message)

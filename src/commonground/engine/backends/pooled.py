@@ -55,9 +55,8 @@ class PooledEngine(SerialEngine):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         config = setup.config.model_copy(update={"local_steps": pooled_steps(setup)})
-        one = replace(setup, config=config, data=pooled_data(setup.data), _splits={})
-        vars(one)["inputs"] = setup.inputs  # rows go by their position, with their own client's noise
-        self._pooled = SequentialClient(one)
+        # Rows go by their position, with their own client's noise.
+        self._pooled = SequentialClient(setup.on(pooled_data(setup.data), config, same_rows=True))
 
     def train(
         self, round: int, clients: Sequence[int], shared: Tensors, extra: Mapping[int, Tensors] | None = None
