@@ -31,18 +31,18 @@ def test_every_name_has_one_kind(tmp_path: Path) -> None:
     (tmp_path / "tables").mkdir()
     file(tmp_path / "tables" / "a.csv", TABLE)
     kinds = {
-        "digits": "Named",
-        "sst2": "Named",
+        "digits": "NamedSource",
+        "sst2": "NamedSource",
         "hf:owner/name": "Hub",
-        pictures(tmp_path / "pictures"): "Pictures",
-        str(tmp_path / "tables"): "Table",
-        file(tmp_path / "t.csv", TABLE): "Table",
-        file(tmp_path / "t.tsv", TABLE.replace(",", "\t")): "Table",
+        pictures(tmp_path / "pictures"): "ImageFolder",
+        str(tmp_path / "tables"): "TableFile",
+        file(tmp_path / "t.csv", TABLE): "TableFile",
+        file(tmp_path / "t.tsv", TABLE.replace(",", "\t")): "TableFile",
         file(tmp_path / "x.tsv", TEXTS): "TextTable",
         file(tmp_path / "x.jsonl", '{"text": "fine", "label": 1}\n'): "TextTable",
-        file(tmp_path / "t.jsonl", '{"a": 1, "label": 1}\n'): "Table",
-        file(tmp_path / "i.jsonl", '{"instruction": "a", "output": "b"}\n'): "Instructions",
-        "there/is/none.json": "Instructions",
+        file(tmp_path / "t.jsonl", '{"a": 1, "label": 1}\n'): "TableFile",
+        file(tmp_path / "i.jsonl", '{"instruction": "a", "output": "b"}\n'): "InstructionFile",
+        "there/is/none.json": "InstructionFile",
         "digit": "Unknown",
     }
     assert {name: type(kind_of(name)).__name__ for name in kinds} == kinds
