@@ -20,10 +20,12 @@ _OTHERWISE = {
     "--label": "target",
     "--classes-per-client S": "classes_per_client=S",
 }
+# Commands, and what is quoted: names, files and cells that only look so.
+_KEPT = re.compile(r"(`[^`]*`|(?<!\w)'[^']*'(?!\w)|\bcommonground [a-z][^;,)`]*)")
 _SET = re.compile(r"--set (?P<model>model\.)?(?P<name>\w+)=(?P<value>[^\s,;:)]+)")
 _OPTION = re.compile(
-    r"(?<![\w'\"/=-])--(?P<name>[a-z][a-z0-9-]*[a-z0-9])"
-    r"(?: (?P<number>-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w%]|\.\w)| (?P<pair>\w+=[\w:-]+)| (?P<quoted>'[^']*'))?"
+    r"(?<![\w\"/=-])--(?P<name>[a-z][a-z0-9-]*[a-z0-9])"
+    r"(?: (?P<number>-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w%]|\.\w)| (?P<pair>\w+=[\w:-]+))?"
 )
 
 _options_named = False
@@ -50,8 +52,13 @@ def as_read(text: str) -> str:
     """
     if _options_named or "--" not in text:
         return text
+    parts = _KEPT.split(text)
+    return "".join(part if number % 2 else _in_python(part) for number, part in enumerate(parts))
+
+
+def _in_python(text: str) -> str:
     for option, name in _OTHERWISE.items():
-        text = re.sub(rf"(?<![\w'\"/=-]){option}(?![\w-])", name, text)
+        text = re.sub(rf"(?<![\w/=-]){option}(?![\w-])", name, text)
     return _OPTION.sub(_argument, _SET.sub(_hyperparameter, text))
 
 
@@ -68,6 +75,4 @@ def _argument(found: re.Match[str]) -> str:
         return f"{name}={found['number']}"
     if found["pair"] is not None:
         return f'{name}="{found["pair"]}"'
-    if found["quoted"] is not None:
-        return f"{name}={found['quoted']}"
     return f"{name}=True" if found["name"] in _SWITCHES else name
