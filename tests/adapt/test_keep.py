@@ -170,7 +170,7 @@ def test_numbers_go_on_after_those_that_another_one_adds_meanwhile(
             others[:] = cg.keep_clients(tmp_path, newcomers(2), epochs=1).names
         return make(*args)
 
-    monkeypatch.setattr(import_module("commonground.adapt.keep"), "make_engine", making)
+    monkeypatch.setattr(import_module("commonground.adapt.few_shot"), "make_engine", making)
     assert cg.keep_clients(run, newcomers(1), epochs=1).names == ("new-2",)
     assert others == ["new-0", "new-1"]
     assert cg.load_run(tmp_path).trained.names[5:] == ["new-0", "new-1", "new-2"]
