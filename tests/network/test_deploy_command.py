@@ -25,7 +25,8 @@ from commonground.cli import main
 from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError
 from commonground.network import Answering
-from commonground.network.deploy import Deployment, follow, free_port
+from commonground.network.deploy import Deployment, free_port
+from commonground.network.following import follow
 from commonground.network.keys import check_own_certificate, make_certificates, make_node_key
 from commonground.network.limits import LARGEST, Limits
 from commonground.network.own_data import write_arrays
@@ -347,7 +348,7 @@ def test_a_server_that_is_gone_is_told_with_what_to_do(tmp_path: Path, monkeypat
     out = tmp_path / "run"
     job = Job(settings={}, clients=1, wait=1, limits=Limits(), out=str(out))
     ticks = count(0, 100)  # seconds: it looks what Flower says after ten
-    monkeypatch.setattr("commonground.network.deploy.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("commonground.network.following.time.monotonic", lambda: next(ticks))
     gone_says = r"does not answer any more; start it again \(commonground deploy server\) and "
     with pytest.raises(RunError, match=gone_says + "the run as well, without --resume: nothing of it was trained yet$"):
         follow(deployment, job, "job", 3, lambda kind, told: None)

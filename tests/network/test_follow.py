@@ -13,7 +13,8 @@ pytest.importorskip("flwr")
 
 from commonground.engine.state.round_lines import RoundLines
 from commonground.errors import RunError
-from commonground.network.deploy import Deployment, follow
+from commonground.network.deploy import Deployment
+from commonground.network.following import follow
 from commonground.network.holder import Holder
 from commonground.network.limits import Limits
 from commonground.network.server_app import LOG, Job, _carry_out, outcome_of
@@ -50,7 +51,7 @@ class Server(Deployment):
         """Rounds that were told."""
         heard: list[tuple[str, Any]] = []
         with monkeypatch.context() as patched:
-            patched.setattr("commonground.network.deploy.time.sleep", lambda seconds: self.happens.pop(0)())
+            patched.setattr("commonground.network.following.time.sleep", lambda seconds: self.happens.pop(0)())
             job = Job(settings={}, clients=1, wait=1, limits=Limits(), out=str(self.folder / "run"), resume=resume)
             follow(self, job, "a.json", 7, lambda kind, told: heard.append((kind, told)))
         assert {kind for kind, _ in heard} <= {"round"}
@@ -77,7 +78,7 @@ def test_why_a_run_failed_is_in_its_log_and_told_once(tmp_path: Path, monkeypatc
     (out / LOG).unlink()
     server = Server(tmp_path, write)
     heard: list[Any] = []
-    monkeypatch.setattr("commonground.network.deploy.time.sleep", lambda seconds: server.happens.pop(0)())
+    monkeypatch.setattr("commonground.network.following.time.sleep", lambda seconds: server.happens.pop(0)())
     with pytest.raises(RunError, match="the server says: it cannot"):
         follow(server, job, "a.json", 7, lambda kind, told: heard.append(told))
     assert heard == ["client 'north' is there"]
@@ -149,7 +150,7 @@ def test_a_run_that_says_nothing_is_looked_up_where_the_server_runs(
     server = Server(tmp_path)
     server.state = "finished:failed"
     times = iter(range(0, 1000, 20))
-    monkeypatch.setattr("commonground.network.deploy.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("commonground.network.following.time.monotonic", lambda: next(times))
     with pytest.raises(RunError) as raised:
         server.followed(monkeypatch)
     log = "`commonground deploy server` has shown why"

@@ -20,7 +20,8 @@ from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import is_free
 from commonground.errors import BusyError, ConfigError, Interrupted, RunError
 from commonground.existing import check_folder
-from commonground.network.deploy import Deployment, follow
+from commonground.network.deploy import Deployment
+from commonground.network.following import follow
 from commonground.network.holder import Holder
 from commonground.network.limits import Limits
 from commonground.network.server_app import LOG, Job
@@ -167,7 +168,7 @@ class _Shown:
             print(text, file=sys.stderr, flush=True)
 
     def hear(self, kind: str, told: Any) -> None:
-        """See :func:`~commonground.network.deploy.follow`."""
+        """See :func:`~commonground.network.following.follow`."""
         if kind == "note":
             self.say(escaped(str(told), 1000))
             return
