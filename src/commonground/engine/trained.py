@@ -49,7 +49,7 @@ from commonground.models import (
     tensors_of,
 )
 from commonground.models.behaviour import held_generators
-from commonground.models.heads import head_module
+from commonground.models.heads import head_module, inputs_of
 from commonground.name_lists import names_in
 from commonground.quoting import quoted
 from commonground.suggest import meant
@@ -543,13 +543,9 @@ class Trained:
                 f"{self.where} has no representation to show: no single submodule of its model, applied to every "
                 "sample, is the head"
             )
-        given: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0].to("cpu", self._dtype)))
-        try:
+        with inputs_of(head) as given:
             self._outputs_of(portable, x, client)
-        finally:
-            handle.remove()
-        return torch.cat(given).numpy()
+        return torch.cat(given).to("cpu", self._dtype).numpy()
 
     @cached_property
     def device(self) -> torch.device:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 
-from torch import nn
+from torch import Tensor, nn
 
 from commonground.errors import ModelError
 from commonground.models.groups import Groups, aliases_of, groups_of, set_groups, tensors_of
 
-__all__ = ["find_linear_head", "head_module", "replace_head"]
+__all__ = ["find_linear_head", "head_module", "inputs_of", "replace_head"]
 
 
 def head_module(model: nn.Module, groups: Groups) -> nn.Module | None:
@@ -22,6 +23,17 @@ def head_module(model: nn.Module, groups: Groups) -> nn.Module | None:
         if name and {also.get(t, t) for t in inner} == names:
             return module
     return None
+
+
+@contextmanager
+def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """While open, what a module is given first is added to the list, call by call."""
+    given: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    try:
+        yield given
+    finally:
+        handle.remove()
 
 
 def find_linear_head(model: nn.Module, groups: Groups, who: str) -> tuple[str, nn.Linear]:

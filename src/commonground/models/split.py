@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from commonground.models.calling import call
 from commonground.models.dropout import KeyedDropout
 from commonground.models.groups import aliases_of, tensors_of
+from commonground.models.heads import inputs_of
 
 __all__ = ["ModelCut", "find_split"]
 
@@ -46,13 +47,9 @@ class ModelCut:
         """Outputs of ``first`` for inputs ``x``; ``run`` runs ``first`` (directly or with given tensors)."""
         if not self.captured:
             return run(x)
-        box: list[Tensor] = []
-        handle = self.rest.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
-        try:
+        with inputs_of(self.rest) as given:
             run(x)
-        finally:
-            handle.remove()
-        return box[0]
+        return given[0]
 
 
 def find_split(model: nn.Module, trained: Collection[str], sample: dict[str, Tensor]) -> ModelCut | None:

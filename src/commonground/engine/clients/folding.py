@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -11,6 +11,7 @@ from torch.func import functional_call
 from commonground.algorithms import Tensors
 from commonground.data.inputs import Inputs
 from commonground.errors import ModelError
+from commonground.models.heads import inputs_of
 
 __all__ = ["captured_input", "fold_call"]
 
@@ -44,16 +45,12 @@ def fold_call(model: nn.Module, values: Tensors, inputs: Inputs, route: Tensor) 
 @contextmanager
 def captured_input(module: nn.Module | None) -> Iterator[Callable[[], Tensor]]:
     """While open, remember what a module is given; the function yielded returns it."""
-    box: list[Tensor] = []
+    watched: AbstractContextManager[list[Tensor]] = nullcontext([]) if module is None else inputs_of(module)
+    with watched as given:
 
-    def get() -> Tensor:
-        if module is None or not box:
-            raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
-        return box[0]
+        def get() -> Tensor:
+            if not given:
+                raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
+            return given[0]
 
-    handle = module.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0])) if module is not None else None
-    try:
         yield get
-    finally:
-        if handle is not None:
-            handle.remove()

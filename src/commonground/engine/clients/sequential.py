@@ -23,6 +23,7 @@ from commonground.engine.option_checks import check_own_steps
 from commonground.engine.setup import Setup
 from commonground.errors import LoneSampleError, ModelError
 from commonground.models import ModelCut, call, tensors_of
+from commonground.models.heads import inputs_of
 from commonground.privacy import is_private_part, noisy_means
 
 __all__ = ["SequentialClient", "feature_chunk"]
@@ -226,16 +227,11 @@ class SequentialClient(LocalTraining):
         head = self.setup.head_module
         if head is None:
             raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
-        box: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, inputs: box.append(inputs[0]))
-        try:
-            with self.setup.autocast():
-                logits = call(module, batch.x)
-            logits, features = self.setup.wide(logits), self.setup.wide(box[0])
-            weight = torch.ones(len(logits), dtype=logits.dtype, device=logits.device)
-            return Output(logits, features, self._own(), weight, reference)
-        finally:
-            handle.remove()
+        with inputs_of(head) as given, self.setup.autocast():
+            logits = call(module, batch.x)
+        logits, features = self.setup.wide(logits), self.setup.wide(given[0])
+        weight = torch.ones(len(logits), dtype=logits.dtype, device=logits.device)
+        return Output(logits, features, self._own(), weight, reference)
 
     def gradient(
         self,

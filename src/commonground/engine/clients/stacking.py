@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from commonground.engine.clients.stacked_layers import stackable_layers
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ModelError
 from commonground.models import call_with
+from commonground.models.heads import inputs_of
 
 __all__ = ["Stacking", "call_stacked", "names_inside", "stacking_of"]
 
@@ -58,15 +60,12 @@ def call_stacked(
         raise ModelError("this method needs the head's input, but no single submodule of the model is its head")
 
     def one(mine: Tensors, my_masks: Tensors, rows: Inputs, mine_there: Tensor | None) -> tuple[Tensor, ...]:
-        box: list[Tensor] = []
-        handle = head.register_forward_pre_hook(lambda _, i: box.append(i[0])) if features and head else None
-        try:
-            with stackable_layers(module, mine_there, lone):
-                out = call_with(module, {**common, **mine, **my_masks}, rows)
-        finally:
-            if handle is not None:
-                handle.remove()
-        return (out, box[0]) if features else (out,)
+        watched: AbstractContextManager[list[Tensor]] = nullcontext([])
+        if features and head is not None:
+            watched = inputs_of(head)
+        with watched as given, stackable_layers(module, mine_there, lone):
+            out = call_with(module, {**common, **mine, **my_masks}, rows)
+        return (out, given[0]) if features else (out,)
 
     try:
         result = vmap(one, in_dims=(0, 0, 0, None if there is None else 0))(stacked, masks, x, there)
