@@ -436,3 +436,19 @@ def test_texts_in_columns_that_the_run_was_told(
     table.write_text("words;kind\nw1;k1\n", "utf-8")
     assert main(["predict", str(tmp_path / "run"), str(table), "--client", "c1"]) == 2
     assert "has no column 'wörds' (did you mean 'words'?)" in capsys.readouterr().err
+
+
+def test_texts_in_a_file_per_client(place: Path, tmp_path: Path) -> None:
+    """A folder of them is answered as it was trained on: each row by its file's model."""
+    (tmp_path / "shops").mkdir()
+    for shop in ("north", "south"):
+        rows = [f"{' '.join(WORDS[i : i + 3])},{'good' if i % 2 else 'bad'}" for i in range(12)]
+        (tmp_path / "shops" / f"{shop}.csv").write_text("\n".join(["text,mood", *rows]) + "\n", "utf-8")
+    data = ["--data", str(tmp_path / "shops"), "--client-column", "file", "--text-column", "text", "--target", "mood"]
+    model = ["--model", f"hf:{place / 'bert'}", "--rounds", "1", "--quiet", *SET]
+    assert main(["train", "lora", *data, *model, "--out", str(tmp_path / "run")]) == 0
+    assert cg.load_run(tmp_path / "run").trained.names == ["north", "south"]
+    out = tmp_path / "said.csv"
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "shops"), "--out", str(out)]) == 0
+    header, *rows = read_table(out.read_text("utf-8"))
+    assert [row[header.index("file")] for row in rows] == ["north"] * 12 + ["south"] * 12

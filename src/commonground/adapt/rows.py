@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from commonground.adapt.headings import headings, of_answers
 from commonground.adapt.tables import Whose, asked_of, features_of
 from commonground.adapt.text_tables import schema_of_texts, tokens_of_table
-from commonground.data.tables.raw import with_files
 from commonground.data.tables.read import raw_of_frame, read_raw
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError, warn
@@ -61,7 +60,7 @@ def predict_rows(
     if schema is None:
         raise ConfigError(f"{trained.where} was not trained on a table, so that it knows no columns; take run.predict")
     is_file = isinstance(table, str | os.PathLike)
-    raw = with_files(read_raw(Path(table)), schema.client_column) if is_file else raw_of_frame(table)
+    raw = read_raw(Path(table), client_column=schema.client_column) if is_file else raw_of_frame(table)
     if trained.schema is None:
         x = tokens_of_table(run, raw, note)
     else:

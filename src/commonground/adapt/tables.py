@@ -20,7 +20,6 @@ from commonground.data.tables.divide import owners_of
 from commonground.data.tables.features import check_columns, ignored, known_features
 from commonground.data.tables.notation import column_of, telling_ways
 from commonground.data.tables.options import table_options
-from commonground.data.tables.raw import with_files
 from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
@@ -111,7 +110,8 @@ def predict_table(
     """
     if not is_table(str(path)):
         raise DataError(f"'{path}' is no table with names of columns, which {trained.where} needs")
-    raw = with_files(read_raw(path, separator, encoding), trained.schema.client_column if trained.schema else None)
+    column = None if trained.schema is None else trained.schema.client_column
+    raw = read_raw(path, separator, encoding, client_column=column)
     x, schema = features_of(trained, raw, kinds, note)
     return answers_of(trained, raw, schema, x, whose, note)
 

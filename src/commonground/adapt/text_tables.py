@@ -48,7 +48,7 @@ def predict_text_table(
         ConfigError: nobody said whose model to ask.
         DataError: a column is missing, a text is empty (line named), or a client is unknown.
     """
-    raw = read_text_table(path, separator, encoding)
+    raw = read_text_table(path, separator, encoding, schema.client_column)
     return answers_of(run.trained, raw, schema, tokens_of_table(run, raw, note), whose, note)
 
 

@@ -75,14 +75,18 @@ def read_texts(
     return texts_in(read_text_table(path, separator, encoding), columns, usual)
 
 
-def read_text_table(path: Path, separator: str | None = None, encoding: str | None = None) -> RawTable:
+def read_text_table(
+    path: Path, separator: str | None = None, encoding: str | None = None, client_column: str | None = None
+) -> RawTable:
     """A table as it is read where its columns are texts: in a .tsv file quotation marks are ordinary characters.
 
     Raises:
         ConfigError: an impossible separator or encoding.
         DataError: the file is missing, damaged or empty.
     """
-    return read_raw(_there(path), separator, encoding, quotes=".tsv" not in path.name.lower())
+    quotes = ".tsv" not in path.name.lower()
+    there = path if path.is_dir() else _there(path)
+    return read_raw(there, separator, encoding, quotes=quotes, client_column=client_column)
 
 
 def texts_in(raw: RawTable, columns: Sequence[str] = (), usual: Sequence[str] = ()) -> TextSamples:

@@ -13,7 +13,6 @@ from commonground.data.arrays import Array
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.options import TableOptions
-from commonground.data.tables.raw import with_files
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.targets import read_targets
@@ -72,8 +71,8 @@ def load_text_table(
     if isinstance(path, RawTable):
         raw, path = path, path.path
     else:
-        raw = read_raw(path, options.separator, options.encoding, quotes=".tsv" not in path.name.lower())
-        raw = with_files(raw, options.client_column)
+        quotes = ".tsv" not in path.name.lower()
+        raw = read_raw(path, options.separator, options.encoding, quotes=quotes, client_column=options.client_column)
     asked: Mapping[str, Any] = {} if like is None else like.asked
     options, unlike = options.as_asked(asked, raw.columns)
     _check_options(options)

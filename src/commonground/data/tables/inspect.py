@@ -119,7 +119,7 @@ def inspect_table(
     Raises:
         DataError: it is no table, or has no such column.
     """
-    raw = with_files(read_raw(path, separator, encoding), client_column)
+    raw = read_raw(path, separator, encoding, client_column=client_column)
     check_columns(path, raw.columns, [name for name in (client_column, target) if name is not None], raw.unread)
     client_column = client_column or _proposed_client(raw, target) or (FILE if len(raw.files) > 1 else None)
     raw = with_files(raw, client_column)

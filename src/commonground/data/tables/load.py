@@ -28,7 +28,6 @@ from commonground.data.tables.features import (
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.notation import check_points, telling_ways
 from commonground.data.tables.options import TableOptions
-from commonground.data.tables.raw import with_files
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.targets import as_run_read, read_targets
@@ -92,7 +91,7 @@ def load_table(
     if isinstance(path, RawTable):
         raw = path
     else:
-        raw = with_files(read_raw(path, options.separator, options.encoding), options.client_column)
+        raw = read_raw(path, options.separator, options.encoding, client_column=options.client_column)
     options, unlike = options.as_asked(schema.asked if schema else {}, raw.columns)
     if schema is not None:
         task = task or schema.task

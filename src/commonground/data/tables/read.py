@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from commonground.data.tables.huggingface import is_saved_dataset, read_saved_dataset
-from commonground.data.tables.raw import RawTable, check_names, counted, raw_of_arrow, raw_of_frame
+from commonground.data.tables.raw import RawTable, check_names, counted, raw_of_arrow, raw_of_frame, with_files
 from commonground.data.tables.textfile import TextFile, check_unsaid, read_text_file
 from commonground.errors import DataError
 from commonground.quoting import quoted
@@ -52,7 +52,12 @@ def _in_folder(path: Path) -> list[Path]:
 
 
 def read_raw(
-    path: Path, separator: str | None = None, encoding: str | None = None, *, quotes: bool | None = None
+    path: Path,
+    separator: str | None = None,
+    encoding: str | None = None,
+    *,
+    quotes: bool | None = None,
+    client_column: str | None = None,
 ) -> RawTable:
     """Read a table.
 
@@ -60,6 +65,7 @@ def read_raw(
         path: one of :data:`FORMS`; the files of a folder have the same columns and follow one another by name.
         separator, encoding: of text files; found if not given (:func:`~commonground.data.tables.textfile`).
         quotes: whether a text file's cell may stand in quotation marks; by default not in a .tsv file of texts.
+        client_column: which one says whose a row is; of a folder it may be its files (:func:`with_files`).
 
     Raises:
         ConfigError: an impossible separator or encoding, or one of a file that has none.
@@ -71,7 +77,8 @@ def read_raw(
         return read_saved_dataset(path)
     files = _in_folder(path)
     if files:
-        return _joined(path, [read_raw(file, separator, encoding, quotes=quotes) for file in files])
+        joined = _joined(path, [read_raw(file, separator, encoding, quotes=quotes) for file in files])
+        return with_files(joined, client_column)
     if path.is_dir():
         raise DataError(f"the folder {path} holds no table; it may hold files {FORMS.rpartition(', or')[0]}")
     kind = _kind(path)
