@@ -442,8 +442,8 @@ def test_texts_in_a_file_per_client(place: Path, tmp_path: Path) -> None:
     """A folder of them is answered as it was trained on: each row by its file's model."""
     (tmp_path / "shops").mkdir()
     for shop in ("north", "south"):
-        rows = [f"{' '.join(WORDS[i : i + 3])},{'good' if i % 2 else 'bad'}" for i in range(12)]
-        (tmp_path / "shops" / f"{shop}.csv").write_text("\n".join(["text,mood", *rows]) + "\n", "utf-8")
+        lines = [f"{' '.join(WORDS[i : i + 3])},{'good' if i % 2 else 'bad'}" for i in range(12)]
+        (tmp_path / "shops" / f"{shop}.csv").write_text("\n".join(["text,mood", *lines]) + "\n", "utf-8")
     data = ["--data", str(tmp_path / "shops"), "--client-column", "file", "--text-column", "text", "--target", "mood"]
     model = ["--model", f"hf:{place / 'bert'}", "--rounds", "1", "--quiet", *SET]
     assert main(["train", "lora", *data, *model, "--out", str(tmp_path / "run")]) == 0

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import signal
 import subprocess
 import tomllib
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from socket import create_server
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -377,6 +380,61 @@ def test_options_that_are_always_refused_are_not_in_the_help(capsys: pytest.Capt
         assert "not for" in capsys.readouterr().err
     assert "--rounds" in told
     assert "--expect" in told
+    assert "  --metrics " not in told  # of which there is one kind alone
+    assert "(not balanced, which asks for all clients' classes)" in " ".join(told.split())
+
+
+def test_a_client_says_what_a_sigterm_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it works on is finished, unless a second one comes."""
+    told: list[str] = []
+    line: Any = SimpleNamespace(close=lambda: told.append("closed"))
+
+    def serve(fleet: Any, answering: Any, note: Any, over: Callable[[], bool]) -> None:
+        for _ in range(2):
+            assert over() is bool(told)
+            signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("the second one ends it")
+
+    monkeypatch.setattr("commonground.network.node.serve_client", serve)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit, match=r"^130$"):
+            cli_deploy._take_part(line, cast(Any, None), told.append)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == ["ends once what it works on is finished; a second SIGTERM, or Ctrl-C, ends it at once", "closed"]
+
+
+def test_status_tells_no_time_that_a_restart_does_not_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower counts on over a client's restart, which takes its place back."""
+    nodes = [{"node-id": "7", "status": "online", "online-elapsed": 835.0}, {"node-id": "8", "status": "offline"}]
+    monkeypatch.setattr(Deployment, "flwr", lambda *words: (["flwr"], {"nodes": nodes, "runs": []}))
+    assert main(["deploy", "status", "--folder", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["node 7  online", "node 8  offline", "no runs yet"]
+
+
+@pytest.mark.parametrize("who", ["7", "north.pub"])
+def test_a_key_is_taken_back_by_its_file_or_by_the_node(
+    who: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(deployment: Deployment, *words: str) -> tuple[list[str], dict[str, Any]]:
+        asked.append(words)
+        return ["flwr"], {}
+
+    monkeypatch.setattr(Deployment, "flwr", flwr)
+    (tmp_path / "registered").mkdir()
+    for node, key in ((7, "north.pub"), (8, "south.pub")):
+        (tmp_path / "registered" / f"{node}.txt").write_text(f"{key}\n", "utf-8")
+    assert main(["deploy", "unregister", "--folder", str(tmp_path), who]) == 0
+    assert capsys.readouterr().out == "node 7 takes part no more\n"
+    assert asked == [("supernode", "unregister", "7")]
+    assert Deployment(tmp_path).keys() == {"8": "south.pub"}
+    assert main(["deploy", "unregister", "--folder", str(tmp_path), "north.pub"]) == 2
+    assert "no key 'north.pub' was let in; known are south.pub" in capsys.readouterr().err
 
 
 def test_folders_of_server_and_client_are_their_owners_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,31 @@ def test_a_letter_is_fetched_and_confirmed(server: Server, tmp_path: Path) -> No
     assert received is not None
     assert received[1] == LETTER
     assert server.confirmed == [server.message.object_id]
+
+
+@pytest.mark.parametrize("asked", ["PullObject", "ConfirmMessageReceived"])
+def test_a_message_of_a_run_that_was_stopped_is_told_as_that(
+    asked: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are refused; where the server fails in another way, or refuses the node itself, it is not there."""
+
+    def failing(code: int) -> Callable[[Any], Any]:
+        def fail(request: Any) -> Any:
+            told = httpx.Response(code, request=httpx.Request("POST", "https://server"))
+            raise httpx.HTTPStatusError(f"{code}", request=told.request, response=told)
+
+        return fail
+
+    stopped, broken, unknown = (line(server, tmp_path) for _ in range(3))
+    setattr(stopped._client, asked, failing(403))
+    with pytest.raises(UpdateError, match="has ended a run while this client was at work in it: it was stopped there"):
+        stopped.receive()
+    setattr(broken._client, asked, failing(503))
+    with pytest.raises(httpx.HTTPStatusError):
+        broken.receive()
+    monkeypatch.setattr(unknown._client, "PullMessages", failing(403))
+    with pytest.raises(httpx.HTTPStatusError):
+        unknown.receive()
 
 
 def test_a_message_of_too_many_parts_is_not_fetched(server: Server, tmp_path: Path) -> None:

@@ -218,6 +218,7 @@ def test_clients_of_one_name_are_told_by_their_nodes() -> None:
     wanted = r"the clients of nodes 1, 3 and 4 call themselves 'north'; each needs a name of its own \(--name\)"
     with pytest.raises(RunError, match=wanted):
         gather(grid.GridPost(there, LIMITS), 4, 3)
+    assert sorted(node for node, kind in there.heard if kind == "told") == [1, 3, 4]  # their owners can mend it
 
 
 def test_a_message_whose_parts_the_server_does_not_take_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:

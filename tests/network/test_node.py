@@ -16,6 +16,7 @@ import httpx
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import node
 from commonground.network.desk import Desk
+from commonground.network.fleet import RUN_OVER
 from commonground.network.post import Letter, question_id
 
 RUN = "ab" * 16
@@ -240,6 +241,13 @@ def test_an_answer_that_nobody_wants_any_more_is_dropped() -> None:
     line = Line([letter(b"one"), letter(b"two")], [status(410)])
     line.serve(1)
     assert len(line.sent) == 1
+    assert line.connected == 1
+
+
+def test_a_client_at_work_hears_that_its_run_was_stopped() -> None:
+    """Flower refuses its answer as it refuses a stranger's; the node is known and stays."""
+    line = Line([letter(b"one"), letter(b"two")], [status(403)])
+    assert line.serve(1)[1:] == [RUN_OVER]
     assert line.connected == 1
 
 
