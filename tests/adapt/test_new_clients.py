@@ -87,6 +87,14 @@ def test_more_shots_serve_better_and_every_way_is_named(tmp_path: Path) -> None:
     assert ways["frozen body", 40].mean > ways["frozen body", 2].mean
 
 
+def test_the_spread_of_two_clients_is_half_of_what_is_between_them(tmp_path: Path) -> None:
+    """As that of the clients that trained; their 10th and 90th percentiles are four fifths of it apart."""
+    trained("fedrep", tmp_path)
+    for found in adapt(load_run(tmp_path), cg.load_data("digits", 2, classes_per_client=3, seed=9), [3], epochs=1):
+        assert found.std == pytest.approx((found.p90 - found.p10) / 1.6)
+        assert found.std > 0
+
+
 def test_a_rate_that_is_given_is_that_of_all_steps() -> None:
     """Also where the run's head had one of its own."""
     run = cg.train("fedrep", "digits", **{**SETTINGS, "head_lr": 0.05, "lr": 0.05})

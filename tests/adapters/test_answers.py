@@ -14,6 +14,7 @@ import torch
 from commonground.adapt import load_run
 from commonground.adapt.texts import answer, read_instructions
 from commonground.cli import main
+from commonground.data.text import alpaca_prompt
 from tests.adapters.conftest import SET, read_table
 from tests.language import WORDS
 
@@ -51,6 +52,7 @@ def test_the_card_of_an_export_asks_as_the_run_does(merge: bool, place: Path, tm
     names: dict[str, Any] = {"folder": str(tmp_path / "own"), "instruction": "w1 w2 w3"}
     exec(first, names)
     exec(second, names)
+    assert names["prompt"] == alpaca_prompt("w1 w2 w3")  # with its line break, which this tokenizer does not see
     prompt = len(names["ids"][0])
     assert prompt > 24  # the whole form of an instruction
     written = names["tokenizer"].decode(names["written"][0, prompt : prompt + 5], skip_special_tokens=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import commonground as cg
 from commonground.engine import portable
 from commonground.errors import ModelError
+from commonground.models.heads import inputs_of
 from tests.helpers import made_data
 from tests.language import tiny_model, token_data
 
@@ -38,7 +39,6 @@ def test_a_shared_body_shows_all_clients_the_same(tmp_path: Path) -> None:
         np.testing.assert_array_equal(run.represent(data.x_test, client), shown)
         assert_heads_say_what_is_predicted(run, data.x_test, client, shown)
     np.testing.assert_array_equal(cg.load_run(tmp_path).represent(data.x_test, 1), shown)
-    assert list(run.model(0).get_submodule("head")._forward_pre_hooks) == []
 
 
 def test_clients_alone_have_their_own() -> None:
@@ -81,6 +81,18 @@ def test_a_model_that_writes_answers_has_none(tmp_path: Path) -> None:
     run = cg.train("lora", data, model=tiny_model("llama-lm", tmp_path / "lm"), **SETTINGS)
     with pytest.raises(ModelError, match="has no representation to show"):
         run.represent(data.x_test)
+
+
+def test_what_a_module_is_given_is_watched_while_that_is_asked() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    x = torch.ones(4, 2)
+    with pytest.raises(ZeroDivisionError), inputs_of(net[1]) as given:
+        net(x)
+        net(2 * x)
+        raise ZeroDivisionError
+    net(3 * x)
+    assert [tensor.tolist() for tensor in given] == [net[0](x).tolist(), net[0](2 * x).tolist()]
+    assert not net[1]._forward_pre_hooks
 
 
 class TwoEnds(nn.Module):
