@@ -183,7 +183,8 @@ def test_in_a_configuration_file(capsys: pytest.CaptureFixture[str], tmp_path: P
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"round": 3}, r"unknown setting 'round' \(did you mean 'rounds'\?\)"),
+        ({"round": 3}, r"unknown setting 'round' \(did you mean 'rounds'\?\)$"),
+        ({"cookies": 3}, r"unknown setting 'cookies'; known are algorithm, options, data, clients, "),
         ({"options": {"heads": 3}}, r"no setting 'heads' \(did you mean 'head_epochs'\?\); it has head_epochs, body"),
     ],
 )

@@ -98,6 +98,9 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
+TOO_MANY = 30
+"""How many names are told beside one that is likely meant."""
+
 _WRITTEN = {
     "tuple_type": ", written as [1, 2]",
     "list_type": ", written as [1, 2]",
@@ -111,7 +114,9 @@ def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         names = list(known)
-        return f"unknown setting '{where}'{meant(where, names)}; known are {', '.join(names)}"
+        if (likely := meant(where, names)) and len(names) > TOO_MANY:
+            return f"unknown setting '{where}'{likely}"
+        return f"unknown setting '{where}'{likely}; known are {', '.join(names)}"
     reason = first["msg"].removeprefix("Value error, ")
     written = "" if callable(first["input"]) else _WRITTEN.get(first["type"], "")
     return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}{written}"

@@ -13,6 +13,7 @@ import commonground as cg
 from commonground.config import RunConfig
 from commonground.data.formats import TokenRows
 from commonground.data.inputs import select
+from commonground.engine.backends.factory import make_engine
 from commonground.engine.clients.folding import fold_call
 from commonground.engine.prepare import prepare_setup
 from commonground.errors import ModelError, RunError
@@ -363,3 +364,8 @@ def test_no_more_is_drawn_than_a_batch_has_tokens(engine: str, bert: str, monkey
     runs = [run("lora", bert, engine, rounds=1, model_options={**dropout, "max_length": most}) for most in (64, 20)]
     assert 4 <= min(drawn) <= max(drawn) <= 11  # the longest row has 11 tokens
     assert runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
+
+
+def test_a_folded_cohort_has_its_workers_as_threads(bert: str) -> None:
+    config = RunConfig.make({"algorithm": "rolora", "data": "made", "model": bert, "workers": 2, **SETTINGS})
+    assert make_engine("batched", prepare_setup(config, token_data())).remark == ""

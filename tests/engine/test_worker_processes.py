@@ -9,6 +9,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from commonground import train
 from commonground.algorithms import Client, Tensors
 from commonground.algorithms.fedavg import FedAvg
+from commonground.config import RunConfig
+from commonground.engine.backends.factory import make_engine
+from commonground.engine.prepare import prepare_setup
 from commonground.errors import ConfigError, RunError
 from commonground.tasks import Classification, tasks
 from tests.helpers import made_data, own
@@ -116,3 +120,17 @@ def test_what_cannot_be_sent_to_the_runs_process_is_said_to_be_that() -> None:
             train("fedavg", data, rounds=1, engine="processes", workers=2)
     finally:
         tasks.pop("of-a-test", None)
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched", "messages", "processes"])
+def test_workers_that_are_not_used_are_spoken_of(engine: str) -> None:
+    said = f"--workers 3 is not used: the engine '{engine}' computes in one process; take --engine processes"
+    assert _remark(engine, workers=3) == ("" if engine == "processes" else said)
+    assert _remark(engine, workers=1) == _remark(engine) == ""
+
+
+def _remark(engine: str, **settings: Any) -> str:
+    config = RunConfig.make({"data": "made", "model": "linear", **settings})
+    made = make_engine(engine, prepare_setup(config, made_data((4, 4, 4))))
+    made.close()
+    return made.remark

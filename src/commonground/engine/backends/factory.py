@@ -104,7 +104,9 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
 
         return RayEngine(setup)
     if name == "messages":
-        return MessageEngine(setup, folder / "clients" if folder is not None else None)
+        messages = MessageEngine(setup, folder / "clients" if folder is not None else None)
+        messages.remark = _unused_workers(name, setup)
+        return messages
     if name == "batched" and setup.folds and sum(p.numel() for p in setup.model.parameters()) > THREADED_WEIGHTS:
         # One pass for all clients is one process's work: it gets the cores that worker processes would have had.
         torch.set_num_threads(setup.config.threads * (setup.config.workers or default_workers()))
@@ -114,10 +116,19 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
         "batched": BatchedEngine,
     }
     engine = engines[name](setup)
-    engine.remark = remark
-    if chosen and not remark and name == "serial" and setup.device.type != "cpu":
+    engine.remark = remark or _unused_workers(name, setup)
+    if chosen and not engine.remark and name == "serial" and setup.device.type != "cpu":
         engine.remark = f"clients are computed one after the other on {setup.device}: {_why_not_stacked(setup)}"
     return engine
+
+
+def _unused_workers(name: str, setup: Setup) -> str:
+    """A sentence about workers that were asked for and that this engine has no use for; empty if there are none."""
+    asked = setup.config.workers or 1
+    if asked == 1 or name == "processes" or (name == "batched" and setup.folds):  # where they are threads
+        return ""
+    more = "; take --engine processes" if setup.device.type == "cpu" else ""
+    return f"--workers {asked} is not used: the engine '{name}' computes in one process{more}"
 
 
 def _why_not_stacked(setup: Setup) -> str:
