@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commonground.cli_options import run_values
+from commonground.cli.options import run_values
 from commonground.config import RunConfig
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.training import run_training

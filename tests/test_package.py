@@ -66,7 +66,7 @@ def test_its_functions_stay_functions(first: str) -> None:
     code = (
         f"import commonground.{first}, commonground as cg; "
         "print(type(cg.compare).__name__, type(cg.adapt).__name__); "
-        "import commonground.compare.grid, commonground.adapt.texts; "
+        "import commonground.compare.grid, commonground.prediction.texts; "
         "print(type(cg.compare).__name__, type(cg.adapt).__name__)"
     )
     assert _run(code) == ["function function"] * 2

@@ -9,7 +9,7 @@ import click
 from marks import plain
 
 from commonground.cli import cli
-from commonground.cli_help import SECTIONS
+from commonground.cli.help import SECTIONS
 
 
 def commands() -> str:

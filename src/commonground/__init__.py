@@ -15,7 +15,7 @@ from commonground.stopping import end_while_loading as _end_while_loading
 from commonground.stopping import is_command as _is_command
 
 if TYPE_CHECKING:
-    from commonground.adapt import adapt, keep_clients, predict_rows, predict_tests
+    from commonground.adapt import adapt, keep_clients
     from commonground.adapters import load_adapter
     from commonground.algorithms import Algorithm, Client, Server, Tensors, Update
     from commonground.compare import compare, plan_comparison
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from commonground.export import ExportedModel, export_adapter, export_model, load_exported, table_inputs
     from commonground.models import build_model
     from commonground.plan import plan
+    from commonground.prediction import predict_rows, predict_tests
     from commonground.tasks import AnswerTokens, Classification, MultiLabel, Regression, Task
 
     __version__: str
@@ -50,7 +51,7 @@ if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
 _ROOMS = {
-    "adapt": "adapt keep_clients predict_rows predict_tests",  # heads for new clients, tried or kept; rows
+    "adapt": "adapt keep_clients",  # heads for new clients, tried or kept
     "adapters": "load_adapter",  # a LoRA adapter into a model
     "algorithms": "Algorithm Client Server Tensors Update",  # what an algorithm is written in
     "compare": "compare plan_comparison",  # several methods side by side, and what that would need
@@ -60,6 +61,7 @@ _ROOMS = {
     "errors": "CommonGroundError",  # every error raised on purpose
     "export": "ExportedModel export_adapter export_model load_exported table_inputs",  # models taken away
     "plan": "plan",  # what a run would need
+    "prediction": "predict_rows predict_tests",  # a run's models on rows, and on what it was tested on
     "models": "build_model",  # the papers' networks
     "tasks": "AnswerTokens Classification MultiLabel Regression Task",  # what is learnt
 }

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import commonground as cg
-from commonground.adapt import load_run
 from commonground.adapt.few_shot import _summary, adapt, head_curve
+from commonground.engine import load_run
 from commonground.engine.state.segment import Segment
 from commonground.errors import ConfigError, DataError
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from commonground.adapt import load_run
-from commonground.adapt.texts import answer, read_instructions
 from commonground.cli import main
 from commonground.data.text import alpaca_prompt
+from commonground.engine import load_run
+from commonground.prediction.texts import answer, read_instructions
 from tests.adapters.conftest import SET, read_table
 from tests.language import WORDS
 

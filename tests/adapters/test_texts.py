@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 import commonground as cg
-from commonground.adapt import load_run
-from commonground.adapt.texts import answer, classify, read_texts
 from commonground.cli import main
 from commonground.data.text import TextSamples
+from commonground.engine import load_run
 from commonground.errors import ConfigError, DataError
+from commonground.prediction.texts import answer, classify, read_texts
 from tests.adapters.conftest import SET, read_table
 from tests.language import WORDS
 from tests.text_files import some_words

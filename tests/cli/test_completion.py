@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem, ShellComplete
 from commonground.algorithms import registry, yardsticks
 from commonground.catalogue import data_names, experiment_names
 from commonground.cli import cli, main
-from commonground.completion import VARIABLE, declared_algorithms, declared_models
+from commonground.cli.completion import VARIABLE, declared_algorithms, declared_models
 from commonground.config import RunConfig
 from commonground.data import available_sources
 from commonground.data.augment import Augment

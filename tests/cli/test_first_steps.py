@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 import commonground as cg
-from commonground.adapt import load_run
 from commonground.cli import main
 from commonground.config import RunConfig
+from commonground.engine import load_run
 from commonground.errors import ConfigError, DataError, ModelError
 from commonground.models.lora_options import LoRAOptions
 from tests.helpers import made_data

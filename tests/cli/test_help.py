@@ -9,7 +9,7 @@ import click
 import pytest
 
 from commonground.cli import cli, main
-from commonground.cli_help import SECTIONS
+from commonground.cli.help import SECTIONS
 
 
 @pytest.mark.parametrize("name", ["train", "compare"])

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from commonground import train
-from commonground.cli_compare import compare as command
+from commonground.cli.compare import compare as command
 from commonground.compare import Comparison, compare
 from commonground.compare.observer import SilentComparison
 from commonground.console import ConsoleProgress

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from commonground import train
-from commonground.adapt import load_run
+from commonground.engine import load_run
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError, ConfigError, RunError
 from commonground.report import write_run_report

@@ -23,7 +23,7 @@ import httpx
 from flwr.common.config import parse_config_args
 
 import commonground as cg
-from commonground import cli_deploy
+from commonground.cli import deploy as cli_deploy
 from commonground.cli import main
 from commonground.engine.state.lock import locked_file
 from commonground.errors import ConfigError, RunError

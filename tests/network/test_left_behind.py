@@ -138,7 +138,7 @@ def test_members_are_written_by_who_has_the_folder(tmp_path: Path) -> None:
 
 ATTEND = """
 import os, sys
-from commonground.cli_deploy import _attended
+from commonground.cli.deploy import _attended
 code = '''
 import os, time
 from commonground.network.parent import end_with

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import commonground as cg
-from commonground import cli_deploy
+from commonground.cli import deploy as cli_deploy
 from commonground.cli import main
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset

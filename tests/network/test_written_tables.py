@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import commonground as cg
-from commonground.adapt.tables import Whose, predict_table
 from commonground.config import RunConfig
 from commonground.data.own_table import OwnTable, table_data
 from commonground.data.tables.options import TableOptions
 from commonground.errors import DataError
 from commonground.network import Limits, gather, train_over
+from commonground.prediction.tables import Whose, predict_table
 from tests.network.tables import NAMES, agreed_on, in_german, made_frame, made_frames, one_of, town_of, written
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commonground.cli_help import SECTIONS
+from commonground.cli.help import SECTIONS
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("none", "epsilon-8", "epsilon-2")

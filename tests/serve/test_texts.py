@@ -20,10 +20,10 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
-from commonground.adapt.texts import classify
 from commonground.data.text import TextSamples
 from commonground.engine.run import Run
 from commonground.errors import ConfigError
+from commonground.prediction.texts import classify
 from commonground.serve import RunModels, Tokens, make_app
 from commonground.serve.tokens import ENROL
 from tests.language import tiny_model, token_data

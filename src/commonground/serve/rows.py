@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from commonground.adapt.tables import named_columns, targets_of
-from commonground.adapt.text_tables import schema_of_texts
-from commonground.adapt.texts import tokens_of
 from commonground.data.tables.features import check_columns, ignored, known_features, read_as_none
 from commonground.data.tables.load import LABEL
 from commonground.data.tables.read import RawTable, raw_of_frame
@@ -24,6 +21,9 @@ from commonground.data.text import TextSamples, load_tokenizer
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
+from commonground.prediction.tables import named_columns, targets_of
+from commonground.prediction.text_tables import schema_of_texts
+from commonground.prediction.texts import tokens_of
 from commonground.quoting import escaped, quoted
 
 __all__ = ["SERVED", "Row", "RowReader", "reader_of"]

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from commonground.catalogue import check_experiment
-from commonground.cli_options import Finite, NameChoice
-from commonground.completion import complete_experiment
+from commonground.cli.completion import complete_experiment
+from commonground.cli.parameters import Finite, NameChoice
 from commonground.counted import counted
 from commonground.errors import ConfigError, RunError
 from commonground.existing import check_folder

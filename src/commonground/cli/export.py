@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from commonground.cli_options import NameChoice, trust_code
+from commonground.cli.parameters import NameChoice, trust_code
 from commonground.errors import ConfigError
 from commonground.existing import check_run
 from commonground.terminal import human_bytes, say, standard_output

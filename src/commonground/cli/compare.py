@@ -12,9 +12,9 @@ import click
 from click.core import ParameterSource
 
 from commonground.catalogue import check_method
-from commonground.cli_help import SectionedCommand
-from commonground.cli_options import check_early, run_options, run_values
-from commonground.completion import complete_algorithm, complete_setting
+from commonground.cli.completion import complete_algorithm, complete_setting
+from commonground.cli.help import SectionedCommand
+from commonground.cli.options import check_early, run_options, run_values
 from commonground.errors import ConfigError
 from commonground.existing import check_folder
 from commonground.quoting import folder_name

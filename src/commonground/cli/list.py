@@ -12,7 +12,7 @@ from rich.text import Text
 
 from commonground import catalogue
 from commonground.catalogue import PRETRAINED
-from commonground.completion import complete_listed
+from commonground.cli.completion import complete_listed
 from commonground.declared import NotDeclaredError
 from commonground.errors import ConfigError
 from commonground.explained import Setting, paragraphs, settings_from, settings_of

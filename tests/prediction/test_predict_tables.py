@@ -14,9 +14,9 @@ import pytest
 
 import commonground as cg
 from commonground import load_data, load_run, train
-from commonground.adapt.tables import Whose, predict_table
 from commonground.cli import main
 from commonground.errors import ConfigError, DataError
+from commonground.prediction.tables import Whose, predict_table
 
 
 def frame(rows: int = 120) -> pd.DataFrame:

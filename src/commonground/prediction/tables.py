@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from commonground.adapt.headings import headings
 from commonground.counted import counted
 from commonground.data.tables.cells import places_of, words_of
 from commonground.data.tables.divide import owners_of
@@ -26,6 +25,7 @@ from commonground.data.tables.split import FEW
 from commonground.data.tables.targets import as_run_read
 from commonground.engine.trained import Trained
 from commonground.errors import DataError
+from commonground.prediction.headings import headings
 from commonground.quoting import quoted
 from commonground.tasks import Headline, Task
 from commonground.tasks.class_figures import class_figures

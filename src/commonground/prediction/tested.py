@@ -11,8 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from commonground.adapt.headings import headings, of_answers
-from commonground.adapt.tables import Rows, TableAnswers, Whose, agreement
 from commonground.data import FederatedDataset
 from commonground.data.sources import kind_of
 from commonground.data.sources.kinds import Unknown
@@ -21,6 +19,8 @@ from commonground.engine.run import Run, as_run
 from commonground.engine.trained import Trained
 from commonground.engine.warm_start import start_for
 from commonground.errors import CommonGroundError, ConfigError, DataError, warn
+from commonground.prediction.headings import headings, of_answers
+from commonground.prediction.tables import Rows, TableAnswers, Whose, agreement
 from commonground.single_precision import in_digits
 from commonground.tasks import Task
 from commonground.user_code import is_code

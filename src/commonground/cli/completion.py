@@ -1,4 +1,4 @@
-"""What a shell can complete: the names there are, without loading PyTorch."""
+"""``commonground completion``, so that Tab completes names and options; the names, without loading PyTorch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, get_completion_class
 
 from commonground.catalogue import PRETRAINED, data_names, experiment_names, methods, model_arguments, models
+from commonground.cli.parameters import NameChoice
 
 __all__ = [
     "VARIABLE",
@@ -18,6 +19,7 @@ __all__ = [
     "complete_listed",
     "complete_model",
     "complete_setting",
+    "completion",
     "declared_algorithms",
     "declared_models",
 ]
@@ -95,3 +97,27 @@ def _matching(names: Iterable[str], begun: str) -> list[CompletionItem]:
 
 def _file(begun: str) -> list[CompletionItem]:
     return [CompletionItem(begun, type="file")]
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@click.command(
+    short_help="Let Tab complete options, methods, data, models and settings.",
+    epilog='Example: eval "$(commonground completion bash)"',
+)
+@click.argument("shell", type=NameChoice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the lines that SHELL (bash, zsh or fish) has to run.
+
+    To have them in every new shell:
+
+    \b
+      bash   echo 'eval "$(commonground completion bash)"' >> ~/.bashrc
+      zsh    echo 'eval "$(commonground completion zsh)"' >> ~/.zshrc
+      fish   commonground completion fish > ~/.config/fish/completions/commonground.fish
+    """  # noqa: D301 (\b is click's)
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(context.find_root().command, {}, "commonground", VARIABLE).source())

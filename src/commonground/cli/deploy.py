@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from commonground.cli_help import SectionedCommand
-from commonground.cli_options import Finite, NameChoice, listening, run_options, run_values, settings_options
-from commonground.completion import complete_algorithm
+from commonground.cli.completion import complete_algorithm
+from commonground.cli.help import SectionedCommand
+from commonground.cli.options import run_options, run_values, settings_options
+from commonground.cli.parameters import Finite, NameChoice
+from commonground.cli.sockets import listening
 from commonground.config import OF_DATA
 from commonground.errors import BusyError, ConfigError, Interrupted
 from commonground.existing import check_folder

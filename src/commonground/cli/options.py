@@ -2,85 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from socket import AF_INET, AF_INET6, create_server, has_dualstack_ipv6, socket
 from typing import Any
 
 import click
 
 from commonground.catalogue import check_file, check_names
-from commonground.completion import complete_data, complete_model, complete_setting
+from commonground.cli.completion import complete_data, complete_model, complete_setting
+from commonground.cli.parameters import NameChoice
 from commonground.device_names import check_device
 from commonground.errors import ConfigError
 from commonground.literals import assigned
-from commonground.suggest import meant
 from commonground.tracking import TRACKERS
 from commonground.user_code import check_code
 
 __all__ = [
-    "Finite",
-    "NameChoice",
     "check_early",
-    "listening",
     "run_options",
     "run_values",
     "settings_options",
-    "trust_code",
 ]
 
 _FLAGS = {"target": ("--target", "--label")}  # of settings that people know by two names
 _COMPLETED = {"data": complete_data, "model": complete_model}
 _SET_ELSEWHERE = {"algorithm", "options", "model_options"}
-
-
-kinds_option = click.option(
-    "--kinds",
-    help="how a table's columns are written, where that is not as in training: NAME=comma-number,NAME=date:%d.%m.%Y,…",
-)
-
-trust_code = click.option(
-    "--trust-code", is_flag=True, help="run the Python files that the run names (file.py:…); they can do anything"
-)
-
-
-def listening(host: str, port: int) -> socket:
-    """A socket that listens where ``--host`` and ``--port`` say.
-
-    Raises:
-        ConfigError: nothing can, as where somebody else does.
-    """
-    try:
-        family = AF_INET6 if ":" in host else AF_INET
-        everywhere = host == "::" and has_dualstack_ipv6()  # of IPv4 as well
-        return create_server((host, port), family=family, dualstack_ipv6=everywhere)
-    except OSError as error:
-        why = str(error.strerror).partition(" (while ")[0]  # Python adds the address
-        raise ConfigError(f"nothing can listen on --host {host} --port {port}: {why}") from None
-
-
-class NameChoice(click.Choice[str]):
-    """A choice among names that says which one may have been meant."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name, or an error that names the nearest."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter as error:
-            self.fail(f"{error.message.removesuffix('.')}{meant(str(value), map(str, self.choices))}", param, ctx)
-
-
-class Finite(click.FloatRange):
-    """A range of numbers, to which neither infinity nor what is no number belongs."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, or an error."""
-        number: float = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is no finite number.", param, ctx)
-        return number
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:

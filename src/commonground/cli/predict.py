@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commonground.cli_options import kinds_option, trust_code
+from commonground.cli.parameters import kinds_option, trust_code
 from commonground.errors import ConfigError, DataError
 from commonground.existing import check_run
 from commonground.spreadsheet import cell
 from commonground.terminal import say
 
 if TYPE_CHECKING:
-    from commonground.adapt.tables import TableAnswers, Whose
     from commonground.engine.run import Run
+    from commonground.prediction.tables import TableAnswers, Whose
 
 __all__ = ["predict"]
 
@@ -99,10 +99,10 @@ def predict(
         )
     if client is not None and use_global:
         raise ConfigError("give either --client ID or --global")
-    from commonground.adapt.tables import Whose
-    from commonground.adapt.tested import tests_of
     from commonground.engine.run import load_run
     from commonground.engine.state.files import write_atomically
+    from commonground.prediction.tables import Whose
+    from commonground.prediction.tested import tests_of
 
     run = load_run(run_dir, trust_code=trust_code)
     number = None if client is None else run.trained.client(client)
@@ -147,11 +147,11 @@ def _row_by_row(
     run: Run, file: Path, whose: Whose, separator: str | None, encoding: str | None, kinds: str | None
 ) -> TableAnswers | None:
     """What is said of a table or of pictures, where each row may be a client's of its own; None of other samples."""
-    from commonground.adapt.pictures import holds_pictures, predict_pictures
-    from commonground.adapt.tables import predict_table
-    from commonground.adapt.text_tables import predict_text_table, schema_of_texts
     from commonground.data.tables.read import is_table
     from commonground.data.tables.textfile import check_unsaid
+    from commonground.prediction.pictures import holds_pictures, predict_pictures
+    from commonground.prediction.tables import predict_table
+    from commonground.prediction.text_tables import predict_text_table, schema_of_texts
 
     if run.trained.schema is not None:
         return predict_table(run.trained, file, whose, say, separator=separator, encoding=encoding, kinds=kinds)
@@ -168,8 +168,8 @@ def _by_one_model(
     run: Run, file: Path, whose: Whose, max_new_tokens: int | None, separator: str | None, encoding: str | None
 ) -> TableAnswers:
     """What one model says of samples that are nobody's."""
-    from commonground.adapt.predictors import predictor_of
-    from commonground.adapt.tables import TableAnswers
+    from commonground.prediction.predictors import predictor_of
+    from commonground.prediction.tables import TableAnswers
 
     predictor = predictor_of(run, max_new_tokens, separator=separator, encoding=encoding)
     number = whose.client

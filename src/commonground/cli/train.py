@@ -1,53 +1,32 @@
-"""The command: parses, calls, prints. A wrong command or input exits with 2, an interrupted run with 130."""
+"""``commonground train``: one run, with a folder of its files."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import shell_complete
 
-from commonground.access import reason
 from commonground.catalogue import check_declared, check_method
-from commonground.cli_adapt import adapt
-from commonground.cli_compare import compare
-from commonground.cli_completion import completion
-from commonground.cli_deploy import deploy
-from commonground.cli_doctor import doctor
-from commonground.cli_export import export
-from commonground.cli_help import SectionedCommand
-from commonground.cli_list import list_
-from commonground.cli_options import check_early, run_options, run_values
-from commonground.cli_predict import predict
-from commonground.cli_reproduce import report, reproduce
-from commonground.cli_serve import serve
-from commonground.cli_tables import example, inspect
-from commonground.completion import VARIABLE, complete_algorithm
-from commonground.errors import AggregateError, CommonGroundError, ConfigError
+from commonground.cli.completion import complete_algorithm
+from commonground.cli.help import SectionedCommand
+from commonground.cli.options import check_early, run_options, run_values
+from commonground.errors import ConfigError
 from commonground.existing import check_folder
-from commonground.quoting import folder_name, visible
-from commonground.stopping import stops_raise
+from commonground.quoting import folder_name
 from commonground.terminal import say, standard_output
-from commonground.wording import naming_options
 
 if TYPE_CHECKING:
     from commonground.config import RunConfig
     from commonground.data import FederatedDataset
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="commonground")
-def cli() -> None:
-    """Federated representation learning: many clients, one shared representation, a model for each."""
+__all__ = ["train"]
 
 
-@cli.command(
+@click.command(
     cls=SectionedCommand,
     short_help="Train one algorithm.",
     epilog="Example: commonground train fedrep --data digits --clients 20 --classes-per-client 2 --rounds 30",
@@ -174,102 +153,3 @@ def _new_folder(config: RunConfig) -> Path:
     name = folder_name(f"{datetime.now():%Y%m%d-%H%M%S}-{Path(config.algorithm).name}-{Path(config.data).stem}")
     names = (name if n == 1 else f"{name}-{n}" for n in itertools.count(1))
     return next(path for name in names if not (path := Path("runs") / name).exists())
-
-
-@cli.command(short_help="See the point in a minute.", epilog="Example: commonground demo --seeds 1")
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="number of seeds")
-@click.option("--rounds", default=30, show_default=True, type=click.IntRange(1), help="number of rounds of training")
-@click.option("--quiet", is_flag=True, help="print the table alone")
-def demo(seeds: int, rounds: int, quiet: bool) -> None:
-    """Local Only, FedAvg, FedPer and FedRep side by side on real handwritten digits."""
-    from commonground.demo import run_demo
-
-    run_demo(seeds, quiet, rounds)
-
-
-for command in (
-    list_, compare, adapt, predict, export, serve, deploy, reproduce, report, inspect, example, doctor, completion,
-):  # fmt: skip
-    cli.add_command(command)
-
-
-_CONTINUED = {
-    "train": "; continue with --resume",
-    "compare": "; the same command continues",
-    "reproduce": "; the same command continues",
-}
-
-
-@naming_options()
-def main(args: list[str] | None = None) -> int:
-    """Run the command.
-
-    Returns:
-        0, or 2 for anything wrong with the command or its input, or 130 for an interrupted run; 1 for one whose server
-        made something that is not finite of usable updates, and where ``doctor`` finds something broken.
-    """
-    given = list(sys.argv[1:] if args is None else args)
-    if args is None and VARIABLE in os.environ:
-        return shell_complete(cli, {}, "commonground", VARIABLE, os.environ[VARIABLE])
-    try:
-        # Not cli.main(), which prints an empty line of its own on Ctrl-C.
-        with stops_raise(), cli.make_context("commonground", list(given)) as context:
-            cli.invoke(context)
-        return 0
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return 2
-    except click.ClickException as error:
-        print(f"commonground: {visible(_cut(error.format_message()))}", file=sys.stderr)
-        return 2
-    except CommonGroundError as error:
-        print(f"commonground: {visible(' '.join(str(error).split()))}", file=sys.stderr)
-        return 1 if isinstance(error, AggregateError) else 2
-    except (KeyboardInterrupt, click.Abort):
-        print(f"commonground: interrupted{_CONTINUED.get(next(iter(given), ''), '')}", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader of our output has gone (`commonground list data | head -1`).
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
-            raise
-        print("commonground: this needs more memory than there is; take smaller sizes", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.filename is None and _output_is_full():
-            print(f"commonground: standard output took no more: {error.strerror}", file=sys.stderr)
-            return 2
-        # A full disk, a folder that may not be written to, ….
-        where = f"'{error.filename}': " if error.filename else ""
-        why = reason(error, error.filename) if isinstance(error.filename, str) else error.strerror or error
-        print(f"commonground: {visible(f'{where}{why}')}", file=sys.stderr)
-        return 2
-
-
-def _output_is_full() -> bool:
-    """Whether standard output takes nothing more; what is left for it is dropped then, which Python would try again."""
-    try:
-        print(flush=True)  # what failed to be flushed is not tried again by flushing alone
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
-
-
-def _cut(text: str) -> str:
-    """A message in one line, without the thousands of characters that a value in it may have."""
-    line = " ".join(text.split())
-    return line if len(line) <= 1000 else f"{line[:1000]}…"
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed; PyTorch raises a RuntimeError that only its text tells apart."""
-    return isinstance(error, MemoryError) or "you tried to allocate" in str(error)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import commonground as cg
-from commonground.adapt.samples import read_samples
 from commonground.cli import main
 from commonground.data import add_feature_noise
 from commonground.errors import DataError
+from commonground.prediction.samples import read_samples
 
 GOOD = np.arange(12.0).reshape(3, 4)
 

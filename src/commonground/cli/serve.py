@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from commonground.cli_options import listening, trust_code
+from commonground.cli.parameters import trust_code
+from commonground.cli.sockets import listening
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_run

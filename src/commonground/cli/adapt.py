@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from rich.table import Table
 
-from commonground.cli_options import NameChoice, kinds_option, trust_code
+from commonground.cli.parameters import NameChoice, kinds_option, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_folder, check_run
@@ -268,7 +268,7 @@ def _first(names: Sequence[str], most: int = 5) -> str:
 
 def _target(run: Run) -> dict[str, Any]:
     """What is predicted, as the run's command said it, or the table that it was given in Python."""
-    from commonground.adapt.text_tables import schema_of_texts
+    from commonground.prediction.text_tables import schema_of_texts
 
     schema = run.trained.schema or schema_of_texts(run.trained)
     label = None if schema is None else listed(schema.targets)
@@ -302,10 +302,10 @@ def _table_settings(
 
 def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
     """How another table of texts is read: clients by the run's column unless they are dealt, test rows as the run's."""
-    from commonground.adapt.tables import named_columns
-    from commonground.adapt.text_tables import schema_of_texts
     from commonground.data.tables.load import LABEL
     from commonground.data.tables.options import table_options
+    from commonground.prediction.tables import named_columns
+    from commonground.prediction.text_tables import schema_of_texts
 
     own = schema_of_texts(run.trained)
     about = own or named_columns(run.trained, run.config.target or LABEL, None)  # a run on other texts knows no column

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commonground.adapt.headings import headings, of_answers
-from commonground.adapt.tables import Whose, asked_of, features_of
-from commonground.adapt.text_tables import schema_of_texts, tokens_of_table
 from commonground.data.tables.read import raw_of_frame, read_raw
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError, warn
+from commonground.prediction.headings import headings, of_answers
+from commonground.prediction.tables import Whose, asked_of, features_of
+from commonground.prediction.text_tables import schema_of_texts, tokens_of_table
 
 if TYPE_CHECKING:
     import pandas as pd

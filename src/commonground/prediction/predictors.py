@@ -10,12 +10,12 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from commonground.adapt.samples import read_samples
-from commonground.adapt.texts import answer, classify, judged, read_instructions, read_texts
 from commonground.data.tables.textfile import check_unsaid
 from commonground.engine.run import Run
 from commonground.errors import ConfigError
 from commonground.name_lists import names_in
+from commonground.prediction.samples import read_samples
+from commonground.prediction.texts import answer, classify, judged, read_instructions, read_texts
 
 __all__ = ["Predictor", "predictor_of"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commonground.adapt.tables import Note, TableAnswers, Whose, answers_of, named_columns
-from commonground.adapt.texts import read_text_table, texts_in, tokens_of
 from commonground.data.tables.load import LABEL
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
@@ -13,6 +11,8 @@ from commonground.data.text.tokens import Tokens
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.name_lists import names_in
+from commonground.prediction.tables import Note, TableAnswers, Whose, answers_of, named_columns
+from commonground.prediction.texts import read_text_table, texts_in, tokens_of
 
 __all__ = ["predict_text_table", "schema_of_texts", "tokens_of_table"]
 
@@ -36,7 +36,7 @@ def predict_text_table(
     separator: str | None = None,
     encoding: str | None = None,
 ) -> TableAnswers:
-    """As :func:`~commonground.adapt.tables.predict_table`, of a table of texts.
+    """As :func:`~commonground.prediction.tables.predict_table`, of a table of texts.
 
     Args:
         run: the run.

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from commonground.adapt.tables import Note, TableAnswers, Whose, answers_of, named_columns
 from commonground.data.sources.image_folders import PictureFile, files_in, is_picture, pictures_in
 from commonground.data.sources.images import BYTE, CLIENT, Pictures, read_pictures
 from commonground.data.tables.options import TableOptions
@@ -15,6 +14,7 @@ from commonground.data.tables.raw import raw_of_frame
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
+from commonground.prediction.tables import Note, TableAnswers, Whose, answers_of, named_columns
 
 __all__ = ["holds_pictures", "predict_pictures"]
 
