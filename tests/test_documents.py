@@ -83,3 +83,7 @@ def test_the_page_names_every_file_of_a_run(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "run-folder.md").read_text("utf-8")
     for path in (tmp_path / "run").iterdir():
         assert f"`{path.name}" in page or path.name == "figures", path.name
+    figures = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
+    columns = (tmp_path / "run" / "clients.csv").read_text().splitlines()[0].split(",")
+    for name in {*figures, *columns} - {"round", "client", "name"}:
+        assert f"`{name}`" in page or (name in columns and name.startswith("personal_")), name
