@@ -211,6 +211,40 @@ def test_starts_find_the_representation() -> None:
     assert float(principal_angle_distance(again.B, torch.linalg.svd(pulls)[2].mT[..., :2]).max()) < 1e-7
 
 
+def test_a_start_that_blows_up_is_begun_again_with_half_the_step() -> None:
+    """With d = 4 and m = 5 some client's samples stretch a direction by more than 2/step in every fourth seed."""
+    seeds = list(range(12))
+    problem = draw_problem(seeds, 4, 2, 100, noise=0.0)
+    data = draw_samples(problem, 5)
+    usual = projected_gradient(problem, data, step=0.5)  # m/(m + d + 1)
+    start = projected_gradient(problem, data)
+
+    def objective(of: Start) -> torch.Tensor:
+        return ((data.x @ (of.W @ of.B.mT)[..., None])[..., 0] - data.y).square().sum((1, 2))
+
+    nothing = data.y.square().sum((1, 2))
+    blown = objective(usual) > nothing
+    assert 0 < int(blown.sum()) < len(seeds)
+    assert torch.equal(start.W[~blown], usual.W[~blown])
+    assert torch.equal(start.B[~blown], usual.B[~blown])
+    assert bool((objective(start) <= nothing).all())
+    one = int(blown.int().argmax())  # the same seed alone
+    alone = draw_problem([seeds[one]], 4, 2, 100, noise=0.0)
+    assert torch.allclose(projected_gradient(alone, draw_samples(alone, 5)).W[0], start.W[one], atol=1e-12)
+    assert torch.allclose(start.B.mT @ start.B, torch.eye(2, dtype=torch.float64).expand(12, 2, 2), atol=1e-12)
+
+
+def test_a_start_that_leaves_every_range_does_not_end_the_other_seeds() -> None:
+    problem = draw_problem(SEEDS, 4, 2, 100)
+    data = draw_samples(problem, 5)
+    data.x[0, 0] *= 1e4  # one client of one seed
+    start = projected_gradient(problem, data, rounds=60)
+    assert bool(start.W.isfinite().all())
+    assert float(start.W[1:].abs().max()) < 5
+    with pytest.raises(DivergenceError, match=r"projected-gradient start diverges.*seed 0, .* start_step=0.25"):
+        projected_gradient(problem, data, rounds=60, step=0.5)
+
+
 def test_fedsgd_finds_the_mean_regressor_and_no_representation() -> None:
     problem = draw_problem(SEEDS, 6, 2, 60, noise=0.0)
     data = draw_samples(problem, 500)
