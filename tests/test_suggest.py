@@ -184,6 +184,7 @@ def test_in_a_configuration_file(capsys: pytest.CaptureFixture[str], tmp_path: P
     ("settings", "said"),
     [
         ({"round": 3}, r"unknown setting 'round' \(did you mean 'rounds'\?\)$"),
+        ({"head": ["fc2.*"]}, r"'head' is \['fc2.\*'\]: input should be a valid string, several in one with commas: "),
         ({"cookies": 3}, r"unknown setting 'cookies'; known are algorithm, options, data, clients, "),
         ({"options": {"heads": 3}}, r"no setting 'heads' \(did you mean 'head_epochs'\?\); it has head_epochs, body"),
     ],

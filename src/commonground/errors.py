@@ -119,4 +119,6 @@ def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
         return f"unknown setting '{where}'{likely}; known are {', '.join(names)}"
     reason = first["msg"].removeprefix("Value error, ")
     written = "" if callable(first["input"]) else _WRITTEN.get(first["type"], "")
+    if first["type"] == "string_type" and isinstance(first["input"], list | tuple):
+        written = ", several in one with commas: 'one,two'"
     return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}{written}"

@@ -344,6 +344,9 @@ def test_an_adapter_that_does_not_fit_is_named(runs: Any, tmp_path: Path) -> Non
     config.write_text(json.dumps(json.loads(config.read_text()) | {"layers_to_transform": 0}))  # as peft allows it
     with pytest.raises(ConfigError, match=r"model\.layers=0$"):
         cg.load_adapter(tmp_path / "own", _model(run, rank=4))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"layers_to_transform": None}))
+    with pytest.raises(ConfigError, match=r"target_modules=query,value, in all layers: leave out model\.layers$"):
+        cg.load_adapter(tmp_path / "own", _model(run, rank=4))
     other_base = cg.build_model(f"hf:{_perturbed(run, tmp_path / 'bert')}", (12, 2), 2, options=OPTIONS)
     with pytest.raises(ModelError, match=r"is of another base: '.*' had other pretrained weights than '.*' has$"):
         cg.load_adapter(tmp_path / "own", other_base)

@@ -16,7 +16,7 @@ import commonground as cg
 from commonground.cli import main
 from commonground.data.text import TextSamples
 from commonground.engine import load_run
-from commonground.errors import ConfigError, DataError
+from commonground.errors import ConfigError, DataError, RunError
 from commonground.prediction.texts import answer, classify, read_texts
 from tests.adapters.conftest import SET, read_table
 from tests.language import WORDS
@@ -193,6 +193,35 @@ def test_export_by_the_command(place: Path, tmp_path: Path, capsys: pytest.Captu
     start = [*data[:2], "--model", f"hf:{place / 'bert'}", "--clients", "4", "--rounds", "1", *SET]
     start += ["--set", f"model.adapter={out / 'client-0'}", "--set", "model.alpha=16"]
     assert main(["train", "lora", *start, "--quiet", "--out", str(tmp_path / "from")]) == 0
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_the_card_s_lines_take_texts(format: Any, place: Path, tmp_path: Path) -> None:
+    """Tokenizers give tokens in another order than the program takes them, and longer texts are cut as in the run."""
+    pytest.importorskip("onnxruntime")
+    run = load_run(place / "pairs")
+    cg.export_model(run, tmp_path / "own", client=1, format=format)
+    texts = read_texts(place / "pairs.tsv")
+    assert texts.second is not None
+    first = [f"{text} {'w1 ' * 40 if number % 5 == 0 else ''}".strip() for number, text in enumerate(texts.first)]
+    card = (tmp_path / "own" / "README.md").read_text("utf-8")
+    names: dict[str, Any] = {"folder": tmp_path / "own", "texts": list(zip(first, texts.second, strict=True))}
+    exec(card.split("```python\n")[1].split("```")[0], names)
+    said = names["prediction"]
+    own = classify(run, replace(texts, first=tuple(first)), 1)
+    np.testing.assert_allclose(np.asarray(getattr(said, "detach", lambda: said)()), own, atol=1e-5)
+    assert "in the order input_ids, attention_mask, token_type_ids" in card
+    assert "cut to 24 tokens" in card
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_what_others_load_is_no_damaged_model(merge: bool, place: Path, tmp_path: Path) -> None:
+    cg.export_adapter(load_run(place / "pairs"), tmp_path / "out", client=1, merge=merge)
+    whose = "a model of transformers'" if merge else "an adapter of peft's"
+    with pytest.raises(RunError, match=rf"holds {whose}; its README.md says how that is loaded"):
+        cg.load_exported(tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "| texts | cut to 24 tokens: tokenizer(texts, truncation=True, max_length=24) |" in card
 
 
 REFUSALS = {

@@ -511,6 +511,26 @@ def test_what_is_personal_is_not_sent_unless_the_method_says_so() -> None:
     assert FLUTE().server_sees
 
 
+def test_what_is_sent_and_not_shared_is_not_averaged_into_the_shared_tensors() -> None:
+    """Of a method whose server is to see clients' own tensors, and which has no server_update of its own."""
+
+    @own
+    class Seen(FedRep):
+        """Sends its head as well."""
+
+        server_sees = "heads, to compare clients"
+
+        def sends(self, round: int) -> tuple[str, ...]:
+            return ("body", "head")
+
+        def client_update(self, client: Client, round: int) -> Tensors:
+            super().client_update(client, round)
+            return client.send("body") | client.send("head")
+
+    for engine in ENGINES:
+        assert weights(Seen(), engine) == weights(FedRep(), engine)
+
+
 def test_hyperparameters_of_what_is_no_dataclass_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

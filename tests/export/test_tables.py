@@ -61,6 +61,32 @@ def test_onnx_scales_by_itself(tmp_path: Path) -> None:
     np.testing.assert_allclose(said, run.predict(data.x_test[data.test_indices(1)], "w1"), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("format", ["safetensors", "onnx", "torch"])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_client_s_scale_is_taken_off_in_double_precision(
+    format: Literal["safetensors", "onnx", "torch"], task: str, tmp_path: Path
+) -> None:
+    """Its mean, rounded to single precision, would shift numbers of a million by a hundredth of their deviation."""
+    pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    who, z = rng.integers(0, 4, 300), rng.normal(size=300)
+    frame = pd.DataFrame({"who": np.array(list("abcd"))[who], "t": (1e6 + 5 * z).round(2), "x": rng.normal(size=300)})
+    frame["y"] = z * (who + 1) if task == "regression" else np.where((z > 0) ^ (who % 2 == 0), "p", "q")
+    data = cg.load_data(frame, client_column="who", target="y", scaling="client", task=task)
+    run = cg.train("fedrep", data, model="mlp", rounds=8)
+    cg.export_model(run, tmp_path / "b", client="b", format=format)
+    rows = frame[frame.who == "b"]
+    if format == "safetensors":
+        said = cg.load_exported(tmp_path / "b").predict(rows)
+    else:
+        text = (tmp_path / "b" / "README.md").read_text("utf-8")
+        names: dict[str, Any] = {"folder": tmp_path / "b", "rows": rows}
+        exec(text.split("```python\n")[1].split("```")[0], names)
+        said = names["prediction"]
+    own = run.predict(rows, "b")
+    np.testing.assert_allclose(np.asarray(getattr(said, "detach", lambda: said)()), own, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("format", ["onnx", "torch"])
 def test_the_card_s_lines_take_raw_rows(format: Literal["onnx", "torch"], dtype: str, tmp_path: Path) -> None:

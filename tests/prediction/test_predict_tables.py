@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,8 @@ def test_what_is_no_table_is_a_sentence(other: Any, folder: Path) -> None:
     kind = type(other).__name__
     with pytest.raises(ConfigError, match=f"^a table is a DataFrame or the path of a file, and no {kind}$"):
         cg.predict_rows(folder / "run", other)
-    says = f"^data are the new clients as a FederatedDataset, .*schema=run.trained.schema.*, and no {kind}$"
+    call = re.escape("load_data(…, client_column='who', schema=run.trained.schema)")
+    says = f"^data are the new clients as a FederatedDataset, such as {call}, and no {kind}$"
     with pytest.raises(ConfigError, match=says):
         cg.adapt(folder / "run", other, shots=[2])
     with pytest.raises(ConfigError, match=says):
@@ -411,3 +413,24 @@ def test_columns_that_would_be_called_the_same_have_their_kind_before_them(
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "school.csv")]) == 0
     assert capsys.readouterr().out.startswith("sample,class,predicted class,probability\n0,w0,")
+
+
+def test_large_targets_are_written_in_the_digits_that_they_differ_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=80)
+    table = pd.DataFrame({"who": ["a", "b"] * 40, "x": x, "y": 1e9 + 2 * x})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    given = ["--data", str(tmp_path / "t.csv"), "--client-column", "who", "--target", "y", "--task", "regression"]
+    assert main(["train", "fedrep", *given, "--rounds", "2", "--quiet", "--out", str(tmp_path / "run")]) == 0
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "t.csv")]) == 0
+    written = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    np.testing.assert_allclose(
+        written["y"] - 1e9, cg.predict_rows(tmp_path / "run", table)["y"] - 1e9, rtol=0, atol=1e-5
+    )
+    assert main(["predict", str(tmp_path / "run"), "--tested"]) == 0
+    tested = pd.read_csv(io.StringIO(capsys.readouterr().out))
+    columns = [name for name in tested if tested[name].dtype == float and (tested[name] > 9e8).all()]
+    assert len(columns) >= 2  # what is right, and what was said
+    assert all((tested[name] % 1 != 0).any() for name in columns)

@@ -198,7 +198,10 @@ def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -
     """
     check_has_head(trained.where, trained.task)
     if not isinstance(data, FederatedDataset):
-        like = ", schema=run.trained.schema" if trained.schema is not None else ""
+        like, schema = "", trained.schema
+        if schema is not None:
+            whose = "" if schema.client_column is None else f", client_column={schema.client_column!r}"
+            like = f"{whose}, schema=run.trained.schema"
         raise ConfigError(
             f"data are the new clients as a FederatedDataset, such as load_data(…{like}), and no {type(data).__name__}"
         )

@@ -171,6 +171,7 @@ def _check_settings(folder: Path, config: Settings, tensors: Mapping[str, Tensor
         raise ModelError(f"the adapter in '{folder}' is of another base: it adapts '{first}', which the model has not")
     layers = config.get("layers_to_transform")
     layers = [] if layers is None else [layers] if isinstance(layers, int) else layers
+    everywhere = "" if layers or options.layers is None else ", in all layers: leave out model.layers"
     needed = [
         f"model.rank={rank}",
         f"model.alpha={alpha:g}",
@@ -180,4 +181,5 @@ def _check_settings(folder: Path, config: Settings, tensors: Mapping[str, Tensor
     ]
     raise ConfigError(
         f"the adapter in '{folder}' does not fit the model's LoRA settings; it was made with {' '.join(needed)}"
+        f"{everywhere}"
     )

@@ -128,8 +128,9 @@ class Algorithm(ABC):
         """One client's round: train, and return what it sends (see :meth:`Client.send`)."""
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
-        """The server's round; by default the shared tensors become the mean of what was sent."""
-        server.shared.update(server.mean(updates))
+        """The server's round; by default the shared tensors become the mean of what was sent of them."""
+        mean = server.mean(updates)
+        server.shared.update({name: value for name, value in mean.items() if name in server.shared})
 
     # What follows is needed by some methods only.
 

@@ -43,9 +43,10 @@ def export(
 ) -> None:
     """Write a model of RUN_DIR as a folder for use elsewhere, with a README.md that says how.
 
-    safetensors: weights and settings, which cg.load_exported reads. onnx: one file from raw samples to probabilities or
-    numbers, scaling inside, compared with the model by ONNX Runtime before it is handed out. torch: the same as a
-    program of torch.export. peft: the LoRA adapter of a pretrained model, which peft's from_pretrained loads.
+    safetensors: weights and settings, which cg.load_exported reads (of a pretrained language model: transformers).
+    onnx: one file from raw samples to probabilities or numbers, scaling inside, compared with the model by ONNX Runtime
+    before it is handed out. torch: the same as a program of torch.export. peft: the LoRA adapter of a pretrained model,
+    which peft's from_pretrained loads.
 
     With --client all the folders client-0, client-1, … in --out hold every client's own. Where every client has a task
     head of its own, the global adapter's is untrained. FLoRA merges dense sums of products, whose factors are recovered

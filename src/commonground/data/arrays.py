@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -41,17 +41,21 @@ class Preprocess:
         scale: factor on the stored value; ``1/255`` takes a byte to 0…1.
         mean: per channel (last axis of the stored sample), or one for all; empty means 0.
         std: as ``mean``, all positive; empty means 1.
+        double: compute so in double precision, whatever the numbers are.
     """
 
     scale: float = 1.0
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    double: bool = field(default=False, repr=False)  # fingerprints of data are made of what is shown
 
     @cached_property
     def in_double(self) -> bool:
-        """Whether stored numbers are so large beside what they differ by that double precision has to subtract the
-        mean.
+        """Whether double precision has to subtract the mean: where it is said, or where stored numbers are so large
+        beside what they differ by.
         """
+        if self.double:
+            return True
         count = max(len(self.mean), len(self.std))
         mean, std = (values * count if len(values) == 1 else values for values in (self.mean, self.std or (1.0,)))
         return any(map(rounding_shows, mean, std))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,7 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
     """
     settings, split = plain_settings(run.config), dict(run.trained.split)
     if schema is not None:
-        split["preprocess"] = {"scale": 1.0, "mean": list(schema.mean), "std": list(schema.std)}
+        split["preprocess"] = asdict(schema.preprocess)
     if client is not None and client >= run.trained.clients:  # added later
         settings |= _of_plain_network(settings, plain_algorithm(run.config, run.trained.algorithm))
     return {
@@ -113,6 +114,8 @@ def read_about(folder: Path) -> About:
     path = folder / CONFIG
     try:
         read = json.loads(path.read_text("utf-8"))
+        if "model_type" in read and "settings" not in read:
+            raise RunError(f"'{folder}' holds a model of transformers'; its README.md says how that is loaded")
         config = RunConfig.model_validate(read["settings"] | {"data": "digits"})  # which data is not told
         data, written = read["data"], str(read["format"])
         missing = {*_DATA, "given"} - {*data} - {"fields", "whole"}  # which named inputs alone have
@@ -125,6 +128,8 @@ def read_about(folder: Path) -> About:
             raise ValueError(f"it has {data['classes']} classes and {len(names)} names of them")
         return About(config, written, bool(data["given"]), read_format(data), read_task(data), names)
     except FileNotFoundError:
+        if (folder / "adapter_config.json").is_file():
+            raise RunError(f"'{folder}' holds an adapter of peft's; its README.md says how that is loaded") from None
         raise RunError(f"'{folder}' holds no exported model (it has no {CONFIG})") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         said = f"it lacks {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]

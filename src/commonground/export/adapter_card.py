@@ -64,6 +64,11 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
         ("number type of the base", str(model.base_dtype).removeprefix("torch.")),
         ("made by", f"commonground {version('commonground')}"),
     ]
+    if trained.config.precision != "fp32":
+        facts.append(("products", f"float32 here; the run's own tests and predictions: {trained.config.precision}"))
+    if model.auto_class != "CausalLM":
+        most = trained.longest_text(options.max_length)
+        facts.append(("texts", f"cut to {most} tokens: tokenizer(texts, truncation=True, max_length={most})"))
     if factors is not None and factors.recovered:
         facts.append(("factors", f"of rank {factors.rank}, recovered from the sum of products that the method merges"))
     rows = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts)

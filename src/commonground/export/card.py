@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from pathlib import Path
 
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
 from commonground.export.about import graph_dtype, whose
-from commonground.models import is_pretrained
+from commonground.export.texts import token_inputs
+from commonground.models.adapted import AdaptedModel
 
 __all__ = ["card"]
 
@@ -43,13 +45,43 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
     )
 
 
-def _use(run: Run, format: str, schema: TableSchema | None) -> str:
-    if is_pretrained(run.config.model):
-        inputs = f"tokens (int64) of the tokenizer of {run.config.model}"
+def _use_of_texts(run: Run, model: AdaptedModel, format: str) -> str:
+    """Tokens are told apart by nothing but their places, and tokenizers give them in other ones."""
+    names, most = list(token_inputs(model)), run.trained.longest_text(model.options.max_length)
+    where = "folder" if Path(model.location).is_dir() else f'"{model.location}"'
+    begin = (
+        "from transformers import AutoTokenizer\n\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({where})\n"
+        f"read = tokenizer(texts, truncation=True, max_length={most}, padding=True, "
+        f'return_tensors="{"np" if format == "onnx" else "pt"}")\n'
+    )
+    if "token_type_ids" in names:
+        begin += 'read = {"token_type_ids": 0 * read["input_ids"], **read}  # which some tokenizers leave out\n'
+    if format == "onnx":
+        code = (
+            f"import onnxruntime\n{begin}"
+            'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")\n'
+            f"(prediction,) = session.run(None, {{name: read[name] for name in {names}}})"
+        )
     else:
-        shape = ", ".join(map(str, run.trained.format.sample_shape))
-        kind = "as they are stored" if format == "safetensors" else f"as {graph_dtype(run.trained)}"
-        inputs = f"samples [n, {shape}] {kind}, not scaled" if shape else "the arrays by name, not scaled"
+        code = (
+            f"import torch\n{begin}"
+            'model = torch.export.load(f"{folder}/model.pt2").module()\n'
+            f"prediction = model(*(read[name] for name in {names}))"
+        )
+    return (
+        f"```python\n{code}\n```\n\nIt takes tokens (int64 [n, length]) in the order {', '.join(names)}, of a list of "
+        f"texts; of pairs: `tokenizer(firsts, seconds, …)`. Texts are cut to {most} tokens, as in the run."
+    )
+
+
+def _use(run: Run, format: str, schema: TableSchema | None) -> str:
+    network = run.trained.network
+    if isinstance(network, AdaptedModel):
+        return _use_of_texts(run, network, format)
+    shape = ", ".join(map(str, run.trained.format.sample_shape))
+    kind = "as they are stored" if format == "safetensors" else f"as {graph_dtype(run.trained)}"
+    inputs = f"samples [n, {shape}] {kind}, not scaled" if shape else "the arrays by name, not scaled"
     if schema is not None and format == "safetensors":
         inputs = "a pandas DataFrame with the table's columns"
     elif schema is not None:

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from commonground.adapters import merged
+from commonground.adapters import copy_tokenizer, merged
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
@@ -22,6 +22,7 @@ from commonground.export.card import card
 from commonground.export.folders import Exported, check_free, parts_of, whole
 from commonground.export.formats import FORMATS, Traced, write_tensors
 from commonground.export.tables import travelling_schema
+from commonground.export.texts import token_inputs
 from commonground.models.adapted import AdaptedModel
 from commonground.suggest import meant
 from commonground.tasks import Task
@@ -88,6 +89,8 @@ def _write(run: Run, folder: Path, client: int | None, format: Format) -> Export
         weights = write_tensors(model.model, model.noise, folder)
     else:
         weights = FORMATS[format](_traced(run, client), folder)
+        if isinstance(run.trained.network, AdaptedModel):
+            copy_tokenizer(run.trained.network, folder)
     schema = travelling_schema(run.trained, client)
     (folder / CONFIG).write_text(json.dumps(about(run, client, format, schema), indent=2) + "\n", "utf-8")
     if schema is not None:
@@ -119,9 +122,7 @@ def _traced_texts(run: Run, network: AdaptedModel, client: int | None) -> Traced
         raise ConfigError("a language model is exported as --format peft, or merged: --format safetensors")
     with merged(network, run.trained.values_of(client)):
         base = copy.deepcopy(network.base)
-    ids = torch.tensor([[5, 6, 7, 8], [6, 7, 8, 9]], device="cpu")
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    inputs |= network.segments(torch.zeros_like(ids))
+    inputs = token_inputs(network)
     model = _Texts(base, tuple(inputs), run.trained.task)
     return Traced(model, tuple(inputs), tuple(inputs.values()), varying={1: network.longest})
 

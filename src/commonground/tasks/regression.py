@@ -124,7 +124,12 @@ class Regression(Task):
         return list(names)
 
     def choose(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> list[str]:
-        return [", ".join(f"{value:.6g}" for value in row) for row in predicted]
+        return [
+            ", ".join(self._written(value) if self.in_double else f"{value:.6g}" for value in row) for row in predicted
+        ]
 
     def table(self, predicted: npt.NDArray[np.float64], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-        return self.columns(names), [[in_digits(value) for value in row] for row in predicted]
+        return self.columns(names), [[self._written(value) for value in row] for row in predicted]
+
+    def _written(self, value: float) -> str:
+        return f"{value:.15g}" if self.in_double else in_digits(value)

@@ -42,5 +42,6 @@ def format_of(x: Array, preprocess: Preprocess) -> InputFormat:
 def read_format(split: Mapping[str, Any]) -> InputFormat:
     """The format that ``split.json`` describes."""
     given = split["preprocess"]
-    preprocess = Preprocess(given["scale"], tuple(given["mean"]), tuple(given["std"]))
+    double = bool(given.get("double", False))  # of an exported model alone
+    preprocess = Preprocess(given["scale"], tuple(given["mean"]), tuple(given["std"]), double)
     return {form.kind: form for form in FORMATS}[split["inputs"]].read(split, preprocess)

@@ -199,8 +199,10 @@ class TableSchema:
 
     @property
     def preprocess(self) -> Preprocess:
-        """What scales the inputs on their way into the model."""
-        return Preprocess(mean=self.mean, std=self.std)
+        """What scales the inputs on their way into the model; by one client's statistics in double precision, as its
+        rows were scaled in training.
+        """
+        return Preprocess(mean=self.mean, std=self.std, double=self.scaling == "client" and bool(self.mean))
 
     @property
     def needed(self) -> list[str]:

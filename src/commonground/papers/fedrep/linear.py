@@ -258,7 +258,7 @@ def choose_step(
         told = f"{kind.name} diverges at every step size of {list(steps if name == 'step' else sizes)} ({case})"
         if case.m <= case.settings.k:
             raise DivergenceError(f"{told}: with m ≤ k a head fits its samples on any representation; take m > k")
-        raise DivergenceError(f"{told}; add a smaller one, such as {grid}={value:.3g}")
+        raise DivergenceError(f"{told}; take a smaller one, such as {grid}={value:.3g}")
     return [method for *_, method in sorted(found, key=lambda each: each[:3])]
 
 
