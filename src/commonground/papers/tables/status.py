@@ -52,7 +52,11 @@ def status_lines(folder: Path) -> tuple[Table, list[str]]:
         missing = missing_work(table, store, seeds)
         device, precision = _usual(store) or (str(about.get("device", "cpu")), str(about.get("precision", "fp32")))
         hours = hours_left(table, store, seeds, device, precision) if missing else 0.0
-        how_long = "unknown" if hours is None else f"about {hours:.1f} hours on a quiet {device} in {precision}"
+        how_long = (
+            "for how long, nobody knows yet"
+            if hours is None
+            else f"about {hours:.1f} hours on a quiet {device} in {precision}"
+        )
         lines.append(
             f"For {seeds} seed{'s' if seeds > 1 else ''} of everything {len(missing)} runs are missing"
             + (f": {how_long}." if missing else ".")
