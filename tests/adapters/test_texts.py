@@ -221,7 +221,7 @@ def test_what_others_load_is_no_damaged_model(merge: bool, place: Path, tmp_path
     with pytest.raises(RunError, match=rf"holds {whose}; its README.md says how that is loaded"):
         cg.load_exported(tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text("utf-8")
-    assert "| texts | cut to 24 tokens: tokenizer(texts, truncation=True, max_length=24) |" in card
+    assert "| texts are cut as by | tokenizer(texts, truncation=True, max_length=24) |" in card
 
 
 REFUSALS = {

@@ -68,7 +68,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
         facts.append(("products", f"float32 here; the run's own tests and predictions: {trained.config.precision}"))
     if model.auto_class != "CausalLM":
         most = trained.longest_text(options.max_length)
-        facts.append(("texts", f"cut to {most} tokens: tokenizer(texts, truncation=True, max_length={most})"))
+        facts.append(("texts are cut as by", f"tokenizer(texts, truncation=True, max_length={most})"))
     if factors is not None and factors.recovered:
         facts.append(("factors", f"of rank {factors.rank}, recovered from the sum of products that the method merges"))
     rows = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts)
