@@ -131,7 +131,7 @@ def test_the_older_checkpoint_is_taken_and_said(tmp_path: Path) -> None:
     stopped(tmp_path, "ditto")
     flip(newest(tmp_path))
     notes = Notes()
-    again = go(tmp_path, resume=True, observer=notes)
+    again = go(tmp_path, resume=True, workers=1, observer=notes)
     (said,) = notes.said
     assert said.startswith(
         f"the checkpoint '{tmp_path}/checkpoint/round-000006.safetensors' cannot be read: its tensors"

@@ -67,7 +67,7 @@ def test_the_summary_says_from_where_on(tmp_path: Path) -> None:
         def note(self, text: str) -> None:
             heard.append(text)
 
-    run = go(tmp_path, resume=True, threads=2, allow_other_numerics=True, observer=Ear())
+    run = go(tmp_path, resume=True, threads=2, workers=1, allow_other_numerics=True, observer=Ear())
     before, after = run.summary["numerics_changed"]
     assert (before["after_round"], before["threads"], after["after_round"], after["threads"]) == (0, 1, 3, 2)
     assert heard == [
