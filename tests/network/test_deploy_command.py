@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import signal
 import subprocess
@@ -352,7 +353,10 @@ def test_a_server_that_is_gone_is_told_with_what_to_do(tmp_path: Path, monkeypat
     job = Job(settings={}, clients=1, wait=1, limits=Limits(), out=str(out))
     ticks = count(0, 100)  # seconds: it looks what Flower says after ten
     monkeypatch.setattr("commonground.network.following.time.monotonic", lambda: next(ticks))
-    gone_says = r"does not answer any more; start it again \(commonground deploy server\) and "
+    command = re.escape(
+        f"commonground deploy server --folder {tmp_path}, with the --host, --port and --name that it had"
+    )
+    gone_says = rf"does not answer any more; start it again \({command}\) and "
     with pytest.raises(RunError, match=gone_says + "the run as well, without --resume: nothing of it was trained yet$"):
         follow(deployment, job, "job", 3, lambda kind, told: None)
     cg.train("fedavg", made_data(), model="linear", rounds=1, out=out / "begun")

@@ -19,6 +19,7 @@ from commonground.cli import main
 from commonground.config import RunConfig
 from commonground.console import result_table
 from commonground.data import FederatedDataset
+from commonground.data.arrays import Preprocess
 from commonground.data.part import part_of
 from commonground.engine import loop
 from commonground.engine.backends.serialization import unpack
@@ -284,6 +285,21 @@ def test_classes_of_which_clients_tell_are_named_as_not_covered(tmp_path: Path) 
         "; classes, which are made of what each client tells the server of its own rows and reach every client's model"
     )
     assert "classes" not in said[False]
+    assert "that the clients brought" not in said[False]  # their samples are as they are stored
+
+
+def test_what_clients_bring_with_them_is_named_as_not_covered(tmp_path: Path) -> None:
+    """A schema that scales: the server sees what inputs are scaled by, and not of whose rows that was learnt."""
+    private = {"dp": "client", "dp_clip": 1.0, "dp_noise": 1.0, "rounds": 1}
+    town = Town(data_of(), tmp_path / "sites")
+    for client, own in enumerate(town.data):
+        town.data[client] = replace(own, preprocess=Preprocess(mean=(0.5,), std=(2.0,)))
+        town.restart(100 + client)
+    run = over(town, tmp_path / "run", algorithm="fedavg", **SETTINGS | private)
+    assert (
+        "; what a schema or data.json tells that the clients brought: of whose rows"
+        in (run.summary["privacy"]["not_covered"])
+    )
 
 
 def test_a_loss_is_tried_on_rows_of_clients_alone(tmp_path: Path) -> None:

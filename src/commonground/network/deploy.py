@@ -319,7 +319,8 @@ class Deployment:
             _, found = self.flwr("ls")
         except RunError:
             raise RunError(
-                f"the server of '{self.folder}' does not answer any more; start it again (commonground deploy server)"
+                f"the server of '{self.folder}' does not answer any more; start it again (commonground deploy server "
+                f"--folder {self.folder}, with the --host, --port and --name that it had)"
             ) from None
         for one in found.get("runs", []):
             if str(one.get("run-id")) == str(run):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from commonground.algorithms import Tensors
+from commonground.data.arrays import AS_STORED
 from commonground.engine.client_rows import ClientRows
 from commonground.engine.private.examples import epsilons, passes_of
 from commonground.engine.private.settings import budget_of
@@ -20,6 +21,10 @@ __all__ = ["own_privacy", "privacy_summary", "with_epsilons"]
 NOT_COVERED = (
     "training losses, numbers of samples and the figures of tests, which clients report without noise, and what is "
     "chosen by them"
+)
+BROUGHT = (
+    "what a schema or data.json tells that the clients brought: of whose rows it was made is not known here, and no "
+    "noise is in it"
 )
 
 
@@ -107,13 +112,15 @@ def own_privacy(setup: Setup, rounds: int) -> dict[str, Any]:
 
 def not_covered(setup: Setup) -> str:
     """What tells of the clients' data beside what is hidden."""
-    pooled = _pooled(setup)
+    pooled, said = _pooled(setup), NOT_COVERED
+    if setup.data.described and setup.data.schema is None and setup.data.preprocess != AS_STORED:
+        said += f"; {BROUGHT}"
     if not pooled:
-        return NOT_COVERED
+        return said
     whose = "of all clients' rows together"
     if setup.data.described:
         whose = "made of what each client tells the server of its own rows"
-    return f"{NOT_COVERED}; {', '.join(pooled)}, which are {whose} and reach every client's model"
+    return f"{said}; {', '.join(pooled)}, which are {whose} and reach every client's model"
 
 
 def _pooled(setup: Setup) -> list[str]:
