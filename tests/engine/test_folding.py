@@ -366,6 +366,11 @@ def test_no_more_is_drawn_than_a_batch_has_tokens(engine: str, bert: str, monkey
     assert runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
 
 
-def test_a_folded_cohort_has_its_workers_as_threads(bert: str) -> None:
+def test_a_large_folded_cohort_has_its_workers_as_threads(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig.make({"algorithm": "rolora", "data": "made", "model": bert, "workers": 2, **SETTINGS})
-    assert make_engine("batched", prepare_setup(config, token_data())).remark == ""
+    setup, asked = prepare_setup(config, token_data()), list[int]()
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    said = "--workers 2 is not used: the engine 'batched' computes in one process; take --engine processes"
+    assert (make_engine("batched", setup).remark, asked) == (said, [])  # so small a model is one core's work
+    monkeypatch.setattr("commonground.engine.backends.factory.THREADED_WEIGHTS", 0)
+    assert (make_engine("batched", setup).remark, asked) == ("", [2])

@@ -103,29 +103,37 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
         from commonground.engine.backends.ray_engine import RayEngine
 
         return RayEngine(setup)
-    if name == "messages":
-        messages = MessageEngine(setup, folder / "clients" if folder is not None else None)
-        messages.remark = _unused_workers(name, setup)
-        return messages
-    if name == "batched" and setup.folds and sum(p.numel() for p in setup.model.parameters()) > THREADED_WEIGHTS:
-        # One pass for all clients is one process's work: it gets the cores that worker processes would have had.
+    if threaded := name == "batched" and _is_threaded(setup):
         torch.set_num_threads(setup.config.threads * (setup.config.workers or default_workers()))
-    engines: dict[str, type[SerialEngine] | type[ProcessEngine] | type[BatchedEngine]] = {
-        "serial": SerialEngine,
-        "processes": ProcessEngine,
-        "batched": BatchedEngine,
-    }
-    engine = engines[name](setup)
-    engine.remark = remark or _unused_workers(name, setup)
-    if chosen and not engine.remark and name == "serial" and setup.device.type != "cpu":
-        engine.remark = f"clients are computed one after the other on {setup.device}: {_why_not_stacked(setup)}"
+    engine: Engine
+    if name == "messages":
+        engine = MessageEngine(setup, folder / "clients" if folder is not None else None)
+    else:
+        engines: dict[str, type[SerialEngine] | type[ProcessEngine] | type[BatchedEngine]] = {
+            "serial": SerialEngine,
+            "processes": ProcessEngine,
+            "batched": BatchedEngine,
+        }
+        engine = engines[name](setup)
+    if chosen and not remark and name == "serial" and setup.device.type != "cpu":
+        remark = f"clients are computed one after the other on {setup.device}: {_why_not_stacked(setup)}"
+    elif not remark and name != "processes" and not threaded:
+        remark = _unused_workers(name, setup)
+    engine.remark = remark
     return engine
 
 
+def _is_threaded(setup: Setup) -> bool:
+    """Whether one pass for all clients is so much of one process's work that it gets the cores that worker processes
+    would have had.
+    """
+    return setup.folds and sum(p.numel() for p in setup.model.parameters()) > THREADED_WEIGHTS
+
+
 def _unused_workers(name: str, setup: Setup) -> str:
-    """A sentence about workers that were asked for and that this engine has no use for; empty if there are none."""
+    """A sentence about workers that were asked of an engine of one process; empty if there were none."""
     asked = setup.config.workers or 1
-    if asked == 1 or name == "processes" or (name == "batched" and setup.folds):  # where they are threads
+    if asked == 1:
         return ""
     more = "; take --engine processes" if setup.device.type == "cpu" else ""
     return f"--workers {asked} is not used: the engine '{name}' computes in one process{more}"

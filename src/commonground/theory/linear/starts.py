@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from commonground.errors import ConfigError
-from commonground.theory.checks import at_least, diverged, positive, raise_if_diverged
+from commonground.theory.checks import Watch, at_least, positive
 from commonground.theory.draws import normal
 from commonground.theory.linear.problem import Problem, Samples, draw_samples
 from commonground.theory.subspace import orthonormal
@@ -97,38 +97,40 @@ def projected_gradient(problem: Problem, samples: Samples, rounds: int = 10, ste
         DivergenceError: the step that was given is too large.
     """
     at_least("start_rounds", rounds, 1, "rounds of projected gradient")
+    x, y, k = samples.x, samples.y, problem.k
     if step is not None:
         positive("start_step", step)
-        start, lost = _descended(samples.x, samples.y, problem.k, rounds, step)
-        raise_if_diverged(lost, "the projected-gradient start", rounds, problem.seeds, step, setting="start_step")
-        return start
+        instead = f"start_step={step / 2:.3g}"
+        return _descended(x, y, k, rounds, step, Watch(problem.seeds, x.device, "raise", lambda: instead))[0]
     step = samples.m / (samples.m + problem.d + 1)
-    start, lost = _descended(samples.x, samples.y, problem.k, rounds, step)
-    while bool((again := lost > samples.y.square().sum((1, 2))).any()):
+    start, left = _descended(x, y, k, rounds, step, Watch(problem.seeds, x.device, "record"))
+    while bool((again := left > y.square().sum((1, 2))).any()):
         step /= 2
-        anew, lost[again] = _descended(samples.x[again], samples.y[again], problem.k, rounds, step)
+        watch = Watch(range(int(again.sum())), x.device, "record")
+        anew, left[again] = _descended(x[again], y[again], k, rounds, step, watch)
         start.B[again], start.W[again] = anew.B, anew.W
     return start
 
 
-def _descended(x: torch.Tensor, y: torch.Tensor, k: int, rounds: int, step: float) -> tuple[Start, torch.Tensor]:
-    """The start with one step for all seeds, and [S] what Σ_ij (y_ij − ⟨m_i, x_ij⟩)² is then, infinite where it has
-    left every range.
+def _descended(
+    x: torch.Tensor, y: torch.Tensor, k: int, rounds: int, step: float, watch: Watch
+) -> tuple[Start, torch.Tensor]:
+    """The start with one step for all seeds, and [S] what Σ_ij (y_ij − ⟨m_i, x_ij⟩)² is then, infinite of a seed that
+    has diverged.
     """
     m, d = x.shape[-2:]
     M = x.new_zeros(*x.shape[:2], d)
     U, sizes, Vh = torch.linalg.svd(M, full_matrices=False)
-    lost = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    for _ in range(rounds):
+    for round in range(1, rounds + 1):
         residual = (x @ M[..., None])[..., 0] - y
         M = M - step / m * (residual[..., None, :] @ x)[..., 0, :]
-        lost |= diverged(M, k**0.5)
-        M[lost] = 0.0  # an SVD of what is not finite ends all seeds
+        if (gone := watch.look(M, "the projected-gradient start", round, step, k**0.5)) is not None:
+            M[gone] = 0.0  # an SVD of what is not finite ends all seeds
         U, sizes, Vh = torch.linalg.svd(M, full_matrices=False)
         U, sizes, Vh = U[..., :k], sizes[..., :k], Vh[..., :k, :]
         M = (U * sizes[:, None, :]) @ Vh
     left = ((x @ M[..., None])[..., 0] - y).square().sum((1, 2))
-    return Start(Vh.mT.contiguous(), U * sizes[:, None, :]), torch.where(lost, torch.inf, left)
+    return Start(Vh.mT.contiguous(), U * sizes[:, None, :]), left.masked_fill(watch.gone, torch.inf)
 
 
 def random_start(problem: Problem) -> Start:
