@@ -108,6 +108,15 @@ _WRITTEN = {
 }
 
 
+def _as_written(kind: str, given: object) -> str:
+    """How what was given wrongly is written."""
+    if callable(given):
+        return ""
+    if kind == "string_type" and isinstance(given, list | tuple):
+        return ", several in one with commas: 'one,two'"
+    return _WRITTEN.get(kind, "")
+
+
 def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
     """The first thing that is wrong with a set of settings, of which these are known."""
     first = error.errors()[0]
@@ -118,7 +127,5 @@ def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
             return f"unknown setting '{where}'{likely}"
         return f"unknown setting '{where}'{likely}; known are {', '.join(names)}"
     reason = first["msg"].removeprefix("Value error, ")
-    written = "" if callable(first["input"]) else _WRITTEN.get(first["type"], "")
-    if first["type"] == "string_type" and isinstance(first["input"], list | tuple):
-        written = ", several in one with commas: 'one,two'"
+    written = _as_written(first["type"], first["input"])
     return f"'{where}' is {shown(first['input'])}: {reason[0].lower()}{reason[1:]}{written}"

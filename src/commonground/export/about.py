@@ -22,7 +22,7 @@ from commonground.engine.trained import Trained
 from commonground.errors import RunError
 from commonground.tasks import Task
 
-__all__ = ["CONFIG", "SCHEMA", "About", "about", "graph_dtype", "in_order", "read_about", "whose"]
+__all__ = ["CONFIG", "SCHEMA", "About", "about", "graph_dtype", "in_order", "read_about", "rounding", "whose"]
 
 CONFIG = "config.json"
 
@@ -74,6 +74,13 @@ def whose(trained: Trained, client: int | None) -> str:
     if client is None:
         return "global: the server's"
     return f"{in_order(trained, client)}'s own, of {len(trained.names)} clients"
+
+
+def rounding(config: RunConfig) -> list[tuple[str, str]]:
+    """For a card, where the run computed its products in less than single precision: that the model does not."""
+    if config.precision == "fp32":
+        return []
+    return [("products", f"float32 here; the run's own tests and predictions: {config.precision}")]
 
 
 def graph_dtype(trained: Trained) -> str:

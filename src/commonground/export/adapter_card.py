@@ -11,7 +11,7 @@ from commonground.adapters import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.data.text.prompts import alpaca_prompt
 from commonground.engine.run import Run
-from commonground.export.about import whose
+from commonground.export.about import rounding, whose
 from commonground.models.adapted import AdaptedModel
 
 __all__ = ["model_card"]
@@ -64,8 +64,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
         ("number type of the base", str(model.base_dtype).removeprefix("torch.")),
         ("made by", f"commonground {version('commonground')}"),
     ]
-    if trained.config.precision != "fp32":
-        facts.append(("products", f"float32 here; the run's own tests and predictions: {trained.config.precision}"))
+    facts += rounding(config)
     if model.auto_class != "CausalLM":
         most = trained.longest_text(options.max_length)
         facts.append(("texts are cut as by", f"tokenizer(texts, truncation=True, max_length={most})"))

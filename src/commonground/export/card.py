@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
-from commonground.export.about import graph_dtype, whose
+from commonground.export.about import graph_dtype, rounding, whose
 from commonground.export.texts import token_inputs
 from commonground.models.adapted import AdaptedModel
 
@@ -33,8 +33,7 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         ("rounds", run.summary.get("rounds", f"some of {run.config.rounds}: the run is not finished")),
         ("made by", f"commonground {version('commonground')}"),
     ]
-    if run.config.precision != "fp32":
-        facts.append(("products", f"float32 here; the run's own tests and predictions: {run.config.precision}"))
+    facts += rounding(run.config)
     rows = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts)
     more = ["config.json: how samples and outputs are read."]
     if schema is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 from dataclasses import replace
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor, nn
 
-from commonground.adapters import copy_tokenizer, merged
+from commonground.adapters import copy_tokenizer
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
@@ -22,10 +20,9 @@ from commonground.export.card import card
 from commonground.export.folders import Exported, check_free, parts_of, whole
 from commonground.export.formats import FORMATS, Traced, write_tensors
 from commonground.export.tables import travelling_schema
-from commonground.export.texts import token_inputs
+from commonground.export.texts import traced_texts
 from commonground.models.adapted import AdaptedModel
 from commonground.suggest import meant
-from commonground.tasks import Task
 
 __all__ = ["Format", "export_model"]
 
@@ -111,29 +108,6 @@ def _traced(run: Run, client: int | None) -> Traced:
     """The model from its inputs to what the task says, with inputs to try it on."""
     trained = run.trained
     if isinstance(trained.network, AdaptedModel):
-        return _traced_texts(run, trained.network, client)
+        return traced_texts(run, trained.network, client)
     model = _portable(run, client)
     return Traced(model, model.names, trained.format.example(getattr(torch, graph_dtype(trained))))
-
-
-def _traced_texts(run: Run, network: AdaptedModel, client: int | None) -> Traced:
-    """A classifier of texts from tokens on, its adapter merged."""
-    if run.trained.task.generative:
-        raise ConfigError("a language model is exported as --format peft, or merged: --format safetensors")
-    with merged(network, run.trained.values_of(client)):
-        base = copy.deepcopy(network.base)
-    inputs = token_inputs(network)
-    model = _Texts(base, tuple(inputs), run.trained.task)
-    return Traced(model, tuple(inputs), tuple(inputs.values()), varying={1: network.longest})
-
-
-class _Texts(nn.Module):
-    """A transformers classifier from tokens to what the task says."""
-
-    def __init__(self, base: nn.Module, names: tuple[str, ...], task: Task) -> None:
-        super().__init__()
-        self.base, self.names, self.task = base, names, task
-        self.eval()
-
-    def forward(self, *samples: Tensor) -> Tensor:
-        return self.task.interpret(self.base(**dict(zip(self.names, samples, strict=True))).logits.float())

@@ -1,13 +1,21 @@
-"""What an exported classifier of texts takes."""
+"""A classifier of texts as a program: what it takes, and what it computes."""
 
 from __future__ import annotations
 
+import copy
+
 import torch
+from torch import Tensor, nn
 
+from commonground.adapters import merged
 from commonground.data.inputs import Inputs
+from commonground.engine.run import Run
+from commonground.errors import ConfigError
+from commonground.export.formats import Traced
 from commonground.models.adapted import AdaptedModel
+from commonground.tasks import Task
 
-__all__ = ["token_inputs"]
+__all__ = ["token_inputs", "traced_texts"]
 
 
 def token_inputs(network: AdaptedModel) -> Inputs:
@@ -15,3 +23,26 @@ def token_inputs(network: AdaptedModel) -> Inputs:
     ids = torch.tensor([[5, 6, 7, 8], [6, 7, 8, 9]], device="cpu")
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     return inputs | network.segments(torch.zeros_like(ids))
+
+
+def traced_texts(run: Run, network: AdaptedModel, client: int | None) -> Traced:
+    """A classifier of texts from tokens on, its adapter merged."""
+    if run.trained.task.generative:
+        raise ConfigError("a language model is exported as --format peft, or merged: --format safetensors")
+    with merged(network, run.trained.values_of(client)):
+        base = copy.deepcopy(network.base)
+    inputs = token_inputs(network)
+    model = _Texts(base, tuple(inputs), run.trained.task)
+    return Traced(model, tuple(inputs), tuple(inputs.values()), varying={1: network.longest})
+
+
+class _Texts(nn.Module):
+    """A transformers classifier from tokens to what the task says."""
+
+    def __init__(self, base: nn.Module, names: tuple[str, ...], task: Task) -> None:
+        super().__init__()
+        self.base, self.names, self.task = base, names, task
+        self.eval()
+
+    def forward(self, *samples: Tensor) -> Tensor:
+        return self.task.interpret(self.base(**dict(zip(self.names, samples, strict=True))).logits.float())
