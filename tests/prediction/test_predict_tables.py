@@ -434,3 +434,5 @@ def test_large_targets_are_written_in_the_digits_that_they_differ_by(
     columns = [name for name in tested if tested[name].dtype == float and (tested[name] > 9e8).all()]
     assert len(columns) >= 2  # what is right, and what was said
     assert all((tested[name] % 1 != 0).any() for name in columns)
+    said = cg.load_run(tmp_path / "run").trained.task.choose(np.array([[1e9 + 0.25]]), ["y"])  # as a service says it
+    assert said == ["1000000000.25"]

@@ -228,6 +228,10 @@ def test_a_start_that_blows_up_is_begun_again_with_half_the_step() -> None:
     assert torch.equal(start.W[~blown], usual.W[~blown])
     assert torch.equal(start.B[~blown], usual.B[~blown])
     assert bool((objective(start) <= nothing).all())
+    half = projected_gradient(problem, data, step=0.25)
+    once = blown & (objective(half) <= nothing)
+    assert bool(once.any())
+    assert torch.equal(start.W[once], half.W[once])
     one = int(blown.int().argmax())  # the same seed alone
     alone = draw_problem([seeds[one]], 4, 2, 100, noise=0.0)
     assert torch.allclose(projected_gradient(alone, draw_samples(alone, 5)).W[0], start.W[one], atol=1e-12)
