@@ -162,6 +162,26 @@ def test_test_rows_are_with_the_clients(name: str, tmp_path: Path) -> None:
         run_settings({"algorithm": "fedavg", name: 0}, tmp_path / "run", resume=False)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dp": "client"}, r"--dp client needs --dp-clip"),
+        ({"dp": "client", "dp_clip": 1.0}, r"--dp client needs --dp-noise"),
+        ({"dp": "example"}, r"--dp example needs --dp-clip"),
+        ({"dp": "example", "dp_clip": 1.0}, r"--dp example needs --dp-noise"),
+        ({"dp_clip": 1.0}, r"--dp-clip is a setting of differential privacy"),
+        ({"algorithm": "fedproto", "dp": "client", "dp_clip": 1.0, "dp_noise": 1.0}, r"cannot make FedProto private"),
+        ({"algorithm": "ditto", "batch_norm": "local"}, r"Ditto trains two models at each client"),
+        ({"algorithm": "apfl", "optimizer": "adam"}, r"APFL takes steps of SGD alone"),
+    ],
+)
+def test_what_settings_alone_make_impossible_is_refused_before_a_client_is_asked(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_settings({"algorithm": "fedavg"} | settings, tmp_path / "run", resume=False)
+
+
 def test_whose_model_is_kept_is_told_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In :func:`test_a_run_goes_on_with_the_data_that_it_began_with_alone` nothing is kept, and nothing told."""
     town, notes = Town(data_of(), tmp_path / "sites"), list[str]()

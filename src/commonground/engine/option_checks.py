@@ -132,6 +132,10 @@ def is_chosen(name: str, value: object) -> bool:
 def check_options(config: RunConfig, algorithm: Algorithm) -> None:
     """Refuse options of local training that a method's own step or loss leaves no room for.
 
+    Args:
+        config: of the run. What depends on its optimizer is refused once that is known.
+        algorithm: its method.
+
     Raises:
         ConfigError: names the option, the method and why.
     """
@@ -170,7 +174,7 @@ def check_options(config: RunConfig, algorithm: Algorithm) -> None:
                 "the last one alone; leave it out"
             )
     for name in ("betas", "eps"):
-        if getattr(config, name) is not None and config.optimizer not in ("adam", "adamw"):
+        if getattr(config, name) is not None and config.optimizer not in (None, "adam", "adamw"):
             raise ConfigError(
                 f"--{name} is a setting of adam and adamw, and {algorithm.title} is trained by {config.optimizer}; "
                 f"add --optimizer adamw, or leave out --{name}"

@@ -26,10 +26,10 @@ from commonground.data.normalization import normalize
 from commonground.data.tables.options import TableOptions
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.network import base_model, build_network
-from commonground.engine.option_checks import check_in_vain, check_updates
+from commonground.engine.option_checks import check_in_vain, check_options, check_updates
 from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.private.examples import with_noise_found
-from commonground.engine.private.settings import resolve_privacy
+from commonground.engine.private.settings import check_privacy, resolve_privacy
 from commonground.engine.setup import Setup
 from commonground.engine.warm_start import InitialWeights, start_for
 from commonground.errors import ConfigError, ModelError
@@ -146,6 +146,8 @@ def checked_algorithm(config: RunConfig, algorithm: Algorithm | None = None) -> 
     else:
         check_object(algorithm)
     check_in_vain(config, algorithm)
+    check_options(config, algorithm)
+    check_privacy(config, algorithm)
     if config.finetune != "head" and not config.finetune_epochs:
         raise ConfigError(
             f"--finetune {config.finetune} says what fine-tuning trains, and there is none; add --finetune-epochs 10, "

@@ -28,7 +28,7 @@ from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.given_by_hooks import tensors_given
 from commonground.engine.option_checks import check_described, check_options
 from commonground.engine.own_metrics import OwnFigure
-from commonground.engine.private.settings import check_privacy, examples_of, privacy_of
+from commonground.engine.private.settings import check_statistics, examples_of, privacy_of
 from commonground.engine.trial import Trial, try_model
 from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
@@ -100,7 +100,7 @@ class Setup:
         """
         algorithm.check(config)
         check_options(config, algorithm)
-        check_privacy(config, algorithm, groups)
+        check_statistics(config, algorithm, groups)
         check_lengths(config, int(data.train_sizes.max()))
         check_precision(config.precision, config.dtype, resolve_device(config.device))
         if algorithm.needs_classes and not data.task.softmax:

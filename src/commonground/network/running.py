@@ -70,6 +70,7 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
     check_described(config)
     if not is_code(config.algorithm):  # a file is found from where the server was started
         algorithm = checked_algorithm(config)
+        algorithm.check(config)
         if resume:
             check_rounds(RunFolder(out), config, algorithm)
     return found

@@ -11,19 +11,15 @@ from commonground.errors import ConfigError
 from commonground.models import Groups
 from commonground.privacy import Budget, ClientPrivacy, ExamplePrivacy, noise_for, usual_delta
 
-__all__ = ["budget_of", "check_privacy", "examples_of", "privacy_of", "resolve_privacy"]
+__all__ = ["budget_of", "check_privacy", "check_statistics", "examples_of", "privacy_of", "resolve_privacy"]
 
 _SETTINGS = ("dp_clip", "dp_noise", "dp_epsilon", "dp_delta", "dp_where", "dp_adaptive_clip", "dp_secret_noise")
 _FIRST_CLIP = 0.1  # of adaptive clipping (Andrew et al. 2021)
 
 
-def check_privacy(config: RunConfig, algorithm: Algorithm, groups: Groups) -> None:
-    """Refuse what cannot be made private, and settings under which the ε told would not be true.
-
-    Args:
-        config: of the run.
-        algorithm: its method.
-        groups: of its model.
+def check_privacy(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse methods that cannot be made private, settings under which the ε told would not be true, and to hide
+    clients or examples without a clip norm or noise. All of that is known before there are data.
 
     Raises:
         ConfigError: says what and why.
@@ -38,7 +34,7 @@ def check_privacy(config: RunConfig, algorithm: Algorithm, groups: Groups) -> No
     if config.dp == "example":
         check_examples(config, algorithm)
         return
-    _check_method(config, algorithm, groups)
+    _check_method(config, algorithm)
     if config.class_weights == "balanced":
         raise ConfigError(
             "--class-weights balanced counts the labels of all clients, so that the data of one change what the others "
@@ -64,9 +60,22 @@ def check_privacy(config: RunConfig, algorithm: Algorithm, groups: Groups) -> No
             f"--dp client adds the noise of a mean of changes, and --aggregate {config.aggregate} is none; leave out "
             "--aggregate, or let each client add its own noise (--dp-where client)"
         )
+    if config.dp_clip is None and config.dp_adaptive_clip is None:
+        raise ConfigError(
+            "--dp client needs --dp-clip, the largest L2 norm of a client's change, such as 1, or --dp-adaptive-clip "
+            "0.5, which finds it"
+        )
+    _check_noise(config)
 
 
-def _check_method(config: RunConfig, algorithm: Algorithm, groups: Groups) -> None:
+def _check_noise(config: RunConfig) -> None:
+    if config.dp_noise is None and config.dp_epsilon is None:
+        raise ConfigError(
+            f"--dp {config.dp} needs --dp-noise, a multiple of --dp-clip, or --dp-epsilon, which finds it"
+        )
+
+
+def _check_method(config: RunConfig, algorithm: Algorithm) -> None:
     why = algorithm.not_private or _undeclared(algorithm)
     if why:
         raise ConfigError(f"--dp client cannot make {algorithm.title} private: {why}")
@@ -75,6 +84,16 @@ def _check_method(config: RunConfig, algorithm: Algorithm, groups: Groups) -> No
             f"--dp-where client does not hide all that leaves the clients of {algorithm.title}: "
             f"{algorithm.server_sees}; leave it out where the server is trusted, or take another method, such as fedrep"
         )
+
+
+def check_statistics(config: RunConfig, algorithm: Algorithm, groups: Groups) -> None:
+    """Refuse to add noise to what must stay positive: running statistics that travel, of a model's ``groups``.
+
+    Raises:
+        ConfigError: names a layer.
+    """
+    if config.dp != "client":
+        return
     travelling = set(groups.names(algorithm.sends(1))) & set(groups.statistics)
     if travelling:
         raise ConfigError(
@@ -120,6 +139,9 @@ def check_examples(config: RunConfig, algorithm: Algorithm) -> None:
             "--class-weights balanced counts the examples of all clients without noise, which --dp example does not "
             "hide; give the weights themselves (--class-weights 1,5)"
         )
+    if config.dp_clip is None:
+        raise ConfigError("--dp example needs --dp-clip, the largest L2 norm of an example's gradient, such as 1")
+    _check_noise(config)
 
 
 def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm, rows: int) -> dict[str, Any]:
@@ -127,24 +149,18 @@ def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm, rows:
     of single examples is found later (:func:`~commonground.engine.private.examples.with_noise_found`).
 
     Args:
-        config: of the run.
+        config: of the run, checked (:func:`check_privacy`).
         clients: of the data at hand. A single client of a larger federation takes the noise it is told, if it is.
         algorithm: the run's method.
         rows: training examples of all clients.
 
     Raises:
-        ConfigError: neither clip norm nor noise is given, the noise is not that of the ε, δ is too large, or the
-            accountant is not installed.
+        ConfigError: the noise is not that of the ε, δ is too large, or the accountant is not installed.
     """
     if config.dp is None:
         return {}
     if config.dp == "example":
         return _resolve_examples(config, rows)
-    if config.dp_clip is None and config.dp_adaptive_clip is None:
-        raise ConfigError(
-            "--dp client needs --dp-clip, the largest L2 norm of a client's change, such as 1, or --dp-adaptive-clip "
-            "0.5, which finds it"
-        )
     federation = config.federation(clients)
     if federation < 2:
         raise ConfigError("--dp client hides one client among others, and there is one alone")
@@ -161,10 +177,6 @@ def resolve_privacy(config: RunConfig, clients: int, algorithm: Algorithm, rows:
 
 
 def _resolve_examples(config: RunConfig, rows: int) -> dict[str, Any]:
-    if config.dp_clip is None:
-        raise ConfigError("--dp example needs --dp-clip, the largest L2 norm of an example's gradient, such as 1")
-    if config.dp_noise is None and config.dp_epsilon is None:
-        raise ConfigError("--dp example needs --dp-noise, a multiple of --dp-clip, or --dp-epsilon, which finds it")
     delta = config.dp_delta or usual_delta(rows)
     if delta >= 1 / rows:
         raise ConfigError(
@@ -176,8 +188,7 @@ def _resolve_examples(config: RunConfig, rows: int) -> dict[str, Any]:
 def _noise(config: RunConfig, delta: float, clients: int, algorithm: Algorithm) -> float:
     """Z as it is given, or as the wanted ε needs it."""
     if config.dp_epsilon is None:
-        if config.dp_noise is None:
-            raise ConfigError("--dp client needs --dp-noise, a multiple of --dp-clip, or --dp-epsilon, which finds it")
+        assert config.dp_noise is not None, "settings are checked before they are resolved"
         # So that a missing accountant is told now, and not at the end.
         budget_of(config, config.dp_noise, clients, 1).epsilon(delta)
         return config.dp_noise
