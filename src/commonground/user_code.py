@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import os
 import sys
 import sysconfig
@@ -19,6 +20,7 @@ from commonground.quoting import escaped
 __all__ = [
     "call_user_code",
     "check_code",
+    "check_takes",
     "digests_of",
     "failing_as",
     "is_code",
@@ -53,6 +55,28 @@ def check_code(text: str, what: str, in_python: str) -> None:
             f"the {what} '{text}' is no function in a file; write it as file.py:function, or give the function itself "
             f"in Python: train(…, {in_python})"
         )
+
+
+def check_takes(function: Any, what: str, *arguments: str) -> None:
+    """Refuse a user's function that cannot be called with these arguments, by position.
+
+    Args:
+        function: the user's; one that tells nothing of its parameters is taken as it is.
+        what: it is, with its name, for the message.
+        *arguments: what it would be called with.
+
+    Raises:
+        ConfigError: names its parameters and the arguments.
+    """
+    try:
+        own = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        own.bind(*arguments)
+    except TypeError:
+        taken = ", ".join(map(str, own.parameters.values()))
+        raise ConfigError(f"{what} has the parameters ({taken}), and is called with ({', '.join(arguments)})") from None
 
 
 def digests_of(names: Iterable[str | None]) -> dict[str, str]:
@@ -174,6 +198,11 @@ def _one_line(error: BaseException, place: str) -> str:
         text = " ".join(str(error).split())
     except Exception:  # an exception of a user's own that cannot say what it is
         text = ""
+    if text.startswith("vmap: ") or "vmap over" in text:  # of torch.func, which speaks to those who write it
+        text = (
+            "clients are trained together here, where a value of one of them is no number that Python could read "
+            "(.item(), float, if, NumPy); write it with PyTorch's operations, or take --engine serial"
+        )
     name = "the program was ended by SystemExit" if isinstance(error, SystemExit) else type(error).__name__
     return f"{name}{place}{': ' if text else ''}{escaped(text, _TEXT)}"
 

@@ -35,6 +35,12 @@ def everything(**given):
     assert {"seed", "data_dir", "max_length"} <= set(given) and "clients" not in given
     return clients(2)
 
+def needs_clients(clients):
+    return globals()["clients"](clients)
+
+def numbers(clients=3):
+    return [(x, y * 0.5, a, b * 0.5) for x, y, a, b in globals()["clients"](clients)]
+
 def wrong():
     return 3
 
@@ -77,15 +83,29 @@ def test_what_a_function_may_return_and_take(file: Path, tmp_path: Path) -> None
         ("constant", {}, "names a int, not a function that returns data"),
         ("wrong", {}, "returned a int; it must return a FederatedDataset, a Source or a list of"),
         ("needs", {}, "needs the argument 'number', which is none of clients, classes_per_client"),
-        ("fails", {}, r":fails' failed: ZeroDivisionError in .*mine\.py, line 30: division by zero"),
+        ("fails", {}, r":fails' failed: ZeroDivisionError in .*mine\.py, line 36: division by zero"),
         ("refuses", {}, "^the archive is closed$"),
         ("dataset", {"clients": 4}, "clients=4 splits samples, and .* returns a data set that is split already"),
         ("dataset", {"partition": "iid"}, "partition='iid' splits samples"),
+        ("needs_clients", {}, "needs_clients' needs clients, which is not given; give it, or its parameter a default"),
+        ("dataset", {"label": "y"}, "label='y' names a column, and .* is a function; it may take label as a parameter"),
+        ("dataset", {"task": "regression"}, "task='regression' .* returns samples for classification"),
+        ("source", {"task": "regression"}, "task='regression' .* returns samples for classification"),
+        ("clients", {"image_size": 8}, "is a function; image_size says how a file or folder is read"),
+        ("clients", {"drop": "a", "scaling": "none"}, "is a function; drop, scaling say how"),
+        ("numbers", {}, 'numbers to be predicted are for task="regression"'),
     ],
 )
 def test_errors_are_sentences(file: Path, name: str, given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(CommonGroundError, match=sentence):
         cg.load_data(f"{file}:{name}", **given)
+
+
+def test_arrays_of_a_function_are_for_the_task_that_is_given(file: Path) -> None:
+    data = cg.load_data(f"{file}:numbers", task="regression")
+    assert data.task.name == "regression"
+    assert sorted(set(data.y_train.ravel().tolist())) == [0.0, 0.5, 1.0]
+    assert cg.load_data(f"{file}:needs_clients", 2).clients == 2
 
 
 def test_a_file_that_cannot_be_loaded_is_named_with_its_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -165,9 +166,50 @@ def test_a_metric_in_a_file(tmp_path: Path) -> None:
     assert load_run(tmp_path / "run").summary["metric"] == "accuracy"
 
 
+@pytest.mark.parametrize("engine", ["serial", "batched", "processes", "messages"])
+def test_a_metric_may_draw(engine: str) -> None:
+    """A bootstrap of a client's rows: alike in every engine, and no draw of the model's."""
+    draws = np.random  # the global generator: what is drawn from one of its own nobody has to key
+
+    def bootstrap(y: Any, p: Any) -> float:
+        rows = draws.randint(0, len(y), len(y)) + 0 * random.randrange(2)
+        return float((p.argmax(1)[rows] == y[rows]).mean())
+
+    state = draws.get_state(legacy=False)
+    told = [train("fedrep", rare(), engine=engine, metrics={"again": bootstrap}, **SETTINGS) for _ in range(2)]
+    assert told[0].summary["metrics"]["again"] == told[1].summary["metrics"]["again"]
+    np.testing.assert_equal(draws.get_state(legacy=False), state)
+    plain = train("fedrep", rare(), engine=engine, **SETTINGS)
+    assert told[0].summary["weights_sha256"] == plain.summary["weights_sha256"]
+    each = [row["personal_again"] for row in told[0].clients]
+    assert told[0].summary["metrics"]["again"]["mean"] == pytest.approx(np.mean(each))
+    assert each != [row["personal_accuracy"] for row in told[0].clients]
+
+
+def test_importing_in_a_metric_is_no_draw_of_the_models() -> None:
+    """Some modules draw when they are loaded, as scikit-learn's do."""
+    loaded: list[float] = []
+
+    def lazy(y: Any, p: Any) -> float:
+        if not loaded:
+            loaded.append(random.random())
+        return 1.0
+
+    assert (
+        train("fedrep", rare(), engine="serial", metrics={"lazy": lazy}, **SETTINGS).summary["metrics"]["lazy"]["mean"]
+        == 1
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "error", "sentence"),
     [
+        (
+            {"metrics": {"mine": lambda y: 1.0}},
+            ConfigError,
+            r"'mine' has the parameters \(y\), and is called with \(targets, predictions\)",
+        ),
+        ({"metrics": {"mine": lambda y, p, z: 1.0}}, ConfigError, r"'mine' has the parameters \(y, p, z\)"),
         ({"metrics": {"auc": surest}}, ConfigError, "the metric 'auc' has the name of one that a run has anyway"),
         ({"metrics": {"mine": 3}}, ConfigError, "the metric 'mine' is a int, not a function"),
         ({"metrics": {"a b": surest}}, ConfigError, "'a b' needs a name of letters"),

@@ -134,6 +134,89 @@ def test_losses_from_which_nothing_can_be_learnt() -> None:
             cg.train("fedrep", digits(), loss=nothing, **GIVEN | {"engine": engine})
 
 
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        (
+            lambda output: output,
+            r"the loss '<lambda>' has the parameters \(output\), and is called with \(outputs, targets\)",
+        ),
+        (lambda output, y, z: output, r"the loss '<lambda>' has the parameters \(output, y, z\)"),
+        (nn.CrossEntropyLoss(), r"the loss must give one number for each of"),
+    ],
+)
+def test_what_is_no_loss_is_refused(loss: Any, sentence: str) -> None:
+    with pytest.raises((ConfigError, ModelError), match=sentence):
+        cg.train("fedrep", digits(), loss=loss, **GIVEN)
+
+
+def _near(tensors: Tensors, received: Tensors) -> Tensor:
+    pulls = [((tensors[name] - value) ** 2).sum() for name, value in received.items() if name in tensors]
+    return torch.stack(pulls).sum()
+
+
+@dataclass(frozen=True)
+class Pulled(Nameless):
+    """FedAvg with a penalty: ``kind`` says of what."""
+
+    name = "pulled-here"
+    title = "Pulled"
+    kind: str = "near"
+
+    def client_update(self, client: Client, round: int) -> Tensors:
+        penalty = {
+            "near": _near,
+            "zero": lambda tensors, received: 0.0,
+            "a tensor of zero": lambda tensors, received: torch.zeros(()),
+            "another part": lambda tensors, received: sum((tensors[name] ** 2).sum() for name in client.get("body")),
+            "detached": lambda tensors, received: _near(tensors, received).detach() + 1,
+            "later": lambda tensors, received: _near(tensors, received).detach(),
+            "a number": lambda tensors, received: 1.0,
+            "nan": lambda tensors, received: float("nan"),
+            "read": lambda tensors, received: sum((value**2).sum() for value in client.get("head").values()),
+        }[self.kind]
+        client.fit("head", epochs=3, penalty=penalty)
+        return client.send("all")
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+def test_a_penalty_that_trains_nothing_is_refused(engine: str) -> None:
+    """Unless it is 0, as one that is off, or of tensors that a phase does not train."""
+
+    def run(kind: str, **more: Any) -> cg.Run:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        return cg.train(Pulled(kind=kind), made_data(), model=net, lr=0.1, **{**GIVEN, **more, "engine": engine})
+
+    whole = [run(kind).summary["weights_sha256"] for kind in ("zero", "a tensor of zero", "near")]
+    assert len({*whole}) == 2
+    for kind in ("detached", "later", "a number", "nan", "read"):
+        with pytest.raises(ModelError, match="penalty does not depend on the tensors it is called with"):
+            run(kind)
+    run("another part")
+    private = {"dp": "example", "dp_clip": 1.0, "dp_noise": 1.0}
+    run("near", **private)
+    with pytest.raises(ModelError, match="penalty does not depend"):
+        run("a number", **private)
+
+
+def test_a_number_of_one_of_clients_that_are_trained_together_is_none() -> None:
+    """In a sentence, and not in PyTorch's words."""
+
+    @dataclass(frozen=True)
+    class Read(Nameless):
+        name = "read-here"
+        title = "Read"
+
+        def client_update(self, client: Client, round: int) -> Tensors:
+            client.fit("all", penalty=lambda tensors, received: _near(tensors, received).item())
+            return client.send("all")
+
+    sentence = r"in .*test_misuse\.py, line \d+: clients are trained together here, .* or take --engine serial$"
+    with pytest.raises(ModelError, match=sentence):
+        cg.train(Read(), made_data(), **{**GIVEN, "engine": "batched"})
+
+
 def test_losses_that_take_no_single_row(tmp_path: Path) -> None:
     """Which no batch here is."""
 

@@ -149,7 +149,8 @@ def load_data(
         return deal(source, chosen, clients, seed)
     if is_code(os.fspath(name)):
         if options != TableOptions():
-            raise ConfigError(f"'{name}' is a function; {', '.join(table)} say how a table is read")
+            says = "says" if len(table) == 1 else "say"
+            raise ConfigError(f"'{name}' is a function; {', '.join(table)} {says} how a file or folder is read")
         given = {
             "clients": clients,
             "classes_per_client": classes_per_client,
@@ -158,11 +159,21 @@ def load_data(
             "data_dir": data_directory(data_dir),
             "download": download,
             "label": label or LABEL,
+            "task": task,
             "tokenizer": tokenizer,
             "max_length": max_length,
             "vocab_size": vocab_size,
         }
         found, taken = data_from_code(os.fspath(name), given)
+        if label is not None and "label" not in taken:
+            raise ConfigError(
+                f"label={label!r} names a column, and '{name}' is a function; it may take label as a parameter"
+            )
+        if task not in (None, found.task.name) and "task" not in taken:
+            raise ConfigError(
+                f"task={task!r} says what a table is for, and '{name}' returns samples for {found.task.name}; its "
+                f"function may take task as a parameter, or give it to {type(found).__name__}"
+            )
         if isinstance(found, Source):
             return deal(found, chosen, clients, seed)
         for key, has in (("clients", found.clients), ("classes_per_client", None), ("partition", None)):

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import ArrayLike
 
-from commonground.errors import ConfigError
+from commonground.errors import ConfigError, DataError
 from commonground.single_precision import rounding_shows
 
 __all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Split", "offsets_of"]
@@ -119,3 +120,37 @@ class Split:
     test_index: Indices
     test_offsets: Indices
     client_names: tuple[str, ...] | None = None
+
+    @classmethod
+    def of_rows(
+        cls, train: Sequence[ArrayLike], test: Sequence[ArrayLike], client_names: Sequence[str] | None = None
+    ) -> Split:
+        """From row numbers, for a partition of one's own.
+
+        Args:
+            train, test: each client's row numbers into the training and the test arrays.
+            client_names: one name per client.
+
+        Raises:
+            DataError: these are not as many clients, or what is given are no whole numbers.
+
+        >>> Split.of_rows([[0, 2], [1]], [[0], [1]]).train_offsets
+        array([0, 2, 3])
+        """
+        if len(train) != len(test):
+            raise DataError(f"there are training rows of {len(train)} clients, and test rows of {len(test)}")
+        (train_index, train_offsets), (test_index, test_offsets) = _rows_of(train), _rows_of(test)
+        return cls(
+            train_index, train_offsets, test_index, test_offsets, None if client_names is None else tuple(client_names)
+        )
+
+
+def _rows_of(clients: Sequence[ArrayLike]) -> tuple[Indices, Indices]:
+    rows = [np.asarray(own) for own in clients]
+    for number, own in enumerate(rows):
+        if own.ndim != 1 or (own.size and not np.issubdtype(own.dtype, np.integer)):
+            raise DataError(
+                f"rows of client {number} are {own.dtype} of shape {own.shape}; one row of whole numbers is needed"
+            )
+    joined = np.concatenate([np.empty(0, np.int64), *(own.astype(np.int64) for own in rows)])
+    return joined, np.cumsum([0, *map(len, rows)])

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from commonground.data.arrays import Split
 from commonground.data.federated import FederatedDataset
 from commonground.data.partitions import Column, Partition
 from commonground.data.sources.base import Source
+from commonground.errors import ConfigError
+from commonground.registration import is_ours
+from commonground.user_code import check_takes, failing_as
 
 __all__ = ["deal"]
 
@@ -23,11 +29,13 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         seed: keys every draw of the partition.
 
     Raises:
+        ConfigError: a partition of the user's own is no function of these three, or gives no split.
         DataError: the partition is impossible for these samples.
+        ModelError: a partition of the user's own fails.
     """
     relabelled: Callable[[Source], Source] | None = getattr(partition, "relabelled", None)
     labelled = source if relabelled is None else relabelled(source)
-    split = partition(source, clients, seed)
+    split = partition(source, clients, seed) if is_ours(type(partition)) else _own(partition, source, clients, seed)
     return FederatedDataset(
         name=source.name,
         x_train=source.x_train,
@@ -48,6 +56,28 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         relearn=source.relearn,
         test_names=source.test_names,
     )
+
+
+def _own(partition: Partition, source: Source, clients: int | None, seed: int) -> Split:
+    """What a user's own partition gives, if it is a split."""
+    if not callable(partition):
+        raise ConfigError(
+            f"a partition is a text, or a function that deals samples, and not a {type(partition).__name__}"
+        )
+    check_takes(partition, "the partition", "source", "clients", "seed")
+    with failing_as("the partition failed"):
+        split = partition(source, clients, seed)
+    if not isinstance(split, Split):
+        raise ConfigError(
+            f"the partition gave what is a {type(split).__name__}, and must give a Split; Split.of_rows(train, test) "
+            "makes one of each client's row numbers"
+        )
+    for name in ("train_index", "train_offsets", "test_index", "test_offsets"):
+        given = getattr(split, name)
+        if not isinstance(given, np.ndarray) or not np.issubdtype(given.dtype, np.integer):
+            what = str(given.dtype) if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
+            raise ConfigError(f"{name} of the partition's split is {what}; it must be an array of whole numbers")
+    return split
 
 
 def _about(source: Source, partition: Partition) -> Mapping[str, Any]:

@@ -10,10 +10,11 @@ import numpy.typing as npt
 from torch import Tensor
 
 from commonground.errors import ConfigError, ModelError
+from commonground.generators import keyed_generators
 from commonground.tasks import FineFigures, OwnMetric, Task
 from commonground.tasks.bounds import Bounds, Figures
 from commonground.tasks.fine import Counts, share
-from commonground.user_code import check_code, failing_as, load_object
+from commonground.user_code import check_code, check_takes, failing_as, load_object
 
 __all__ = ["OwnFigure", "check_metrics", "metrics_of"]
 
@@ -62,8 +63,11 @@ class OwnFigure(FineFigures):
         return {"sum": Bounds(), "rows": Bounds(0, 1, True)}
 
     def _values(self, rows: Mapping[str, Array], chosen: npt.NDArray[np.bool_]) -> Floats:
-        """What the user's function says of some rows: one number [], or one for each of them [rows]."""
-        with failing_as(f"the metric '{self.name}' failed"):
+        """What the user's function says of some rows: one number [], or one for each of them [rows].
+
+        What it draws, as a bootstrap does, is the same for every set, round and run, and no draw of the model's.
+        """
+        with failing_as(f"the metric '{self.name}' failed"), keyed_generators(0, "metric"):
             said = self.metric(rows["y"][chosen], rows["said"][chosen])
         try:
             if said is None:
@@ -97,6 +101,7 @@ def check_metrics(metrics: Mapping[str, OwnMetric], task: Task) -> None:
             raise ConfigError(
                 f"the metric '{name}' is a {type(metric).__name__}, not a function of targets and predictions"
             )
+        check_takes(metric, f"the metric '{name}'", "targets", "predictions")
         if not name or not name.replace("_", "").isalnum():
             raise ConfigError(f"the metric {name!r} needs a name of letters, digits and underscores")
         if name in (*task.figures, "loss"):

@@ -40,7 +40,7 @@ from commonground.models import (
     vocab_size_of,
 )
 from commonground.tasks import OwnLoss, OwnMetric, Rank
-from commonground.user_code import check_code, is_code, load_object
+from commonground.user_code import check_code, check_takes, is_code, load_object
 
 __all__ = [
     "check_objects",
@@ -239,7 +239,7 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
-    setup = Setup.build(config, data, network, groups, algorithm, first, loss or _named_loss(config), metrics)
+    setup = Setup.build(config, data, network, groups, algorithm, first, _own_loss(config, loss), metrics)
     return with_noise_found(replace(setup, init_from=begun))
 
 
@@ -291,19 +291,22 @@ def data_of(
     return data
 
 
-def _named_loss(config: RunConfig) -> OwnLoss | None:
-    """The user's loss that a configuration names, if it names one.
+def _own_loss(config: RunConfig, given: OwnLoss | None) -> OwnLoss | None:
+    """The user's loss, given as an object or named by the configuration; None if there is none.
 
     Raises:
-        ConfigError: there is no such function, or it was given as an object.
+        ConfigError: there is no such function, it takes something else, or it was given as an object.
     """
-    if config.loss is None:
+    if given is None and config.loss is None:
         return None
-    check_code(config.loss, "loss", "loss=f")
-    function: OwnLoss = load_object(config.loss, "loss", "function")
-    if not callable(function):
-        raise ConfigError(f"the loss '{config.loss}' names a {type(function).__name__}, not a function")
-    return function
+    name = str(config.loss)
+    if given is None:
+        check_code(name, "loss", "loss=f")
+        given = load_object(name, "loss", "function")
+    if not callable(given):
+        raise ConfigError(f"the loss '{name}' names a {type(given).__name__}, not a function")
+    check_takes(given, f"the loss '{name}'", "outputs", "targets")
+    return given
 
 
 def reading(config: RunConfig, data: str | None = None) -> dict[str, Any]:

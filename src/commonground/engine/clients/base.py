@@ -22,6 +22,7 @@ from commonground.engine.clients.batches import (
     rates_of_steps,
     train_length,
 )
+from commonground.engine.clients.checked import check_depends, is_constant
 from commonground.engine.clients.draws import PhaseDraws
 from commonground.engine.clients.example_gradients import ExampleGradients
 from commonground.engine.clients.hiding import Hiding
@@ -274,7 +275,7 @@ class LocalTraining(Hiding):
             loss = self._batch_losses(pool.module, pool.names, leaves, batch, extras.loss, reference)
             seen = loss.detach()
             if extras.penalty is not None:
-                loss = loss + self._penalties(extras.penalty, leaves)
+                loss = loss + self._pulling(extras.penalty, leaves)
             optimizer.step(loss, lr, active, extras.correction)
             return seen
 
@@ -307,13 +308,22 @@ class LocalTraining(Hiding):
             losses.append(loss)
             found = self._with_noise(sums, schedule, step, privacy.noise * privacy.clip)
             if extras.penalty is not None:
-                penalty = self._penalties(extras.penalty, leaves).sum()
+                penalty = self._pulling(extras.penalty, leaves).sum()
                 pull = gradients_of(penalty, leaves) if penalty.requires_grad else {}  # of a constant
                 found = {name: value + pull[name] if pull else value for name, value in found.items()}
             given = extras.correction or {}
             found = {name: value + given[name] if name in given else value for name, value in found.items()}
             optimizer.along(found, phase.lrs[step], schedule.active(step))
         self._record(losses, schedule)
+
+    def _pulling(self, penalty: Penalty, leaves: Tensors) -> Tensor:
+        """A method's penalty, one number per client; of tensors that this phase does not train it may be a constant."""
+        given = self._penalties(penalty, leaves)
+        if not given.requires_grad and is_constant(given):
+            floating = {name: value for name, value in self._values().items() if value.is_floating_point()}
+            every = {name: value.detach().clone().requires_grad_() for name, value in floating.items()}
+            check_depends(self._penalties(penalty, every))
+        return given
 
     def batches(
         self,
@@ -450,8 +460,12 @@ class LocalTraining(Hiding):
         """Sums of cut gradients as noisy means: (sum + noise of this standard deviation) / a full batch's size."""
 
     @abstractmethod
+    def _values(self) -> Tensors:
+        """The model's tensors as they are now."""
+
+    @abstractmethod
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
-        """A method's penalty, one number per client."""
+        """A method's penalty, one number per client, of these tensors and what else the clients have."""
 
     @abstractmethod
     def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from commonground.errors import ModelError
 from commonground.tasks.objective import what_is
 
-__all__ = ["checked_loss", "checked_penalty"]
+__all__ = ["check_depends", "checked_loss", "checked_penalty", "is_constant"]
 
 
 def checked_loss(given: Tensor, rows: int, clients: int = 1) -> Tensor:
@@ -44,6 +44,27 @@ def checked_penalty(given: Tensor | float, dtype: torch.dtype, device: torch.dev
     if not isinstance(given, Tensor) or given.ndim:
         raise ModelError(f"the method's penalty must give one number, not {what_is(given)}{_hint(clients)}")
     return given
+
+
+def is_constant(given: Tensor) -> bool:
+    """Whether penalties without a gradient are other numbers than 0, which is what one gives that is off. Nobody looks
+    while a device's steps are recorded, or where there are no numbers.
+    """
+    return not (given.is_meta or (given.is_cuda and torch.cuda.is_current_stream_capturing())) and bool(given.any())
+
+
+def check_depends(given: Tensor) -> None:
+    """Refuse penalties that no tensor of the model has part in.
+
+    Raises:
+        ModelError: says what may be the cause.
+    """
+    if not given.requires_grad:
+        raise ModelError(
+            "the method's penalty does not depend on the tensors it is called with: it is a plain number, or detached "
+            "from them (by detach, no_grad, item or NumPy, or read by client.get), so that it trains nothing; give 0 "
+            "where it is off"
+        )
 
 
 def _hint(clients: int) -> str:

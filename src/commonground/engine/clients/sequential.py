@@ -186,8 +186,11 @@ class SequentialClient(LocalTraining):
     def _with_noise(self, sums: Tensors, schedule: CohortSchedule, step: int, std: float) -> Tensors:
         return noisy_means(sums, self._step_noise([sums], step)[0].unsqueeze(0), std, schedule.full)
 
+    def _values(self) -> Tensors:
+        return self.live
+
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
-        return checked_penalty(penalty(self._own(), self.received), self.dtype, self.device)
+        return checked_penalty(penalty({**self._own(), **leaves}, self.received), self.dtype, self.device)
 
     def _record(self, losses: Sequence[Tensor], schedule: CohortSchedule) -> None:
         first = int(schedule.last_epoch[0])

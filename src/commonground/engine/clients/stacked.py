@@ -352,6 +352,9 @@ class StackedClients(LocalTraining):
             if steps is not None:
                 self.steps = steps
 
+    def _values(self) -> Tensors:
+        return self.values
+
     def _penalties(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         own, common = self._own({**self.values, **leaves})
 

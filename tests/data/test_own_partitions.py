@@ -1,0 +1,100 @@
+"""Partitions of one's own: functions that deal samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import commonground as cg
+from commonground.data import Split
+from commonground.errors import CommonGroundError, ConfigError, DataError
+
+
+def by_parity(source: cg.Source, clients: int | None, seed: int) -> Split:
+    """Two clients: even and odd digits."""
+    train, test = ([np.flatnonzero(y % 2 == parity) for parity in (0, 1)] for y in (source.y_train, source.y_test))
+    return Split.of_rows(train, test, ["even", "odd"])
+
+
+def test_a_function_deals_samples_by_their_row_numbers() -> None:
+    data = cg.load_data("digits", partition=by_parity)
+    assert data.client_names == ("even", "odd")
+    for number in (0, 1):
+        train = data.train_index[data.train_offsets[number] : data.train_offsets[number + 1]]
+        test = data.test_index[data.test_offsets[number] : data.test_offsets[number + 1]]
+        assert {*(data.y_train[train] % 2), *(data.y_test[test] % 2)} == {number}
+    assert int(data.train_sizes.sum()) == len(cg.load_data("digits", clients=1).y_train)
+
+
+def test_rows_of_a_client_stay_in_their_order_and_one_may_have_none() -> None:
+    split = Split.of_rows([[4, 1], [], np.array([2], np.uint8)], [[0], [1], []])
+    assert split.train_index.tolist() == [4, 1, 2]
+    assert split.train_offsets.tolist() == [0, 2, 2, 3]
+    assert split.train_index.dtype == np.int64
+    assert split.test_offsets.tolist() == [0, 1, 2, 2]
+    assert split.client_names is None
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "sentence"),
+    [
+        ([[0], [1]], [[0]], "there are training rows of 2 clients, and test rows of 1"),
+        ([[0], [1.5]], [[0], [1]], r"rows of client 1 are float64 of shape \(1,\); one row of whole numbers is needed"),
+        ([[0], [[1]]], [[0], [1]], r"rows of client 1 are int64 of shape \(1, 1\)"),
+        ([[0], [True]], [[0], [1]], "rows of client 1 are bool"),
+    ],
+)
+def test_what_are_no_row_numbers_is_refused(train: Any, test: Any, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        Split.of_rows(train, test)
+
+
+def _nothing(source: cg.Source, clients: int | None, seed: int) -> Any:
+    return None
+
+
+def _lists(source: cg.Source, clients: int | None, seed: int) -> Any:
+    return [[0, 1]], [[0]]
+
+
+def _fails(source: cg.Source, clients: int | None, seed: int) -> Any:
+    return 1 / 0
+
+
+def _of_floats(source: cg.Source, clients: int | None, seed: int) -> Any:
+    return Split(np.array([0.0]), np.array([0, 1]), np.array([0]), np.array([0, 1]))
+
+
+def _of_list(source: cg.Source, clients: int | None, seed: int) -> Any:
+    return Split(np.array([0]), np.array([0, 1]), np.array([0]), [0, 1])  # type: ignore[arg-type]
+
+
+def _refuses(source: cg.Source, clients: int | None, seed: int) -> Any:
+    raise ConfigError("these digits are not for sale")
+
+
+@pytest.mark.parametrize(
+    ("partition", "sentence"),
+    [
+        (
+            _nothing,
+            r"the partition gave what is a NoneType, and must give a Split; Split\.of_rows\(train, test\)",
+        ),
+        (_lists, "the partition gave what is a tuple"),
+        (_fails, r"the partition failed: ZeroDivisionError in .*test_own_partitions\.py, line \d+: division by zero"),
+        (_of_floats, "train_index of the partition's split is float64; it must be an array of whole numbers"),
+        (_of_list, "test_offsets of the partition's split is a list; it must be"),
+        (_refuses, "^these digits are not for sale$"),
+        (
+            lambda source, clients: None,
+            r"has the parameters \(source, clients\), and is called with",
+        ),
+        (5, "a partition is a text, or a function that deals samples, and not a int"),
+    ],
+)
+def test_a_partition_that_gives_no_split_is_refused_by_a_sentence(partition: Callable[..., Any], sentence: str) -> None:
+    with pytest.raises(CommonGroundError, match=sentence):
+        cg.load_data("digits", clients=2, partition=partition)
